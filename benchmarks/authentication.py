@@ -22,9 +22,9 @@ from benchmarks.slowdowns import (
     measure,
     verdict_text,
 )
-from faultline.installation.supervision import OPEN
+from faultline.installation.supervision import NO_AUTH
 from faultline.records.record import Record
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 PAIRS, QUICK_PAIRS = 10, 1
 SEED = 2031
@@ -32,12 +32,12 @@ SEED = 2031
 _OPEN, _CLOSED = 0.0, 1.0
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
 
     def measure_side(side: float, number: int) -> Record:
-        os.environ[OPEN] = "1" if side == _OPEN else ""
+        os.environ[NO_AUTH] = "1" if side == _OPEN else ""
         return measure(parameters, number, 0.0, say)
 
     with own_home("authentication"):
@@ -45,7 +45,7 @@ def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     return figures(measured, say)
 
 
-def figures(pairs: Sequence[Block], say: Say) -> dict[str, BenchmarkFigure]:
+def figures(pairs: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
     """How much more each figure is with strangers kept out."""
     found = {}
     for name, key in FIGURES.items():

@@ -10,14 +10,14 @@ from typing import TypeVar
 from faultline.cli.run_command import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 S = TypeVar("S")
 V = TypeVar("V")
 
 
 def measure_blocks(
-    sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], say: Say
+    sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], say: Progress
 ) -> list[dict[S, V]]:
     """Measure every side once in each block, by its number, in an order that is the same each time."""
     found = []
@@ -31,7 +31,7 @@ def measure_blocks(
 
 def measured(
     words: Sequence[str],
-    say: Say,
+    say: Progress,
     *,
     usable: Callable[[Record], bool] = lambda record: record.sound,
     beside: Callable[[], AbstractContextManager[object]] = nullcontext,

@@ -23,7 +23,7 @@ from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal, read_journal
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 RATES = [100.0, 150.0]
@@ -118,7 +118,7 @@ class BrokenSweeps(ABC, Generic[A]):
     triggers = 1
     end_s = LONGEST_SWEEP_S
 
-    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Say) -> None:
+    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Progress) -> None:
         self.settings, self.diary, self.say = settings, diary, say
 
     @abstractmethod
@@ -215,7 +215,7 @@ def new_series(name: str) -> str:
     return f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def calm(settings: Settings, say: Say) -> None:
+def calm(settings: Settings, say: Progress) -> None:
     """Run one experiment to which nothing is done: it cleans up behind the last dead one. Wait until no run is left."""
     api = AirflowApi(settings)
     say("one experiment in peace")
@@ -231,7 +231,7 @@ def calm(settings: Settings, say: Say) -> None:
     )
 
 
-def left_behind(settings: Settings, say: Say) -> dict[str, BenchmarkFigure]:
+def left_behind(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]:
     """Count what is left of the dead once all is calm, and records that cannot be read; report each of them."""
     found = {
         "orphan_processes": stray_processes(settings),

@@ -23,14 +23,14 @@ from scipy import stats
 from benchmarks.figure import BenchmarkFigure
 from benchmarks.monte_carlo import Floats, Study, standard
 from benchmarks.two_sides import ALPHA, RESAMPLES, blocks, two_sides
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 DRAWS, QUICK_DRAWS = 1000, 40
 NEGLIGIBLE = 0.05
 SEED = 2046
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """1,000 studies of each kind, 40 when `quick`.
 
     `QUESTION_METHOD_error_CASE`: studies in which something false is said; `…_covers_…`: whose 95 % interval holds the

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import Say, suggest
+from faultline.system.text import Progress, suggest
 
 
-def run_benchmark(name: str, say: Say, *, quick: bool) -> dict[str, Any]:
+def run_benchmark(name: str, say: Progress, *, quick: bool) -> dict[str, Any]:
     """{"name", "figures": {FIGURE: {"value", "unit", "low", "high", "n"}}, "machine"}.
 
     Raises ConfigError for an unknown name, with the nearest known one.

@@ -12,7 +12,7 @@ from benchmarks.noise_profiles import draw, load_shapes, variation
 from faultline.comparison.compare import ComparisonVerdict, compare, scatter_of_series
 from faultline.comparison.nightly_history import change_points
 from faultline.comparison.statistics.estimate import exactly
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
 SLOWDOWN = 1.1
@@ -28,7 +28,7 @@ SEED = 2026
 Shapes = dict[str, list[float]]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """1,000 draws of everything and 200 of each power, or 100 and 20 when `quick`.
 
     Figures are shares; `low` and `high` are the bounds of 95 % (Wilson). `aa_…`: two samples of 5 from one shape, over

@@ -32,7 +32,7 @@ from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.process_ledger import read_ledger, victim_of
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 # Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
@@ -95,7 +95,7 @@ def plan_kills() -> list[Kill]:
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Kill and count: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells, what
     was left behind, and the wall time.
 

@@ -33,10 +33,10 @@ from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import JournalReader, events, last
+from faultline.system.journal import JournalReader, events, find_last
 from faultline.system.process_ledger import LedgerEntry, end_processes, process_of, spawn_detached, victim_of
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 EVERY_S = 1.5
@@ -54,7 +54,7 @@ _STOP_S = 10.0
 FULL, QUICK = (4, 50), (2, 20)
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `fault_timing`.
 
     It starts a broker; makes a topic of its own and deletes it. The journals stay under `bench` of the installation.
@@ -153,7 +153,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
         stdout=attempt.logs / "conductor.out",
         stderr=attempt.logs / "conductor.err",
         cwd=settings.root,
-        punctual=True,
+        high_priority=True,
     )
     reader = JournalReader(attempt.conductor_journal)
     lines: list[dict[str, Any]] = []
@@ -164,7 +164,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
         return len(events(lines, "settled")) == faults
 
     def trouble() -> str | None:
-        if failed := last(lines, event="failed"):
+        if failed := find_last(lines, event="failed"):
             return f"conductor: {failed['message']}"
         return None if process_of(entry) else f"conductor: ended early; see {attempt.logs / 'conductor.err'}"
 

@@ -16,7 +16,7 @@ from benchmarks.figure import BenchmarkFigure
 from benchmarks.monte_carlo import Bools, Floats, Study, smoothed
 from faultline.comparison.regression_gate.verdict import CERTAIN, SUSPECTED, least_p
 from faultline.experiment.nightly_file import PAIRS
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 SEASON, CONFIGURATIONS = 90, 2
 SEASONS, QUICK_SEASONS = 1000, 40
@@ -78,7 +78,7 @@ SCATTERS = {
 }  # fmt: skip
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """1,000 seasons of 90 equal nights and 1,000 slowdowns of each size for each figure; 40 each when `quick`.
 
     `FIGURE_false_seasons_N`: seasons of N configurations with a red night. `FIGURE_WORK_night`: slowdowns by so many

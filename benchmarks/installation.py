@@ -19,7 +19,7 @@ from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import ConfigError
 from faultline.system.locks import FileLock
 from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
@@ -30,7 +30,7 @@ LONGEST_SWEEP_S = 8 * 3600.0
 
 
 @contextlib.contextmanager
-def own_services(name: str, say: Say, database: str = "") -> Iterator[Settings]:
+def own_services(name: str, say: Progress, database: str = "") -> Iterator[Settings]:
     """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out. `database`:
     address of an empty PostgreSQL for Airflow; none: SQLite.
 
@@ -76,7 +76,7 @@ def alone(place: Path) -> Iterator[None]:
     """Keeps a place to this call; the lock lies beside it, since a disk may be mounted there. Raises ConfigError while
     another call has it."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_name(f"{place.name}.lock")).held(limit_s=0.0) as hold:
+    with FileLock(place.with_name(f"{place.name}.lock")).acquire(limit_s=0.0) as hold:
         if hold.waited_s is None:
             raise ConfigError(f"{place}: another call of the same benchmark is at work there; begin when it has ended")
         yield

@@ -19,7 +19,7 @@ from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepCell, SweepPlans
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.kafka import kafka_client
-from faultline.system.process_ledger import marked
+from faultline.system.process_ledger import processes_with_mark
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings, port_is_free
 
@@ -102,7 +102,7 @@ def stray_processes(settings: Settings) -> list[str]:
     known = {daemon.pid, *(process.pid for process in daemon.children(recursive=True))}
     found = {process.pid: process for process in marked_processes(settings) if process.pid not in known}
     for attempt in attempts_of(settings):
-        found |= {process.pid: process for process in marked(RUN_MARK, attempt.id)}
+        found |= {process.pid: process for process in processes_with_mark(RUN_MARK, attempt.id)}
     lines = []
     for process in found.values():
         with contextlib.suppress(psutil.Error):

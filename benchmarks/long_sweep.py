@@ -23,7 +23,7 @@ from faultline.installation.supervisord import Supervisor
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 RATES = [100.0, 150.0]
@@ -37,7 +37,7 @@ _TIMEOUT_S = 12 * 3600.0
 Sample = dict[str, tuple[float, int]]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """200 cells, or 10 when `quick`. Figures: cells, attempts, `fixed_s` an experiment, lock errors, and of each
     service the memory and the descriptors in the first and the last quarter of the sweep.
 
@@ -119,7 +119,7 @@ def sample(settings: Settings) -> Sample:
     return found
 
 
-def _follow(settings: Settings, run_id: str, say: Say) -> list[Sample]:
+def _follow(settings: Settings, run_id: str, say: Progress) -> list[Sample]:
     """Looks at the services until the run ends."""
     api = AirflowApi(settings)
     samples: list[Sample] = []

@@ -23,7 +23,7 @@ from faultline.records.store import Store
 from faultline.reports.pages import PREFIX
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 PRESET = "smoke"
@@ -57,7 +57,7 @@ class MatrixOutcome:
         ]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Runs all matrices, or two when `quick`. Figures for each: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`.
 
     The records are of a series of their own, so each call measures. Raises InfrastructureError after the last matrix
@@ -107,7 +107,7 @@ def form(series: str) -> dict[str, Any]:
     return {"preset": PRESET, "series": series, "only_missing": False}
 
 
-def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Say) -> MatrixOutcome:
+def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Progress) -> MatrixOutcome:
     """Triggers one matrix and follows it to its end."""
     began = time.monotonic()
     run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")
@@ -131,7 +131,7 @@ def _progress(settings: Settings, sweep_id: str) -> str:
     return "planning" if attempt is None else f"{attempt.id} {phase_of(attempt).name}"
 
 
-def _show(outcome: MatrixOutcome, say: Say) -> None:
+def _show(outcome: MatrixOutcome, say: Progress) -> None:
     head = f"{outcome.matrix}: {outcome.state} after {outcome.seconds:.0f} s"
     say(f"{head}, {len(outcome.records)} experiments, {outcome.valid} valid")
     for reason in outcome.reasons:

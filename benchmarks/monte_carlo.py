@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.figure import BenchmarkFigure, share
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 class Study(dict[str, BenchmarkFigure]):
     """Figures by name, as they are found."""
 
-    def __init__(self, say: Say, seed: int) -> None:
+    def __init__(self, say: Progress, seed: int) -> None:
         super().__init__()
         self._say, self._seed, self._reported = say, seed, 0
 

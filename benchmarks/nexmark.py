@@ -19,14 +19,14 @@ from faultline.experiment.workloads.nexmark_events import QUERIES, reads
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of kinds that some query makes.
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY, and of the
@@ -73,7 +73,7 @@ def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], li
             "warm_ups": WARM_UPS,
         }
         told.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
-        command = submit_command(settings, "nexmark_source", ["--config", str(told)], large=True)
+        command = submit_command(settings, "nexmark_generation_cost", ["--config", str(told)], large=True)
         own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]
         run_job(settings, [command[0], *own, *command[1:]], folder)
         found: dict[tuple[str, ...], list[float]] = {}

@@ -27,7 +27,7 @@ from faultline.comparison.statistics.sequential import (
     bounds,
     judge,
 )
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 # Of those in which nothing differs, so that the error is known well, and of the others.
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
@@ -81,7 +81,7 @@ class _Swept:
     experiments: int
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """400 sweeps for each scatter and planted difference (1,000 of none), and 200 of fixed repetitions; 40 and 4 when
     `quick`.
 

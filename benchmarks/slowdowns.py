@@ -23,7 +23,7 @@ from faultline.records.catalogue import CPU_PER_MILLION
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 # More of the engine's CPU time for each record, as a share of what it takes without.
 PLANTED = (0.05, 0.10, 0.20)
@@ -37,7 +37,7 @@ SEED = 2029
 Block = Mapping[float, Record]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Eight blocks of four experiments, one when `quick`, which can tell nothing.
 
     `busy_us`: microseconds of a core that ten percent come to. `FIGURE_PERCENT_change`: that of the figure with its
@@ -54,7 +54,7 @@ def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     return {"busy_us": exactly(cost_us / 10, "µs"), **figures(found, say)}
 
 
-def figures(blocks: Sequence[Block], say: Say) -> dict[str, BenchmarkFigure]:
+def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
     """What the gate says of each figure and each share of planted work."""
     found: dict[str, BenchmarkFigure] = {}
     for share in PLANTED:
@@ -91,7 +91,7 @@ def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
     return BenchmarkFigure(change.value, "1", change.low, change.high, verdict.pairs)
 
 
-def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:
+def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Progress) -> Record:
     """A sound record: one that is disturbed is measured again, and the others of its block stand. Raises
     InfrastructureError where there is none in as many measurements as a cell has."""
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}

@@ -14,7 +14,7 @@ from faultline.lifecycle.environment import default_build
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 # Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
 # cores. A worse one costs some more experiments.
@@ -30,7 +30,7 @@ COMMON = {"fault": "none", "warmup_s": 15, "duration_s": 25, "checkpoint_interva
 QUICK = ("pi",)
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Searches what each workload sustains. Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD.
 
     A tuple is what the workload counts: a word, a record, or a joined refresh. Cores are those of the executors and
@@ -76,7 +76,7 @@ def _known(settings: Settings, config: Configuration) -> Record | None:
     return found[-1] if found else None
 
 
-def _measure(config: Configuration, say: Say) -> Record:
+def _measure(config: Configuration, say: Progress) -> Record:
     values = config.model_dump(mode="json", exclude_defaults=True, exclude={"workload"})
     given = [f"{key}={'' if value is None else value}" for key, value in values.items()]
     record = run_single(config.workload, given, lambda text: None, keep_topics=False)

@@ -40,7 +40,7 @@ from faultline.records.catalogue import METRICS
 from faultline.records.definitions import DEFINITIONS, definition_of
 from faultline.records.judge import validity
 from faultline.system.errors import ConfigError
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 
 def table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
@@ -132,7 +132,7 @@ def preset_table() -> str:
         for preset in spec.presets:
             matrix = spec.preset_matrix(preset)
             varied = [f"`{axis}` {axis_text(values)}" for axis, values in matrix.axes.items() if len(values) > 1]
-            size = counted(len(matrix.cells("s")), "experiment")
+            size = pluralize(len(matrix.cells("s")), "experiment")
             what = "; ".join(varied) or "one configuration"
             rows.append((f"`{name}`", f"`{preset}`", what, f"{len(matrix.configurations())}, {size}"))
     return table("matrix | preset | axes | configurations, size", rows)

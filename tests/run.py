@@ -23,7 +23,7 @@ from typing import Any
 
 from faultline import bootstrap
 from faultline.system.errors import ConfigError
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _names_tests(argument: str) -> bool:
     return (path == "tests" or "/" in path or path.endswith(".py")) and Path(path).exists()
 
 
-def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Say) -> int:
+def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -> int:
     """Runs the layers one after another, also those after one that failed; the exit code of the whole.
 
     Ends with seconds by layer, the tests that failed, and a closing line as pytest's own.
@@ -159,7 +159,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def main(given: Sequence[str], say: Say) -> int:
+def main(given: Sequence[str], say: Progress) -> int:
     """Brings what is missing, and runs the layers or the single tests that are named; the exit code."""
     from faultline.installation.cds_archive import make_archive
     from faultline.system.settings import ROOT, load_settings
@@ -184,11 +184,11 @@ def add_packages(root: Path, venv: Path) -> None:
     """Brings `venv/tests` to what the locks say; does nothing when it is so. Raises FaultlineError."""
     if not (venv / "made-of").exists():
         return  # an environment that somebody else made, and looks after
-    wanted = bootstrap.added((root / LOCK).read_text(), (root / "requirements.lock").read_text())
+    wanted = bootstrap.added_entries((root / LOCK).read_text(), (root / "requirements.lock").read_text())
     if _ready(venv, wanted):
         return
     try:
-        with bootstrap.alone(venv.parent) as lock:
+        with bootstrap.bootstrap_lock(venv.parent) as lock:
             if not _ready(venv, wanted):  # another caller may have done it while this one waited
                 _make(bootstrap.VirtualEnvironment(root, venv.parent, lock, LOCK, "./faultline test"), wanted)
     except OSError as error:
@@ -210,14 +210,14 @@ def _make(environment: bootstrap.VirtualEnvironment, wanted: str) -> None:
     part.mkdir()
     asked = part / "made-of.part"
     asked.write_text(wanted)
-    bootstrap.say(f"adding the packages of {LOCK} to the environment (once; 0.3 GB)")
+    bootstrap.progress(f"adding the packages of {LOCK} to the environment (once; 0.3 GB)")
     environment.install(asked, "--target", str(part))
     asked.rename(part / "made-of")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
     # A .pth file, so that every Python of the environment finds them, after everything else.
     for packages in environment.venv.glob("lib/python3.*/site-packages"):
-        bootstrap.write(packages / "faultline_tests.pth", f"{folder}\n")
+        bootstrap.write_atomic(packages / "faultline_tests.pth", f"{folder}\n")
 
 
 def _links(venv: Path) -> list[Path]:

@@ -33,7 +33,7 @@ from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 from faultline.system.hashes import list_hash
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 TABLES = ("records", "tuples", "counts")
 # An experiment whose record is invalid is measured again, as in a sweep.
@@ -42,7 +42,7 @@ _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 Outcome = dict[str, Any]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
     differing_tables: of Spark's harvest from the one that was judged.
 
@@ -97,7 +97,7 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
     return compare(found, record)
 
 
-def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
+def _measure(settings: Settings, scenario: Scenario, say: Progress) -> Outcome:
     """One valid record of the scenario, compared with what was planted."""
     record: Record | None = None
     for number in range(MOST_MEASUREMENTS):
@@ -144,7 +144,7 @@ def _alike(first: Path, second: Path) -> bool:
     return bool(a.equals(b))
 
 
-def _show(say: Say, number: int, scenario: Scenario, outcome: Outcome) -> None:
+def _show(say: Progress, number: int, scenario: Scenario, outcome: Outcome) -> None:
     """One line, and one more for each value that is off by a tenth of a bin, or by a count."""
     times, counts = _of_kind(outcome, "time"), _of_kind(outcome, "count")
     worst = max(times, key=lambda item: float(item["error"]))

@@ -22,7 +22,7 @@ from faultline.experiment.common_parameters import RECOVERED_WITHIN, earliest_fa
 from faultline.records.judge.end import RecoveryEnd, cells_of, end_of, limits_of
 from faultline.records.judge.steady import Limits
 from faultline.system.measured_window import NS
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 VARIATIONS, CORRELATIONS = (0.05, 0.1, 0.2), (0.0, 0.4)
 INTERVALS_S = (1.0, 2.0, 5.0)
@@ -38,7 +38,7 @@ HOLDS = (0.5, 1.0, 2.0)
 RuleOutcome = tuple[RecoveryEnd, float | None]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Shares over all levels of noise (their least and greatest are those of one level), at each choice."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, BenchmarkFigure] = {}

@@ -27,7 +27,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.validity import UNMET
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 SHARES, QUICK_SHARES = (0.1, 0.2, 0.4, 0.8), (0.4,)
 BLOCKS, QUICK_BLOCKS = 10, 1
@@ -61,7 +61,7 @@ Values = Mapping[str, float | None]
 Block = Mapping[str, Values]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Ten blocks of ten experiments (four hours), or one of three when `quick`; resumed where it was interrupted.
 
     Of each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: change against the quiet run of the block,
@@ -89,7 +89,7 @@ def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
 
 
 def measure(
-    diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Say
+    diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Progress
 ) -> list[Block]:
     """The values of each block by neighbour; what the diary has is not measured again."""
     known = {(line["block"], line["neighbour"]): line for line in diary.acts}
@@ -110,7 +110,7 @@ def measure(
     return [{one.name: value for one, value in block.items() if value is not None} for block in made]
 
 
-def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None:
+def measure_one(one: Neighbour, words: Sequence[str], say: Progress) -> Record | None:
     """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
     has."""
     return measured(words, say, usable=_usable, beside=lambda: neighbour(one.kind, one.share, LONGEST_S))

@@ -21,7 +21,7 @@ from faultline.records.index import Index
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.hashes import file_hash
-from faultline.system.process_ledger import LedgerEntry, is_own, read_ledger, send, victim_of
+from faultline.system.process_ledger import LedgerEntry, is_own, read_ledger, send_signals, victim_of
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
@@ -164,7 +164,7 @@ class InstallationProcesses:
         """
         killed, there, deadline = set[int](), list(known), time.monotonic() + _END_S
         while there:
-            killed |= {process.pid for process in there if send(process, signal.SIGKILL)}
+            killed |= {process.pid for process in there if send_signals(process, signal.SIGKILL)}
             if time.monotonic() > deadline:
                 stubborn = ", ".join(str(process.pid) for process in there)
                 raise InfrastructureError(f"power_cut: processes {stubborn}: alive after SIGKILL; look at them with ps")

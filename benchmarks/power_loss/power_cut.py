@@ -38,7 +38,7 @@ from faultline.installation.airflow import installation_environment
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 NAME = "power_cut"
@@ -75,7 +75,7 @@ def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
     return [Cut(one, chance.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Thirty cuts, or three when `quick`. Figures: cuts, what became of cells, records, databases and tables, what was
     left behind, and seconds until the services are up and until the sweep goes on.
 
@@ -87,7 +87,7 @@ def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     return found
 
 
-def cut_through(cuts: Sequence[Cut], diary_name: str, say: Say) -> dict[str, BenchmarkFigure]:
+def cut_through(cuts: Sequence[Cut], diary_name: str, say: Progress) -> dict[str, BenchmarkFigure]:
     """Deliver the cuts that the diary of this name does not have yet; raise as `run` does."""
     home = place_of(NAME)
     boot = home.with_name(f"{NAME}.boot")
@@ -118,7 +118,7 @@ class PowerCuts(BrokenSweeps[Cut]):
     per_sweep = 3
     end_s = _END_S
 
-    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Say, power: Power) -> None:
+    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Progress, power: Power) -> None:
         super().__init__(_as_it_is(settings), diary, say)
         self._power = power
 
@@ -147,7 +147,7 @@ def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
     return True
 
 
-def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Say) -> dict[str, Any]:
+def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress) -> dict[str, Any]:
     """The power fails and comes back; what of that the diary notes."""
     everybody, done = InstallationProcesses.of(settings), _records(settings, run_id)
     there, kept = everybody.alive(), DurableRecords.of(settings)
@@ -183,7 +183,7 @@ def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Say) -> d
     return facts
 
 
-def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Say) -> tuple[str, float, float]:
+def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Progress) -> tuple[str, float, float]:
     """Calls `up` as a user does; returns what it said, seconds until its end, and until the run goes on, or is over.
 
     Raises InfrastructureError when it fails, and when the run does not go on.

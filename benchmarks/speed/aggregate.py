@@ -29,7 +29,7 @@ from faultline.records.record import Record, TimelineEvent
 from faultline.system.errors import InfrastructureError
 from faultline.system.measured_window import NS
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 # Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
 ATTEMPT_TUPLES = 10**5
@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """The figures of `growth_figures` for the program `aggregate`; needs no services.
 
     Raises InfrastructureError when the program fails, or when its tables are not what the store holds.

@@ -37,7 +37,7 @@ from faultline.cli.service_control import bring_up, require
 from faultline.installation.jars import classpath
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source
@@ -83,7 +83,7 @@ def parse_jvm_rate(output: str) -> float:
     return float(rates[-1])
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `generator`.
 
     Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when a part fails.

@@ -28,7 +28,7 @@ from faultline.records.judge.counts import audit
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_options
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ SUBJECTS = (
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
 
     Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when the program fails, or
@@ -71,7 +71,7 @@ def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     return figures
 
 
-def _measure(settings: Settings, config: Configuration, asked: int, records: int, times: int, say: Say) -> Size:
+def _measure(settings: Settings, config: Configuration, asked: int, records: int, times: int, say: Progress) -> Size:
     """Fill topics once, and harvest them as often as asked for."""
     with (
         fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,

@@ -19,9 +19,9 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.airflow_api import AirflowApi
-from faultline.system.journal import last, read_journal
+from faultline.system.journal import find_last, read_journal
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.
@@ -33,7 +33,7 @@ TIMEOUT_S = 3600.0
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
     next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
     part of a default experiment; and the seconds of each step.
@@ -46,7 +46,7 @@ def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     return figures(attempts, warmup_s + duration_s, foreign)
 
 
-def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Say) -> list[Attempt]:
+def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Progress) -> list[Attempt]:
     """Measures one cell so often in a sweep of its own; its attempts in the order of their gates."""
     series = f"overhead-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     default = parse_configuration({})
@@ -94,7 +94,7 @@ def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[floa
 
 def gate_s(attempt: Attempt) -> float | None:
     """T0 in seconds since the epoch; None when it was never reached."""
-    gate = last(read_journal(attempt.conductor_journal), event="gate")
+    gate = find_last(read_journal(attempt.conductor_journal), event="gate")
     return None if gate is None else int(gate["t0_wall_ns"]) / 1e9
 
 

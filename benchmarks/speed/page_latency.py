@@ -15,12 +15,12 @@ from benchmarks.synthetic_records import MATRIX, made_record, write_record
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import ResultsSite
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 RECORDS = 10_000
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Figures in seconds: `first_look_s`, when nothing is indexed yet, `restart_s`, the first page of a new process,
     and one for each page, 20 times each, or 5 times when `quick`. The store always holds 10,000 records.
     """

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from faultline.system.errors import FaultlineError
-from faultline.system.text import Say, one_line
+from faultline.system.text import Progress, one_line
 
 Outcome = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class Failure:
 
 
 def run_all(
-    run: Callable[[str], Outcome], say: Say, names: Sequence[str] = tuple(SPEED)
+    run: Callable[[str], Outcome], say: Progress, names: Sequence[str] = tuple(SPEED)
 ) -> tuple[list[Outcome], list[Failure]]:
     """Runs each benchmark by `run`; one that fails keeps none of the others from running."""
     outcomes, failures = [], []

@@ -19,7 +19,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal
 from faultline.system.process_tags import SERVICES
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 REPETITIONS, QUICK_REPETITIONS = 5, 2
 WARMUP_S, DURATION_S = 20.0, 55.0
@@ -30,7 +30,7 @@ SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
 
     Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the

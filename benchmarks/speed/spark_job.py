@@ -17,7 +17,7 @@ from benchmarks.figure import BenchmarkFigure, summarise
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 from faultline.engines.supervisor_journal import exit_reason
-from faultline.installation.cds_archive import archive_here
+from faultline.installation.cds_archive import find_archive
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_submit
 from faultline.system.child_environment import clean_environment
@@ -46,7 +46,7 @@ class Cost:
 
 def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
     """The spark-submit of program `name`; `large` as in `batch_settings`."""
-    conf = batch_settings(settings, archive=archive_here(settings), large=large)
+    conf = batch_settings(settings, archive=find_archive(settings), large=large)
     return spark_submit(settings, conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
 
 

@@ -36,12 +36,12 @@ from faultline.installation.java import Java, as_root, find_java
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 
 # What the stamp vouches for. The launcher computes the same sums with the same command.
-STAMPED = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "requirements.lock")
+STAMPED_FILES = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "requirements.lock")
 # Installed by pip before the rest: uv because it needs a third of pip's time, setuptools because PySpark comes as
 # source and an isolated build would fetch a setuptools that no hash vouches for.
-FIRST = ("setuptools", "uv")
+SEED_PACKAGES = ("setuptools", "uv")
 # The environment takes 1.5 GB, unpacking PySpark another one for a moment.
-NEEDED_BYTES = 3_000_000_000
+REQUIRED_BYTES = 3_000_000_000
 # What pip and uv write when they cannot reach the index.
 NETWORK = re.compile(
     r"[Cc]onnection|dns error|name resolution|getaddrinfo|timed out|error sending request|Retrying \(Retry|[Pp]roxy"
@@ -53,38 +53,38 @@ PIP = ("-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"
 def main() -> int:
     """Exit code for the launcher: 0 ready, 2 refused with one line on standard error."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
-        with alone(home) as lock:
+        with bootstrap_lock(home) as lock:
             prepare(ROOT, home, lock)
     except FaultlineError as error:
-        return _refuse(str(error))
+        return _report_refusal(str(error))
     except OSError as error:
-        return _refuse(explain_os_error(error, home))
+        return _report_refusal(explain_os_error(error, home))
     except KeyboardInterrupt:
-        _refuse("interrupted; run `./faultline` again to go on")
+        _report_refusal("interrupted; run `./faultline` again to go on")
         return 130
     return 0
 
 
 def prepare(root: Path, home: Path, lock: int) -> None:
     """Brings the state directory to what the locks say; does only what is not yet done."""
-    expected = stamp(root, home)
+    expected = stamp_text(root, home)
     stamped = home / "stamp"
-    if _read(stamped) == expected and _works(home / "venv") and not jars.missing(home, root / "jars.lock"):
+    if _read(stamped) == expected and _is_usable(home / "venv") and not jars.missing_jars(home, root / "jars.lock"):
         return  # another caller did it while this one waited
     stamped.unlink(missing_ok=True)
     started = time.monotonic()
     java = find_java(home / "java.json")
     VirtualEnvironment(root, home, lock).make()
     _make_jars(root, home, java, lock)
-    write(stamped, expected)
-    say(f"ready after {time.monotonic() - started:.0f} s")
+    write_atomic(stamped, expected)
+    progress(f"ready after {time.monotonic() - started:.0f} s")
 
 
-def stamp(root: Path, home: Path) -> str:
+def stamp_text(root: Path, home: Path) -> str:
     """Text that changes when the places or a stamped file change; equal to what the launcher computes."""
-    sums = subprocess.run(["cksum", *STAMPED], cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout
+    sums = subprocess.run(["cksum", *STAMPED_FILES], cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout
     return f"{root}\n{home}\n{sums}"
 
 
@@ -107,15 +107,15 @@ class VirtualEnvironment:
         wanted = self._identity()
         # Written last and inside, so that an interrupted installation is told from a complete one and made anew;
         # an installer takes a package that is half there for installed.
-        if _read(made_of) != wanted or not _works(self.venv):
+        if _read(made_of) != wanted or not _is_usable(self.venv):
             self._check_machine()
             self.log.unlink(missing_ok=True)
-            say(f"making the Python environment in {self.home} (once; 1.5 GB, about a minute)")
+            progress(f"making the Python environment in {self.home} (once; 1.5 GB, about a minute)")
             if self.venv.exists():
                 shutil.rmtree(self.venv)
             self._create()
             self._install()
-            write(made_of, wanted)
+            write_atomic(made_of, wanted)
         self._link_project()
 
     def _identity(self) -> str:
@@ -128,9 +128,9 @@ class VirtualEnvironment:
                 f"{sys.executable} cannot make environments (no ensurepip). Install it with: {venv_command()}"
             )
         free = shutil.disk_usage(self.home).free
-        if free < NEEDED_BYTES:
+        if free < REQUIRED_BYTES:
             raise ConfigError(
-                f"{self.home}: needs {NEEDED_BYTES / 1e9:.0f} GB of free disk, has {free / 1e9:.1f}:"
+                f"{self.home}: needs {REQUIRED_BYTES / 1e9:.0f} GB of free disk, has {free / 1e9:.1f}:"
                 " free some, or set FAULTLINE_HOME to a directory on another disk"
             )
 
@@ -141,11 +141,11 @@ class VirtualEnvironment:
 
     def _install(self) -> None:
         seed = self.venv / "first.txt"
-        seed.write_text(entries(self.requirements.read_text(), FIRST))
+        seed.write_text(lock_entries(self.requirements.read_text(), SEED_PACKAGES))
         failed = self._run([self._python, *PIP, "--only-binary", ":all:", "-r", str(seed)])
         if failed is not None:
             raise self._explain(failed, "installing uv")
-        say("installing the Python packages of requirements.lock")
+        progress("installing the Python packages of requirements.lock")
         self.install(self.requirements, "--no-build-isolation")
 
     def install(self, requirements: Path, *options: str) -> None:
@@ -158,7 +158,7 @@ class VirtualEnvironment:
         trouble = self._explain(failed, "installing the Python packages")
         if isinstance(trouble, ConfigError):
             raise trouble  # a full disk or a wrong hash: pip would end no better
-        say("uv did not succeed; trying pip, which takes longer")
+        progress("uv did not succeed; trying pip, which takes longer")
         failed = self._run([self._python, *PIP, *given])
         if failed is not None:
             raise self._explain(failed, "installing the Python packages")
@@ -171,7 +171,7 @@ class VirtualEnvironment:
         sys.path, so they shadow nothing, and what Airflow adds itself (dags/, plugins/) is unchanged.
         """
         for packages in self.venv.glob("lib/python3.*/site-packages"):
-            write(packages / "faultline.pth", f"{self.root / 'include'}\n{self.root}\n")
+            write_atomic(packages / "faultline.pth", f"{self.root / 'include'}\n{self.root}\n")
 
     @property
     def _python(self) -> str:
@@ -218,18 +218,18 @@ class VirtualEnvironment:
         return variables
 
 
-def entries(lock: str, names: Sequence[str]) -> str:
+def lock_entries(lock: str, names: Sequence[str]) -> str:
     """The parts of a lock that belong to the named packages: the pinned line and its hashes, comments left out."""
-    return "".join(text for pin, text in _parts(lock) if re.split(r"[=\s;]", pin, maxsplit=1)[0] in names)
+    return "".join(text for pin, text in _lock_parts(lock) if re.split(r"[=\s;]", pin, maxsplit=1)[0] in names)
 
 
-def added(lock: str, to: str) -> str:
+def added_entries(lock: str, to: str) -> str:
     """The parts of a lock that another one has not: another version or another condition is another part."""
-    there = {pin for pin, _ in _parts(to)}
-    return "".join(text for pin, text in _parts(lock) if pin not in there)
+    there = {pin for pin, _ in _lock_parts(to)}
+    return "".join(text for pin, text in _lock_parts(lock) if pin not in there)
 
 
-def _parts(lock: str) -> Iterator[tuple[str, str]]:
+def _lock_parts(lock: str) -> Iterator[tuple[str, str]]:
     """Each pinned line of a lock, and that line with its hashes; comments left out."""
     lines = [line for line in lock.splitlines() if not line.lstrip().startswith("#")]
     begins = [number for number, line in enumerate(lines) if line[:1].isalnum()]
@@ -282,9 +282,9 @@ def venv_command() -> str:
 
 
 def _make_jars(root: Path, home: Path, java: Java, lock: int) -> None:
-    wanted = jars.missing(home, root / "jars.lock")
+    wanted = jars.missing_jars(home, root / "jars.lock")
     if wanted:
-        say(f"fetching jars of Kafka and Spark: {len(wanted)}")
+        progress(f"fetching jars of Kafka and Spark: {len(wanted)}")
         jars.fetch(home, java, root / "jars.lock", keep_open=(lock,))
     jars.verify(home, root / "jars.lock")
 
@@ -296,7 +296,7 @@ def _package_of_pip_mismatch(output: str) -> str:
 
 
 @contextlib.contextmanager
-def alone(home: Path) -> Iterator[int]:
+def bootstrap_lock(home: Path) -> Iterator[int]:
     """Holds the bootstrap's lock; yields its descriptor."""
     home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / "bootstrap.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -304,14 +304,14 @@ def alone(home: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another call is making the environment; waiting for it")
+            progress("another call is making the environment; waiting for it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _works(venv: Path) -> bool:
+def _is_usable(venv: Path) -> bool:
     """False also when the Python below it was removed or upgraded to another minor version."""
     python = venv / "bin" / "python"
     try:
@@ -328,24 +328,24 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def write(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Whole or not at all."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text)
     part.replace(path)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     """An ordinary end on SIGTERM, so that the running installer is ended too."""
     sys.exit(128 + number)
 
 
-def say(text: str) -> None:
+def progress(text: str) -> None:
     print(f"faultline: {text}", file=sys.stderr, flush=True)
 
 
-def _refuse(text: str) -> int:
-    say(text)
+def _report_refusal(text: str) -> int:
+    progress(text)
     return 2
 
 

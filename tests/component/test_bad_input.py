@@ -13,7 +13,7 @@ import pytest
 
 from faultline.installation.airflow import DATABASE, write_airflow_home
 from faultline.installation.supervisord import Supervisor, write_configuration
-from faultline.system.child_environment import PASSED, SHARED
+from faultline.system.child_environment import PASSED_NAMES, SHARED_RESULTS
 from faultline.system.files import write_private
 from faultline.system.locks import HOLDS, RECORDER
 from faultline.system.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins
@@ -36,7 +36,7 @@ def refused(installation: Installation, *arguments: str) -> str:
     assert done.stdout == ""
     lines = problems(done.stderr)
     assert len(lines) == 1, done.stderr
-    assert not Supervisor(installation.settings).running()
+    assert not Supervisor(installation.settings).is_running()
     return lines[0]
 
 
@@ -93,7 +93,7 @@ def test_results_that_others_can_write_are_named(installation: Installation, mod
 def test_shared_results_that_the_group_can_write_are_named(installation: Installation) -> None:
     installation.settings.attempts.mkdir(parents=True)
     installation.settings.attempts.chmod(0o775)
-    installation.given[SHARED] = "1"
+    installation.given[SHARED_RESULTS] = "1"
     assert f"chmod go-w {installation.settings.attempts}" in refused(installation, "run", "word_count")
 
 
@@ -130,7 +130,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(installation: Installa
     command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(settings.home / "supervisord.conf")]
     keeper = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(Supervisor(settings).running, timeout_s=120, what="supervisord")
+        wait_until(Supervisor(settings).is_running, timeout_s=120, what="supervisord")
         for gone in (login_file(settings.secrets, HARNESS), settings.secrets / FILE):
             gone.unlink()
             done = installation.run("up")
@@ -165,7 +165,7 @@ def test_a_key_of_a_host_that_others_can_read_is_named(installation: Installatio
 
 
 def test_a_variable_that_would_be_cut_is_named(installation: Installation) -> None:
-    installation.given.update({PASSED: "TOKEN", "TOKEN": '{"a": 1}'})
+    installation.given.update({PASSED_NAMES: "TOKEN", "TOKEN": '{"a": 1}'})
     assert "TOKEN: holds a quotation mark" in refused(installation, "up")
 
 
@@ -215,7 +215,7 @@ def test_an_address_of_no_use_is_refused_before_anything_starts(
     assert done.returncode == 2
     assert words in done.stderr and len(problems(done.stderr)) == 1
     assert "secret" not in done.stderr
-    assert not Supervisor(installation.settings).running()
+    assert not Supervisor(installation.settings).is_running()
 
 
 @pytest.mark.parametrize("command", [("up",), ("run", "word_count")], ids=["up", "run"])

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from faultline.engines.spark.settings import kafka_classes, spark_environment
-from faultline.installation.cds_archive import LEAST_BYTES, archive_path, make_archive
+from faultline.installation.cds_archive import MIN_BYTES, archive_path, make_archive
 from faultline.installation.java import find_java
 from faultline.installation.spark import prepare_spark, spark_home
 from faultline.system.settings import load_settings
@@ -31,7 +31,7 @@ def test_sparks_programs_start_from_the_archive() -> None:
     assert spark.returncode == 0, spark.stdout + spark.stderr
     shared = [line for line in spark.stdout.splitlines() if line.endswith("source: shared objects file (top)")]
     assert any(" org.apache.spark.deploy.SparkSubmit " in line for line in shared)
-    assert path.stat().st_size > LEAST_BYTES
+    assert path.stat().st_size > MIN_BYTES
     other = start(SPARK_CONF_DIR=str(settings.home))
     assert other.returncode == 1
     assert "shared class paths mismatch" in other.stdout + other.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from faultline.orchestration.external.dag_export import describe, exported_dags
+from faultline.orchestration.external.dag_export import describe_dag, exported_dags
 from faultline.orchestration.external.dag_installer import AirflowCli, ExternalInstall, install, uninstall
 from faultline.system.settings import Settings
 from tests.support.external_work import ATTEMPT, make_command
@@ -109,7 +109,7 @@ def installed(tmp_path: Path) -> Settings:
 def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, installed: Settings) -> None:
     before = theirs.state()
     guest, airflow = ExternalInstall(theirs.dags, "guest_", "bench"), AirflowCli(COMMAND)
-    dags = [describe(one, list(CONNECTIONS)) for one in exported_dags()]
+    dags = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]
     said: list[str] = []
     install(guest, airflow, installed, CONNECTIONS, dags, said.append)
     assert "Connection guest_spark_local: is there, and stays as it is" in said

@@ -15,8 +15,8 @@ import pytest
 from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import run_of
-from faultline.lifecycle.recorder import take_turn
-from faultline.lifecycle.teardown import close
+from faultline.lifecycle.recorder import claim_turn
+from faultline.lifecycle.teardown import close_attempt
 from faultline.records.index import Index
 from faultline.records.judge.rejudge import judge_attempt
 from faultline.records.record import Record
@@ -80,7 +80,7 @@ def write_services(settings: Settings) -> None:
 
 
 def write_turn(settings: Settings) -> None:
-    take_turn(settings.turn, Attempt(settings.attempts / "a1"), None)
+    claim_turn(settings.turn, Attempt(settings.attempts / "a1"), None)
 
 
 def write_harvest(settings: Settings) -> None:
@@ -201,7 +201,7 @@ def test_closing_makes_the_room_that_it_needs(settings: Settings, disk: SmallDis
     (attempt.scratch / "unpacked").write_bytes(bytes(200_000))
     disk.fill()
     deleted: list[str] = []
-    close(run_of(attempt, settings), deleted.extend)
+    close_attempt(run_of(attempt, settings), deleted.extend)
     assert deleted and attempt.closed.exists() and not attempt.scratch.exists()
     assert recorded(settings) == sorted([EARLIER, attempt.id])
 
@@ -211,9 +211,9 @@ def test_an_attempt_that_finds_no_room_to_be_closed_stays_open_until_there_is(
 ) -> None:
     disk.fill()
     with pytest.raises(InfrastructureError, match=FULL):
-        close(run_of(attempt, settings), lambda topics: None)
+        close_attempt(run_of(attempt, settings), lambda topics: None)
     assert not attempt.closed.exists() and recorded(settings) == [EARLIER]
     assert (attempt.harvest / "counts.parquet").exists()
     disk.free()
-    close(run_of(attempt, settings), lambda topics: None)
+    close_attempt(run_of(attempt, settings), lambda topics: None)
     assert attempt.closed.exists() and recorded(settings) == sorted([EARLIER, attempt.id])

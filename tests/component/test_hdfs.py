@@ -18,7 +18,7 @@ import pytest
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.engines.spark.progress import CheckpointProgress
-from faultline.installation.targets.machines import looked_at
+from faultline.installation.targets.machines import check_storage
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
@@ -143,13 +143,13 @@ def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_pa
 
 
 def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> None:
-    said = looked_at(endpoints, "faultline_storage")
+    said = check_storage(endpoints, "faultline_storage")
     assert said.startswith(f"{theirs.url} can be written, its clock is ")
     assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
-        looked_at(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
+        check_storage(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: is not there; make it"):
-        looked_at(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
+        check_storage(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
 
 
 def test_an_experiment_keeps_its_checkpoint_there(

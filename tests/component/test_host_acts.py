@@ -20,7 +20,7 @@ import pytest
 from fault.errors import ActionRefused, KernelUnsupported
 from fault.ssh_connection import SshChannel
 from faultline.installation.hosts.layout import disk_of
-from faultline.installation.hosts.namespace_host import first_process
+from faultline.installation.hosts.namespace_host import init_pid
 from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until
 from tests.support.machines import NEEDS_HOSTS, Machines
@@ -164,7 +164,7 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
     act(machines, "kafka", "check", "bandwidth", **asked)
     with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asking:
         folder = asking.ask("record", step="begin", rules=[], heirs={}, again_s=0.0, longest_s=60.0)
-        journal = Path(f"/proc/{first_process(machines.settings, 'kafka')}/root{folder}/journal.jsonl")
+        journal = Path(f"/proc/{init_pid(machines.settings, 'kafka')}/root{folder}/journal.jsonl")
         with journal.open("a") as file:
             file.write("x" * 200_000)
 

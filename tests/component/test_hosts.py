@@ -24,7 +24,7 @@ from fault.injector import FaultOutcome, Injector, settle
 from fault.process_sampler import RoleRule
 from fault.ssh_connection import SshChannel
 from faultline.installation.hosts.layout import choose_hosts, disk_of
-from faultline.installation.hosts.namespace_host import first_process
+from faultline.installation.hosts.namespace_host import init_pid
 from faultline.system.errors import ConfigError
 from faultline.system.process_tags import instance_option, run_option
 from faultline.system.settings import ROOT, Settings
@@ -50,7 +50,7 @@ def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Mach
         assert said.decode().split() == [host.name, "1"]
         with socket.create_connection((host.address, 22), 5) as connection:
             assert connection.recv(4) == b"SSH-"
-    pids = {first_process(machines.settings, host.name) for host in machines.hosts}
+    pids = {init_pid(machines.settings, host.name) for host in machines.hosts}
     spaces = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
     assert len(spaces) == 3 and os.readlink("/proc/self/ns/net") not in spaces
 
@@ -132,7 +132,7 @@ def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int)
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
         choose_hosts(settings, count)
-    assert not choose_hosts(settings, 0).spread
+    assert not choose_hosts(settings, 0).is_spread
 
 
 # Last, since nobody makes that host again.
@@ -141,7 +141,7 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
     address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
     with closing(SshChannel(replace(address, timeout_s=3.0))) as asked:
         assert asked.ask("clock") > 0
-        pid = first_process(machines.settings, "worker-2")
+        pid = init_pid(machines.settings, "worker-2")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert process.wait(120) != 0
@@ -149,14 +149,14 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
             asked.ask("clock")
         with pytest.raises(HostUnreachable, match=address.host):
             asked.ask("clock")
-    wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=120, what="its end")
-    assert first_process(machines.settings, "worker-1") is not None, "the others go on"
+    wait_until(lambda: init_pid(machines.settings, "worker-2") is None, timeout_s=120, what="its end")
+    assert init_pid(machines.settings, "worker-1") is not None, "the others go on"
 
 
 def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> None:
     keep = ["faultline.installation.hosts.namespace_host", "keep", "kafka"]
     keeper = next(one for one in machines.started if list(one.args)[-3:] == keep)  # type: ignore[arg-type]
-    pid = first_process(machines.settings, "kafka")
+    pid = init_pid(machines.settings, "kafka")
     assert pid is not None
     keeper.kill()
     wait_until(lambda: not psutil.pid_exists(pid), timeout_s=120, what="its end")

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from faultline.engines.spark.job_client import JobServerUnavailable, run_in_session
-from faultline.installation.spark import prepare_spark, session_listens
+from faultline.installation.spark import is_session_ready, prepare_spark
 from faultline.records.store import Store
-from faultline.system.process_ledger import birth, end_processes
+from faultline.system.process_ledger import end_processes, start_identity
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -51,7 +51,7 @@ def started(installation: Installation) -> Iterator[psutil.Process]:
         )  # fmt: skip
     try:
         wait_until(
-            lambda: session_listens(installation.settings),
+            lambda: is_session_ready(installation.settings),
             timeout_s=START_S,
             what="the session",
             alive=lambda: None if process.poll() is None else log.read_text()[-2000:],
@@ -71,7 +71,7 @@ def aggregate(settings: Settings) -> list[str]:
 
 def lives(pid: int, ticks: int) -> bool:
     with contextlib.suppress(OSError, psutil.NoSuchProcess):
-        return birth(pid)[0] == ticks and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return start_identity(pid)[0] == ticks and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 

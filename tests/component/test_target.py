@@ -25,7 +25,7 @@ from faultline.installation.kafka import delete_own_topics
 from faultline.installation.targets import kafka_preflight, spark_preflight
 from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.installation.targets.credential_files import write_target
-from faultline.installation.targets.preflight import look
+from faultline.installation.targets.preflight import run_preflight
 from faultline.installation.targets.target_lock import TargetLock
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -86,7 +86,7 @@ def taken_in(settings: Settings, login: dict[str, str], engine: OthersSpark | No
     ]
     register(settings, LAB)
     endpoints: Endpoints = write_target(settings, LAB, {one.id: one for one in said})
-    return settings.at(endpoints)
+    return settings.for_target(endpoints)
 
 
 def broker_of(there: Settings) -> kafka_preflight.TargetBroker:
@@ -106,12 +106,15 @@ def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
     there = taken_in(settings, broker.login())
     before = topics_of(there)
     one = broker_of(there)
-    assert kafka_preflight.reached(one) == f"{broker.bootstrap} answers"
-    assert kafka_preflight.logged_in(one) == "the login is accepted, 1 broker"
-    clock = kafka_preflight.worked(one)
+    assert kafka_preflight.check_connection(one) == f"{broker.bootstrap} answers"
+    assert kafka_preflight.check_login(one) == "the login is accepted, 1 broker"
+    clock = kafka_preflight.check_rights(one)
     # Both are this machine's.
     assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1
-    assert kafka_preflight.others_topics(one, lambda _: False) == "no topic of anybody else's begins with faultline-"
+    assert (
+        kafka_preflight.check_foreign_topics(one, lambda _: False)
+        == "no topic of anybody else's begins with faultline-"
+    )
     assert topics_of(there) == before
 
 
@@ -129,9 +132,9 @@ def test_what_the_broker_refuses_is_told_in_a_line(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
         one = broker_of(taken_in(settings, broker.login(user, **more)))
-        kafka_preflight.reached(one)
-        kafka_preflight.logged_in(one)
-        kafka_preflight.worked(one)
+        kafka_preflight.check_connection(one)
+        kafka_preflight.check_login(one)
+        kafka_preflight.check_rights(one)
 
 
 @pytest.mark.thorough
@@ -145,7 +148,7 @@ def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
         with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: what answers there does not speak Kafka's"):
-            kafka_preflight.logged_in(broker_of(there))
+            kafka_preflight.check_login(broker_of(there))
         page.shutdown()
 
 
@@ -158,8 +161,8 @@ turn = TargetLock(broker, what, session_s=6.0)
 turn.take(wait_s=60.0)
 print("has it", flush=True)
 while not select.select([sys.stdin], [], [], 0.2)[0]:
-    turn.keep()
-turn.leave()
+    turn.refresh()
+turn.release()
 """
 
 
@@ -192,7 +195,7 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
             first.kill()
             late.take(wait_s=60.0)
         finally:
-            late.leave()
+            late.release()
     assert TargetLock(one, "").holder() is None
     with holding_target(one, "one") as early, holding_target(one, "other") as other:
         assert early.stdout is not None and other.stdout is not None
@@ -210,7 +213,7 @@ def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> N
     authority = Authority()
     with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
-            kafka_preflight.reached(broker_of(taken_in(settings, broker.login())))
+            kafka_preflight.check_connection(broker_of(taken_in(settings, broker.login())))
 
 
 def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: OthersKafka) -> None:
@@ -218,7 +221,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     name = "faultline-20261121T061500Z-3fa9c1-input"
     client = admin.AdminClient(broker_of(there).settings())
     client.create_topics([admin.NewTopic(name, num_partitions=1, replication_factor=1)])[name].result()
-    said = kafka_preflight.others_topics(broker_of(there), lambda _: False)
+    said = kafka_preflight.check_foreign_topics(broker_of(there), lambda _: False)
     assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
     assert name in topics_of(there)
     delete_own_topics(there, [name])
@@ -229,7 +232,7 @@ def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
     settings: Settings, broker: OthersKafka, engine: OthersSpark
 ) -> None:
     there, said = taken_in(settings, broker.login(), engine), list[str]()
-    assert look(settings, LAB, said.append) is None, said
+    assert run_preflight(settings, LAB, said.append) is None, said
     assert [line.partition(":")[0] for line in said] == [
         "kafka", "kafka login", "kafka rights", "kafka topics", "storage", "spark", "spark version",
         "spark login and storage",
@@ -248,7 +251,7 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
     with pytest.raises(
         ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
     ):
-        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
     # One that is ended in the middle leaves nothing, neither there nor here.
     assert list(Path(there.endpoints.storage).iterdir()) == []
     assert not [one for one in there.logins.iterdir() if one.is_dir()] and (there.logins / spark_preflight.LOG).exists()
@@ -259,12 +262,12 @@ def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersK
     there = taken_in(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: .* is no folder here"):
-        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
 
 
 def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
-        spark_preflight.alive(taken_in(settings, broker.login()), LAB.spark)
+        spark_preflight.check_master(taken_in(settings, broker.login()), LAB.spark)
 
 
 def test_what_is_wrong_with_a_target_ends_a_run_before_it_begins(
@@ -363,7 +366,7 @@ def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersK
     with others_spark(tmp_path / "spark", of_workers=older) as engine:
         taken_in(settings, broker.login(), engine)
         said: list[str] = []
-        assert look(settings, LAB, said.append) is not None
+        assert run_preflight(settings, LAB, said.append) is not None
     refused = next(line for line in said if line.startswith("spark version: NO:"))
     assert "is Spark 4.0.3, and experiments here are run by Spark" in refused and "\n" not in refused
 

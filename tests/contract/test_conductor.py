@@ -17,8 +17,8 @@ import pytest
 from fault.identity import EXECUTOR
 from fault.procfs import read_process
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.attempt_processes import seen
-from faultline.lifecycle.ending.undo_replay import heal
+from faultline.lifecycle.attempt_processes import last_line
+from faultline.lifecycle.ending.undo_replay import replay_undos
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
 from tests.support.attempts import prepared
@@ -87,7 +87,7 @@ def conduct(start: Start, attempt: Attempt, window_s: float, **fault: Any) -> su
 def await_event(attempt: Attempt, event: str) -> dict[str, Any]:
     """The conductor's line of this event, once it is there."""
     path = attempt.conductor_journal
-    return wait_until(lambda: seen(path, event=event), timeout_s=120, every_s=0.01, what=f"{path}: {event}")
+    return wait_until(lambda: last_line(path, event=event), timeout_s=120, every_s=0.01, what=f"{path}: {event}")
 
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:
@@ -139,6 +139,6 @@ def test_the_pause_of_one_that_was_killed_is_healed_from_its_journal(attempt: At
     conductor.kill()
     conductor.wait()
     assert is_stopped(process)
-    assert heal(attempt) == [f"SIGCONT to executor 0 (pid {process.pid}, run {attempt.id})"]
+    assert replay_undos(attempt) == [f"SIGCONT to executor 0 (pid {process.pid}, run {attempt.id})"]
     assert not is_stopped(process)
-    assert heal(attempt) == []
+    assert replay_undos(attempt) == []

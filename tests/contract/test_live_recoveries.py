@@ -92,8 +92,8 @@ def test_what_is_reported_is_what_is_judged(name: str, tmp_path: Path) -> None:
     replay = Replay(name, tmp_path)
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
-    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
-    assert found.over and not found.outcome
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).poll(now_ns)
+    assert found.is_over and not found.outcome
     assert found.detected_s is not None and found.ready_s is not None and found.caught_up_s is not None
     assert (found.detected_s, found.ready_s, found.caught_up_s) == pytest.approx(judged(replay), abs=0.011)
 
@@ -107,7 +107,7 @@ def test_second_by_second_nothing_is_reported_before_it_happened_and_each_recove
     for second in range(16):
         now_ns = begun_ns + second * NS
         replay.at(now_ns)
-        looks = watch.look(now_ns)
+        looks = watch.poll(now_ns)
         elapsed_s = (now_ns - t0_ns) / NS
         assert not looks or elapsed_s >= 0, "before the signal"
         for found in looks:
@@ -115,7 +115,7 @@ def test_second_by_second_nothing_is_reported_before_it_happened_and_each_recove
             assert found.detected_s is None or elapsed_s >= detected
             assert (found.caught_up_s is None) == (elapsed_s < caught_up)
             assert found.ready_s is None or found.caught_up_s is not None, "another load may follow"
-        over += [one for one in looks if one.over]
+        over += [one for one in looks if one.is_over]
     assert [one.text for one in over] == [
         "killed executor 1; detected after 0.3 s; state loaded after 1.3 s; caught up after 4.0 s"
     ]
@@ -126,8 +126,8 @@ def test_what_cannot_be_seen_is_left_out(tmp_path: Path) -> None:
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
     replay.attempt.recorder_journal.unlink()
-    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
-    assert found.over and found.text == "killed executor 1; caught up after 4.0 s"
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).poll(now_ns)
+    assert found.is_over and found.text == "killed executor 1; caught up after 4.0 s"
 
 
 def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
     replay.at(now_ns)
     journal = replay.attempt.conductor_journal
     journal.write_text(journal.read_text().replace('"outcome":"effective"', '"outcome":"no-effect"'))
-    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
-    assert found.over and found.text.startswith("killed executor 1: no-effect: ")
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).poll(now_ns)
+    assert found.is_over and found.text.startswith("killed executor 1: no-effect: ")
 
 
 def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_path: Path) -> None:

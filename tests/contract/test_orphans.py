@@ -19,16 +19,23 @@ from fault.action import UndoSpec
 from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
-from faultline.lifecycle.ending.undo_replay import as_line
+from faultline.lifecycle.ending.undo_replay import undo_fields
 from faultline.lifecycle.hooks import PlainHooks
-from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans
-from faultline.lifecycle.prepare import Order, said_of
+from faultline.lifecycle.orphans import MIN_AGE_S, close_orphans, close_ownerless
+from faultline.lifecycle.prepare import Order, attempt_description
 from faultline.lifecycle.start import start_generator
-from faultline.lifecycle.teardown import close, refuse_closed
+from faultline.lifecycle.teardown import close_attempt, refuse_closed
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal
-from faultline.system.process_ledger import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
+from faultline.system.process_ledger import (
+    end_ledger,
+    process_of,
+    read_ledger,
+    spawn_detached,
+    start_identity,
+    this_process,
+)
 from faultline.system.settings import Settings
 from tests.support.attempts import prepared
 from tests.support.decoys import NOBODY, only_root
@@ -64,7 +71,7 @@ class Site:
         return attempt
 
     def sweep(self) -> list[str]:
-        return sweep_orphans(self.settings, lambda run_id: run_id in self.running, self.deleted.extend)
+        return close_orphans(self.settings, lambda run_id: run_id in self.running, self.deleted.extend)
 
 
 @pytest.fixture
@@ -128,7 +135,7 @@ def test_what_is_being_measured_is_left_alone(site: Site) -> None:
     assert all(map(lives, (measured, local, unknown)))
     # Without Airflow nobody knows what became of its runs.
     plain = PlainHooks(site.settings)
-    assert sweep_orphans(site.settings, plain.run_is_alive, site.deleted.extend) == []
+    assert close_orphans(site.settings, plain.is_run_active, site.deleted.extend) == []
     assert lives(measured)
 
 
@@ -159,8 +166,8 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
             "pid": 4000, "create_time": 1.0, "start_ticks": 1, "role": "executor", "command": [], "host": "node9",
             "node": None,
         }  # fmt: skip
-        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim), 0))
-    close(run_of(orphan, site.settings), site.deleted.extend)
+        journal.write("undo_registered", **undo_fields(UndoSpec("pause", "SIGCONT to it", victim), 0))
+    close_attempt(run_of(orphan, site.settings), site.deleted.extend)
     why = "healing: host: node9 is not known; known: none; continue it by hand with kill -CONT"
     assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
     assert unhealed_attempts(site.settings.attempts, site.settings.home) == {orphan.id: why}
@@ -185,7 +192,7 @@ def test_what_another_user_laid_among_the_attempts_is_not_touched(site: Site, tm
     elsewhere, others = tmp_path / "precious", site.settings.attempts / "20261121T061502Z-000002"
     for folder in (elsewhere, others):
         folder.mkdir()
-        os.utime(folder, (time.time() - 2 * SETTLED_S,) * 2)
+        os.utime(folder, (time.time() - 2 * MIN_AGE_S,) * 2)
     (site.settings.attempts / "20261121T061501Z-000001").symlink_to(elsewhere)
     os.chown(others, NOBODY, NOBODY)
     assert site.sweep() == []
@@ -217,7 +224,7 @@ def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site
     young, old = (site.settings.attempts / f"20261121T06150{number}Z-00000{number}" for number in (1, 2))
     for folder in (young, old):
         prepared(folder).plan.unlink()
-    os.utime(old, (time.time() - 2 * SETTLED_S,) * 2)
+    os.utime(old, (time.time() - 2 * MIN_AGE_S,) * 2)
     site.sweep()
     assert json.loads((old / "closed.json").read_text()) == {"ended": [], "topics": []}
     assert not (young / "closed.json").exists()
@@ -231,7 +238,7 @@ def test_an_attempt_from_before_there_were_plans_is_cleaned_up_by_its_own_instal
     own, others = site.attempt(1, config=config), site.attempt(2, config=config, home="/elsewhere")
     for attempt in (own, others):
         attempt.plan.unlink()
-        os.utime(attempt.folder, (time.time() - 2 * SETTLED_S,) * 2)
+        os.utime(attempt.folder, (time.time() - 2 * MIN_AGE_S,) * 2)
     (said,) = site.sweep()
     assert said.startswith(f"{own.id}: a dead attempt") and not lives(own)
     assert own.closed.exists() is (configuration == "known")
@@ -245,17 +252,17 @@ def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
     whole = folder / "20261121T061500Z-3fa9c1.json"
     for path in (dead, alive, whole):
         path.write_text("{")
-        os.utime(path, (time.time() - 2 * SETTLED_S,) * 2)
+        os.utime(path, (time.time() - 2 * MIN_AGE_S,) * 2)
     site.sweep()
     assert [dead.exists(), alive.exists(), whole.exists()] == [False, True, True]
 
 
 def test_only_a_process_that_performs_all_steps_is_an_owner(site: Site) -> None:
     order, attempt = Order(parse_configuration({})), Attempt(site.settings.attempts / "1")
-    assert this_process() == _me() == said_of(attempt, order, site.settings, "17")["owner"]
-    assert said_of(attempt, replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None
+    assert this_process() == _me() == attempt_description(attempt, order, site.settings, "17")["owner"]
+    assert attempt_description(attempt, replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None
 
 
 def _me() -> dict[str, Any]:
-    ticks, boot = birth(os.getpid())
+    ticks, boot = start_identity(os.getpid())
     return {"pid": os.getpid(), "create_time": psutil.Process().create_time(), "start_ticks": ticks, "boot": boot}

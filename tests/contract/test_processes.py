@@ -15,16 +15,16 @@ import pytest
 
 from faultline.system.errors import InfrastructureError
 from faultline.system.process_ledger import (
-    PUNCTUAL_NICENESS,
+    HIGH_PRIORITY_NICENESS,
     LedgerEntry,
     append_entry,
-    birth,
     end_ledger,
     end_processes,
-    marked,
     process_of,
+    processes_with_mark,
     read_ledger,
     spawn_detached,
+    start_identity,
     victim_of,
 )
 from faultline.system.process_tags import RUN_MARK, run_token
@@ -46,7 +46,7 @@ spawn_detached([sys.executable, "-c", "import time; time.sleep(900)"], role="gen
 
 
 def start(  # type: ignore[no-untyped-def]
-    folder: Path, command: list[str] | None = None, *, punctual: bool = False, **environment: str
+    folder: Path, command: list[str] | None = None, *, high_priority: bool = False, **environment: str
 ):
     return spawn_detached(
         command or SLEEP,
@@ -57,7 +57,7 @@ def start(  # type: ignore[no-untyped-def]
         stderr=folder / "err",
         cwd=folder,
         env=environment,
-        punctual=punctual,
+        high_priority=high_priority,
     )
 
 
@@ -113,7 +113,7 @@ def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
 
 def line_of(pid: int, attempt: str) -> LedgerEntry:
     """What a ledger would say of a process, true in all that it says."""
-    ticks, boot = birth(pid)
+    ticks, boot = start_identity(pid)
     began = psutil.Process(pid).create_time()
     return LedgerEntry(pid, began, "generator", [], attempt, run_token(attempt), start_ticks=ticks, boot=boot)
 
@@ -125,7 +125,7 @@ def test_another_users_process_is_never_ended_whatever_it_calls_itself(tmp_path:
     with decoy(run_token(run), user=NOBODY, environment={RUN_MARK: run}) as other:
         append_entry(tmp_path / "ledger.jsonl", line_of(other.pid, run))
         assert process_of(line_of(other.pid, run)) is not None and victim_of(line_of(other.pid, run)) is None
-        assert [process.pid for process in marked(RUN_MARK, run)] == [entry.pid]
+        assert [process.pid for process in processes_with_mark(RUN_MARK, run)] == [entry.pid]
         assert end_processes([psutil.Process(other.pid)]) == []
         assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
 
@@ -150,8 +150,8 @@ def test_a_persons_program_that_names_the_token_lives(tmp_path: Path) -> None:
     """`grep faultline-run=ATTEMPT` bears the token as one whole argument; it has inherited nothing."""
     entry, run = start(tmp_path), tmp_path.name
     with decoy("-r", run_token(run), "results") as grep:
-        assert [process.pid for process in marked(RUN_MARK, run)] == [entry.pid]
-        end_processes(marked(RUN_MARK, run))
+        assert [process.pid for process in processes_with_mark(RUN_MARK, run)] == [entry.pid]
+        end_processes(processes_with_mark(RUN_MARK, run))
         assert grep.poll() is None
     assert process_of(entry) is None
 
@@ -252,14 +252,14 @@ def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
 def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_own(tmp_path: Path) -> None:
-    entry = start(tmp_path, punctual=True)
+    entry = start(tmp_path, high_priority=True)
     try:
         wait_until(
             lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=120, what="its start"
         )
-        assert os.getpriority(os.PRIO_PROCESS, entry.pid) == PUNCTUAL_NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, entry.pid) == HIGH_PRIORITY_NICENESS
         group = Path(f"/proc/{entry.pid}/autogroup")
         if group.exists():
-            assert group.read_text().split()[-2:] == ["nice", str(PUNCTUAL_NICENESS)]
+            assert group.read_text().split()[-2:] == ["nice", str(HIGH_PRIORITY_NICENESS)]
     finally:
         end_ledger(tmp_path / "ledger.jsonl")

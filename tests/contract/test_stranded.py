@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.installation.start import TITLE, stranded
+from faultline.installation.start import TITLE, orphaned_tasks
 from faultline.installation.supervision import marked_processes
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings
@@ -63,7 +63,7 @@ def test_workers_and_what_they_started_are_found(settings: Settings, start: Star
     triggerer = start("airflow triggerer")
     wait_until(lambda: all(one.children() for one in (busy, idle)), timeout_s=120, what="their children")
 
-    found = {process.pid for process in stranded(settings, ["airflow", "scheduler"])}
+    found = {process.pid for process in orphaned_tasks(settings, ["airflow", "scheduler"])}
     assert found == {one.pid for parent in (busy, idle) for one in (parent, *parent.children())}
     assert not {foreign.pid, triggerer.pid} & found
 
@@ -71,8 +71,8 @@ def test_workers_and_what_they_started_are_found(settings: Settings, start: Star
 def test_a_worker_that_still_bears_the_schedulers_command_is_found(settings: Settings, start: Start) -> None:
     program = "import time; print('up', flush=True); time.sleep(900)"
     worker = start("--skip-serve-logs", program=program)
-    assert [process.pid for process in stranded(settings, ["--skip-serve-logs"])] == [worker.pid]
-    assert stranded(settings, ["scheduler", "--skip-serve-logs"]) == []
+    assert [process.pid for process in orphaned_tasks(settings, ["--skip-serve-logs"])] == [worker.pid]
+    assert orphaned_tasks(settings, ["scheduler", "--skip-serve-logs"]) == []
 
 
 def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:

@@ -19,7 +19,7 @@ from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.nightly_file import NIGHTLY
 from faultline.orchestration import matrix_dag
 from faultline.orchestration.nightly import alerts, dag_factory, nightly_plan
-from faultline.orchestration.nightly.alerts import send
+from faultline.orchestration.nightly.alerts import send_alert
 from faultline.orchestration.nightly.dag_factory import nightly_dags
 from faultline.reports.notes import AlertContent
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -65,7 +65,7 @@ def test_an_alert_of_each_kind_arrives_by_web_and_by_mail(kind: str) -> None:
             {"when": [kind], "notifier": {"class": f"{__name__}.Bell", "arguments": {"text": "{{ alert.title }}"}}},
             {"when": [{"worse": "better"}.get(kind, "worse")], "webhook": address},
         ])  # fmt: skip
-        told = send(alert, plans)
+        told = send_alert(alert, plans)
     assert len(told) == 4, "and not the one who asked for another kind"
     plain, slack = posted
     assert plain["kind"] == kind and plain["figures"] == [{"name": "a", "change": [0.11, 0.06, 0.17]}]
@@ -83,7 +83,7 @@ def test_texts_of_records_wake_nobody_and_begin_no_header() -> None:
     alert = AlertContent("worse", "d", "n", evil, (evil,), "http://127.0.0.1/x")
     with webhook() as (address, posted), mailbox() as (server, mails):
         mail_to = {"to": "t@example.org", "from": "f@example.org", "server": server, "tls": False}
-        send(alert, parse_alerts([{"when": ["worse"], "slack": address}, {"when": ["worse"], "mail": mail_to}]))
+        send_alert(alert, parse_alerts([{"when": ["worse"], "slack": address}, {"when": ["worse"], "mail": mail_to}]))
     text = posted[0]["text"].removesuffix("\n<http://127.0.0.1/x|Results>")
     assert "<" not in text and text.count("\n") == 1 and "&lt;!channel&gt; &amp;" in text
     (mail,) = mails
@@ -100,10 +100,10 @@ def test_one_that_cannot_be_reached_is_named_after_all_others_were_told() -> Non
         with pytest.raises(
             InfrastructureError, match="alerts: not delivered to webhook at 127.0.0.1: webhook: URLError"
         ):
-            send(ALERT, plans)
+            send_alert(ALERT, plans)
     assert len(posted) == 1, "tried three times"
     with pytest.raises(InfrastructureError, match=r"notifier: os\.path\.join is no notifier of Airflow's"):
-        send(ALERT, parse_alerts([{"notifier": {"class": "os.path.join", "arguments": {"a": "b"}}}]))
+        send_alert(ALERT, parse_alerts([{"notifier": {"class": "os.path.join", "arguments": {"a": "b"}}}]))
 
 
 @pytest.fixture

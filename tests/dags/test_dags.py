@@ -21,7 +21,7 @@ from faultline.orchestration import matrix_dag
 from faultline.orchestration.forms import SECTIONS, value_text
 from faultline.orchestration.nightly.dag_factory import nightly_cells
 from faultline.orchestration.planning import order_of
-from faultline.orchestration.run_experiment import retry_policy, state_of
+from faultline.orchestration.run_experiment import retry_policy, run_state
 from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
@@ -217,7 +217,7 @@ def test_the_state_of_another_run_is_told_by_its_value() -> None:
         def get_dagrun_state(self, dag_id: str, run_id: str) -> object:
             return DagRunState.FAILED
 
-    assert state_of({"ti": Instance()}, "a", "r") == "failed"
+    assert run_state({"ti": Instance()}, "a", "r") == "failed"
 
 
 FORMS = ["experiment", NIGHTLY, SPEED, *MATRICES]

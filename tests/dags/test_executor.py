@@ -16,9 +16,9 @@ from airflow.sdk.api.client import Client
 from faultline.installation import server_proof
 from faultline.installation.airflow import configuration
 from faultline.orchestration import executor as subject
-from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
+from faultline.orchestration.executor import LIBRARIES, PROJECT_MODULES, EventExecutor
 from faultline.system.hashes import LoadedCode
-from faultline.system.locks import window
+from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import ROOT, Settings, load_settings
 from tests.support.decoys import NOBODY
 
@@ -28,7 +28,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """One with its queues, but without workers."""
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
     monkeypatch.setattr(LocalExecutor, "_spawn_workers_with_gc_freeze", lambda self, number: None)
-    monkeypatch.setattr(subject, "IDLE_S", 0.2)
+    monkeypatch.setattr(subject, "IDLE_WAIT_S", 0.2)
     monkeypatch.setattr(Client, "send", Client.send)
     made = EventExecutor(parallelism=1)
     made.start()
@@ -42,7 +42,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_scheduler_is_told_to_use_it_and_what_tasks_import_is_loaded_before_workers_are_forked(
     executor: Any, tmp_path: Path
 ) -> None:
-    assert {*LIBRARIES, *OWN} <= set(sys.modules)
+    assert {*LIBRARIES, *PROJECT_MODULES} <= set(sys.modules)
     secrets = dict.fromkeys(("fernet", "internal", "api", "jwt"), "")
     core = configuration(Settings(ROOT, tmp_path, tmp_path), secrets)["core"]
     assert core["executor"] == f"{EventExecutor.__module__}.{EventExecutor.__name__}"
@@ -69,7 +69,7 @@ def test_tasks_send_their_token_to_nobody_who_took_the_port(executor: Any, monke
 
 
 def test_the_end_of_a_task_ends_the_wait(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "IDLE_S", 60.0)
+    monkeypatch.setattr(subject, "IDLE_WAIT_S", 60.0)
     threading.Timer(0.1, executor.result_queue.put, [("task", "success", None)]).start()
     executor.sync()
     assert executor.told == [("task", "success")]
@@ -93,6 +93,6 @@ def test_without_news_it_waits_longer_while_a_window_is_measured(
     reader = executor.result_queue._reader
     monkeypatch.setattr(executor.result_queue, "_reader", Reader(reader, waits))
     executor.sync()
-    with window(tmp_path / "window.lock"):
+    with hold_measurement_lock(tmp_path / "window.lock"):
         executor.sync()
-    assert [wait for wait in waits if wait] == [0.2, subject.MEASURED_S]
+    assert [wait for wait in waits if wait] == [0.2, subject.MEASURED_WAIT_S]

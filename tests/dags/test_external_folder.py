@@ -16,8 +16,14 @@ from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
 from faultline.experiment.matrices import MATRICES
-from faultline.orchestration.external.dag_export import describe, exported_dags
-from faultline.orchestration.external.dag_installer import DAG_FILE, PLACE_FILE, ExternalInstall, install, uninstall
+from faultline.orchestration.external.dag_export import describe_dag, exported_dags
+from faultline.orchestration.external.dag_installer import (
+    DAG_FILE,
+    INSTALLATION_FILE,
+    ExternalInstall,
+    install,
+    uninstall,
+)
 from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
@@ -27,7 +33,7 @@ CONNECTIONS = {
     "spark_default": {"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077},
     "spark_local": {"conn_type": "spark", "host": "local[2]"},
 }
-DAGS = [describe(one, list(CONNECTIONS)) for one in exported_dags()]
+DAGS = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]
 PREFIX = "bench_"
 MADE = {f"{PREFIX}{one}" for one in CONNECTIONS}
 
@@ -57,11 +63,11 @@ class Fake:
         assert not self.kept.keys() & wanted.keys(), "one that is there is never written"
         self.kept.update({name: dict(one) for name, one in wanted.items()})
 
-    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    def replace_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         assert self.kept.keys() >= wanted.keys()
         self.kept.update({name: dict(one) for name, one in wanted.items()})
 
-    def running(self, dag: str) -> list[str]:
+    def active_runs(self, dag: str) -> list[str]:
         assert dag in self.known, "Airflow would not know it"
         return self.goes_on.get(dag, [])
 
@@ -234,7 +240,7 @@ def theirs(into: Path) -> Any:
 
 
 def test_the_dags_are_those_of_faultline_itself_under_the_prefix(theirs: ModuleType, bag: Any) -> None:
-    told = json.loads(Path(theirs.__file__ or "").with_name(PLACE_FILE).read_text())
+    told = json.loads(Path(theirs.__file__ or "").with_name(INSTALLATION_FILE).read_text())
     ours = {"experiment", *MATRICES}
     made = theirs.dags(told)
     assert set(made) == {f"{PREFIX}{name}" for name in ours}

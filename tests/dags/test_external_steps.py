@@ -24,14 +24,20 @@ from faultline.experiment.attempt_plan import Places, read_plan
 from faultline.experiment.config import parse_configuration
 from faultline.installation import supervision
 from faultline.installation.java import Java
-from faultline.installation.service_users import OWNER, owner_of
+from faultline.installation.service_users import OWNER, external_owner
 from faultline.lifecycle import steps as life
 from faultline.lifecycle.steps import STEPS
 from faultline.orchestration.external import proxy_dags, steps, task_execution
-from faultline.orchestration.external.dag_export import describe
+from faultline.orchestration.external.dag_export import describe_dag
 from faultline.orchestration.external.hooks import ExternalHooks
-from faultline.orchestration.external.proxy_dags import TaskIncomplete, have_done
-from faultline.orchestration.external.steps import REPEATABLE, FailedError, answer, attend, work_of
+from faultline.orchestration.external.proxy_dags import TaskIncomplete, run_step
+from faultline.orchestration.external.steps import (
+    REPEATABLE,
+    FailedError,
+    serve_task,
+    start_and_follow,
+    task_process_of,
+)
 from faultline.orchestration.matrix_dag import matrix_dag
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -69,7 +75,7 @@ def request(**changed: Any) -> dict[str, Any]:
 def done(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = ATTEMPT) -> dict[str, Any]:
     """How a task's work ends."""
     words: list[dict[str, Any]] = []
-    answer(name, attempt, asked, settings, words.append)
+    serve_task(name, attempt, asked, settings, words.append)
     return words[-1]
 
 
@@ -80,7 +86,7 @@ def leave(settings: Settings, name: str, asked: dict[str, Any], attempt: str | N
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        answer(name, attempt, asked, settings, gone)
+        serve_task(name, attempt, asked, settings, gone)
 
 
 def begun(settings: Settings) -> list[str]:
@@ -100,7 +106,7 @@ def test_a_task_that_was_killed_finds_its_work_and_all_that_it_printed(settings:
         leave(settings, name, asked)
         leave(settings, name, asked)
         end.touch()
-        answer(name, ATTEMPT, asked, settings, words.append)
+        serve_task(name, ATTEMPT, asked, settings, words.append)
         assert [word["log"] for word in words[:-1]] == [f"{name} {number}" for number in range(3)]
         assert words[-1]["value"] == 7
     assert begun(settings) == ["await_end", "judge"]
@@ -114,7 +120,7 @@ def test_a_step_that_may_be_done_once_is_and_others_are_done_again(settings: Set
     write_json(Attempt(settings.attempts / ATTEMPT).closed, {"ended": [], "topics": []})
     done(settings, "await_end", request())
     assert begun(settings)[-1] == "await_end", "it refuses the closed attempt itself"
-    assert {name for name, step in STEPS.items() if step.repeatable} == REPEATABLE
+    assert {name for name, step in STEPS.items() if step.is_repeatable} == REPEATABLE
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(set
     for name, attempt in (("judge", ATTEMPT), ("prepare", None)):
         leave(settings, name, request(), attempt)
         late = request(start_date="2026-11-26T02:00:00+00:00")
-        wait_until(lambda: not work_of(name, attempt, late, settings).is_running(), timeout_s=120, what=name)  # noqa: B023
+        wait_until(lambda: not task_process_of(name, attempt, late, settings).is_running(), timeout_s=120, what=name)  # noqa: B023
         done(settings, name, late, attempt)
     assert begun(settings) == ["judge", "judge", "prepare", "prepare"]
 
@@ -154,7 +160,7 @@ def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(set
 def test_the_work_of_a_run_that_was_cleared_is_ended_before_its_own_begins(settings: Settings, tmp_path: Path) -> None:
     early = request(params={"until": str(tmp_path / "never")})
     leave(settings, "prepare", early, None)
-    old = work_of("prepare", None, early, settings)
+    old = task_process_of("prepare", None, early, settings)
     (entry,) = read_ledger(old.ledger)
     late = request(start_date="2026-11-26T02:00:00+00:00")
     assert done(settings, "prepare", late, None)["outcome"] == "done"
@@ -167,13 +173,13 @@ def test_a_task_that_died_before_its_request_was_read_has_begun_nothing(
     def killed(*_: Any) -> str:
         raise KilledError
 
-    own = work_of("await_end", ATTEMPT, request(), settings)
+    own = task_process_of("await_end", ATTEMPT, request(), settings)
     with monkeypatch.context() as patch:
         patch.setattr(steps, "json", SimpleNamespace(loads=json.loads, dumps=killed))
         with pytest.raises(KilledError):
-            attend(own, request(), settings, lambda word: None)
+            start_and_follow(own, request(), settings, lambda word: None)
     wait_until(lambda: not own.is_running(), timeout_s=120, what="the end of the process")
-    assert steps._end_of(own)["outcome"] == "error", "for one who waits beside it, and is tried again"
+    assert steps._final_outcome(own)["outcome"] == "error", "for one who waits beside it, and is tried again"
     assert done(settings, "await_end", request())["outcome"] == "done"
     assert begun(settings) == ["await_end"] and not (settings.attempts / ATTEMPT / "failures.jsonl").exists()
 
@@ -190,7 +196,7 @@ def test_two_tasks_that_wait_for_one_process_hear_how_it_ended(settings: Setting
 
     for name in ("judge", "await_end"):
         leave(settings, name, asked)
-        waits = threading.Thread(target=answer, args=(name, ATTEMPT, asked, settings, slow))
+        waits = threading.Thread(target=serve_task, args=(name, ATTEMPT, asked, settings, slow))
         waits.start()
         end.touch()
         assert done(settings, name, asked)["value"] == 7
@@ -203,8 +209,8 @@ def test_two_tasks_that_wait_for_one_process_hear_how_it_ended(settings: Setting
 
 
 def test_who_looks_whether_work_goes_on_is_not_taken_for_it(settings: Settings) -> None:
-    own = work_of("judge", ATTEMPT, request(), settings)
-    with own.hold(shared=True):
+    own = task_process_of("judge", ATTEMPT, request(), settings)
+    with own.lifetime_lock(shared=True):
         assert not own.is_running()
         threads = [threading.Thread(target=done, args=(settings, "judge", request())) for _ in range(2)]
         for one in threads:
@@ -220,7 +226,7 @@ def test_what_nothing_happens_in_any_more_is_removed(settings: Settings, tmp_pat
     running = request(run_id="still", params={"until": str(tmp_path / "end")})
     done(settings, "plan", request(run_id="before"), None)
     leave(settings, "plan", running, None)
-    folders = [work_of("plan", None, request(run_id=one), settings).folder for one in ("before", "still")]
+    folders = [task_process_of("plan", None, request(run_id=one), settings).folder for one in ("before", "still")]
     for folder in folders:
         os.utime(folder, (1.0, 1.0))
     done(settings, "plan", request(), None)
@@ -230,10 +236,10 @@ def test_what_nothing_happens_in_any_more_is_removed(settings: Settings, tmp_pat
 
 
 def test_work_is_known_by_its_airflow_and_run_and_not_by_the_try(settings: Settings) -> None:
-    own = work_of("plan", None, request(), settings)
-    assert work_of("plan", None, request(try_number=2), settings) == own
+    own = task_process_of("plan", None, request(), settings)
+    assert task_process_of("plan", None, request(try_number=2), settings) == own
     for other in ({"place": "/other/faultline.json"}, {"prefix": "ours_"}, {"run_id": "s"}, {"dag": "recovery"}):
-        assert work_of("plan", None, request(**other), settings).folder != own.folder
+        assert task_process_of("plan", None, request(**other), settings).folder != own.folder
 
 
 def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
@@ -241,7 +247,7 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
 ) -> None:
     connections = {"kafka_default": json.dumps({"conn_type": "kafka", "password": SECRET})}
     leave(settings, "await_end", request(params={"until": str(tmp_path / "never")}, connections=connections))
-    own = work_of("teardown", ATTEMPT, request(), settings)
+    own = task_process_of("teardown", ATTEMPT, request(), settings)
     (entry,) = read_ledger(own.ledger)
     process = process_of(entry)
     assert process is not None
@@ -259,12 +265,12 @@ def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = request(params={"until": str(tmp_path / "never")})
-    own, step = (work_of(name, ATTEMPT, asked, settings) for name in ("teardown", "await_end"))
-    assert steps._is_begun(step, asked, settings) and not step.was_begun()
-    late, seen = work_of("inject_fault", ATTEMPT, asked, settings), list[bool]()
+    own, step = (task_process_of(name, ATTEMPT, asked, settings) for name in ("teardown", "await_end"))
+    assert steps._ensure_started(step, asked, settings) and not step.was_started()
+    late, seen = task_process_of("inject_fault", ATTEMPT, asked, settings), list[bool]()
 
     def closes(step: Any, run: Any) -> dict[str, Any]:
-        with late.hold() as hold:
+        with late.lifetime_lock() as hold:
             seen.append(hold.waited_s is None)
         return {"ended": [], "topics": []}
 
@@ -277,13 +283,13 @@ def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin
 
 def test_a_task_waits_for_services_that_are_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([False, False])
-    monkeypatch.setattr(steps, "steps_may_begin", lambda _: next(looks, True))
-    monkeypatch.setattr(steps, "WAIT_S", 0.01)
+    monkeypatch.setattr(steps, "are_steps_admitted", lambda _: next(looks, True))
+    monkeypatch.setattr(steps, "CANCEL_CHECK_S", 0.01)
     assert done(settings, "judge", request())["outcome"] == "done"
-    monkeypatch.setattr(steps, "steps_may_begin", lambda _: False)
-    monkeypatch.setattr(steps, "AWAY_S", 0.0)
+    monkeypatch.setattr(steps, "are_steps_admitted", lambda _: False)
+    monkeypatch.setattr(steps, "SERVICES_WAIT_S", 0.0)
     with pytest.raises(InfrastructureError, match="no services run here"):
-        attend(work_of("judge", ATTEMPT, request(), settings), request(), settings, lambda word: None)
+        start_and_follow(task_process_of("judge", ATTEMPT, request(), settings), request(), settings, lambda word: None)
     assert begun(settings) == ["judge"]
 
 
@@ -300,7 +306,7 @@ def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
     assert end["outcome"] == "fail" and f"{ATTEMPT}: goes on here for DAGs theirs_" in end["why"]
     write_json(settings.home / "instance.json", {"instance": "started again"})
     assert done(settings, "runs", ours)["value"] == ["before"]
-    monkeypatch.setattr(supervision, "airflow_runs", lambda settings: True)
+    monkeypatch.setattr(supervision, "is_airflow_running", lambda settings: True)
     assert "Faultline's own Airflow runs here" in done(settings, "runs", ours)["why"]
 
 
@@ -326,10 +332,10 @@ def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Se
 
 def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settings: Settings, tmp_path: Path) -> None:
     hooks = hooks_of(settings, tmp_path)
-    assert [hooks.run_is_alive(one) for one in ("gone", "r", "another")] == [False, False, True]
-    assert not hooks.cancelled()
+    assert [hooks.is_run_active(one) for one in ("gone", "r", "another")] == [False, False, True]
+    assert not hooks.is_cancelled()
     (tmp_path / "cancel").touch()
-    assert hooks.cancelled()
+    assert hooks.is_cancelled()
 
 
 # ---- The real work ----
@@ -338,7 +344,7 @@ def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settin
 def of_real_work(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = None) -> dict[str, Any]:
     """How it ends, in this process."""
     told: dict[str, Any] = json.loads(json.dumps(asked, default=str))
-    return task_execution.outcome_of(task_execution.Task(work_of(name, attempt, told, settings), told, settings))
+    return task_execution.execute(task_execution.Task(task_process_of(name, attempt, told, settings), told, settings))
 
 
 @pytest.fixture
@@ -358,7 +364,7 @@ def test_prepare_makes_an_attempt_of_this_airflow(settings: Settings, java: None
     made = Attempt(settings.attempts / end["value"])
     assert read_plan(made).order.config["workload"] == "word_count"
     assert made.read()["run_id"] == "r" and read_plan(made).order.sweep_id
-    assert owner_of(made, settings) == ("/dags/faultline.json", "theirs_")
+    assert external_owner(made, settings) == ("/dags/faultline.json", "theirs_")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +378,7 @@ def test_prepare_makes_an_attempt_of_this_airflow(settings: Settings, java: None
             life.RefusedError(InfrastructureError("disk: full"), sample(status="failed", reasons=["disk: full"])),
             {"outcome": "skip", "why": "refused: disk: full", "refused": "disk: full"},
         ),
-        (life.MeasuredError("has a record"), {"outcome": "skip", "why": "has a record", "refused": None}),
+        (life.AlreadyMeasuredError("has a record"), {"outcome": "skip", "why": "has a record", "refused": None}),
         (InfrastructureError("away"), {"outcome": "error", "why": "InfrastructureError: away"}),
     ],
 )
@@ -388,8 +394,8 @@ def test_what_prepare_refused_is_the_reason_for_which_the_run_fails(
         return
     context = context_of()
     with pytest.raises(AirflowSkipException):
-        proxy_dags._judged(context, end)
-    require = proxy_dags.Require(task_id="require_accepted", reason=None)
+        proxy_dags._result(context, end)
+    require = proxy_dags.FailureTask(task_id="require_accepted", reason=None)
     if end["refused"] is None:
         require.execute(context)
         return
@@ -426,7 +432,7 @@ def test_the_judge_fails_a_run_that_is_not_valid(
 def test_a_sweep_is_planned_and_told_at_its_end(
     settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    form = describe(matrix_dag("recovery"), [])["params"]
+    form = describe_dag(matrix_dag("recovery"), [])["params"]
     params = {name: one["value"] for name, one in form.items()} | {"preset": "smoke", "series": "s", "build": "b"}
     asked = request(dag="recovery", run_id="manual__1", params=params)
     jobs = list[Any]()
@@ -474,7 +480,7 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the folder of DAGs says of the installation."""
     told = {"prefix": "theirs_", "home": str(settings.home), "results": str(settings.results), "queue": "faultline"}
     told |= {"command": str(settings.home / "fake"), "host": "there"}
-    monkeypatch.setattr(proxy_dags, "place", lambda: told)
+    monkeypatch.setattr(proxy_dags, "installation", lambda: told)
     return told
 
 
@@ -498,7 +504,7 @@ def test_a_task_ends_as_its_work_did(here: dict[str, Any], end: dict[str, Any], 
     answers(here, {"log": "a line"}, end, status=3)
     context = context_of()
     with pytest.raises(error, match="as told"):
-        have_done(context, "judge", ATTEMPT)
+        run_step(context, "judge", ATTEMPT)
     assert context["ti"].kept == ({"refused": "too fast"} if "refused" in end else {})
 
 
@@ -510,7 +516,7 @@ def test_a_task_tells_its_work_that_the_sweep_was_stopped(here: dict[str, Any], 
         (context_of(alive=True, matrix="recovery", parent_run_id="p"), False),
         (context_of(alive=False, matrix="recovery", parent_run_id="p"), True),
     ):
-        assert have_done(context, "await_end", ATTEMPT) == 5
+        assert run_step(context, "await_end", ATTEMPT) == 5
         assert cancel.exists() is stopped
 
 
@@ -525,10 +531,10 @@ def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPat
     """Of a sweep that has measured nothing; its questions are answered by this process."""
 
     def answered(context: Any, name: str, **asked: Any) -> Any:
-        told = json.loads(json.dumps({**proxy_dags._about(context, here), **asked}, default=str))
-        return proxy_dags._judged(context, done(settings, name, told, None))
+        told = json.loads(json.dumps({**proxy_dags._run_information(context, here), **asked}, default=str))
+        return proxy_dags._result(context, done(settings, name, told, None))
 
-    monkeypatch.setattr(proxy_dags, "have_done", answered)
+    monkeypatch.setattr(proxy_dags, "run_step", answered)
     config = parse_configuration({}).model_dump(mode="json")
     conf = {**config, "repetition": 0, "series": "b1", "sweep_id": "s1"}
     return proxy_dags.ProxyRunExperiment(
@@ -581,10 +587,10 @@ def test_a_task_on_another_host_or_of_another_user_fails(here: dict[str, Any], m
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(AirflowFailException, match=f"is of user {uid}, and {uid + 1} runs this task"):
-        have_done(context_of(), "judge", ATTEMPT)
+        run_step(context_of(), "judge", ATTEMPT)
     here["home"] = "/nowhere"
     with pytest.raises(AirflowFailException, match="/nowhere is not here.*there.*queue faultline"):
-        have_done(context_of(), "judge", ATTEMPT)
+        run_step(context_of(), "judge", ATTEMPT)
 
 
 def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
@@ -599,13 +605,13 @@ def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(proxy_dags, "is_cancelled", killed)
+        patch.setattr(proxy_dags, "is_parent_stopped", killed)
         with pytest.raises(KilledError):
-            have_done(context, "await_end", ATTEMPT)
+            run_step(context, "await_end", ATTEMPT)
     waits = [one for one in psutil.Process().children() if "step" in " ".join(words_of(one.pid))]
     assert not waits
     threading.Timer(0.5, end.touch).start()
-    assert have_done(context, "await_end", ATTEMPT) == 7
+    assert run_step(context, "await_end", ATTEMPT) == 7
     assert begun(settings) == ["await_end"] and "await_end 0" in capsys.readouterr().out
 
 
@@ -627,7 +633,9 @@ def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_sam
     )
     try:
         with pytest.raises(InfrastructureError, match="plan.json"):
-            task_execution.teardown(task_execution.Task(work_of("teardown", ATTEMPT, asked, settings), asked, settings))
+            task_execution.teardown(
+                task_execution.Task(task_process_of("teardown", ATTEMPT, asked, settings), asked, settings)
+            )
         assert process_of(read_ledger(attempt.ledger)[0]) is None
     finally:
         end_ledger(attempt.ledger)

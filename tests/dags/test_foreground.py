@@ -13,7 +13,7 @@ import pytest
 from faultline.cli import service_control
 from faultline.cli.external_command import run_in_foreground
 from faultline.installation import supervision
-from faultline.installation.service_users import ENVIRONMENT, are_for_runs, let_steps_in, only_foreground, using
+from faultline.installation.service_users import ENVIRONMENT, admit_steps, hold_foreground, is_for_runs, use_services
 from faultline.installation.supervisord import Supervisor
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
@@ -50,7 +50,7 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     monkeypatch.setattr(service_control, "bring_up", made.bring_up)
     monkeypatch.setattr(supervision, "down", made.down)
     monkeypatch.setattr(Supervisor, "states", lambda self: made.known)
-    monkeypatch.setattr(Supervisor, "running", lambda self: bool(made.known))
+    monkeypatch.setattr(Supervisor, "is_running", lambda self: bool(made.known))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield made
     for number, handler in before.items():
@@ -78,14 +78,14 @@ def test_it_ends_the_services_that_it_started(
 
 def test_services_that_a_run_uses_are_left_to_it_and_a_second_one_ends_nothing(services: Services) -> None:
     settings = load_settings()
-    with only_foreground(settings), pytest.raises(ConfigError, match="another process holds the services"):
+    with hold_foreground(settings), pytest.raises(ConfigError, match="another process holds the services"):
         run_in_foreground()
     assert services.done == []
-    with using(settings) as alone:
+    with use_services(settings) as alone:
         with pytest.raises(ConfigError, match="a broken jar"):
             run_in_foreground()
         assert services.done == ["up"]
-        assert are_for_runs(settings) and alone(), "the run ends them"
+        assert is_for_runs(settings) and alone(), "the run ends them"
 
 
 def test_what_is_missing_is_refused_before_anything_is_done(
@@ -122,7 +122,7 @@ def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, seen = load_settings(), list[bool]()
-    let_steps_in(settings)
+    admit_steps(settings)
 
     def close(*_: object) -> None:
         seen.append((services.home / ENVIRONMENT).exists())

@@ -20,7 +20,7 @@ from faultline.experiment.nightly_file import NIGHTLY
 from faultline.lifecycle import environment
 from faultline.orchestration.nightly import dag_factory, nightly_plan
 from faultline.orchestration.nightly.dag_factory import DEFAULT_SET, nightly_dags
-from faultline.orchestration.nightly.nightly_plan import nightly_cells, primary_of
+from faultline.orchestration.nightly.nightly_plan import nightly_cells, primary_figures
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
@@ -105,7 +105,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     assert notes[-1][-1].startswith("**Nothing was planned.**") and "known\\_truht" in notes[-1][-1]
     with pytest.raises(AirflowSkipException, match="nothing was planned"):
         judged()
-    monkeypatch.setattr(dag_factory, "nightly_run_of", lambda: "2099-01-01T02:00:00+00:00")
+    monkeypatch.setattr(dag_factory, "nightly_date", lambda: "2099-01-01T02:00:00+00:00")
     with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
         dag_factory.plan_nightly_run.function()
 
@@ -126,10 +126,10 @@ def test_a_night_that_airflow_makes_up_for_by_itself_is_not_measured_amid_the_da
     run = scheduled(datetime.fromisoformat(NIGHT), late_min=late_min, **told)
     monkeypatch.setattr(dag_factory, "get_current_context", lambda: {"dag_run": run})
     if measured:
-        assert dag_factory.in_time(NIGHT) == NIGHT
+        assert dag_factory.require_on_time(NIGHT) == NIGHT
     else:
         with pytest.raises(ConfigError, match=r"^logical_date: .* began 2 hours after it was due, .* clear this run"):
-            dag_factory.in_time(NIGHT)
+            dag_factory.require_on_time(NIGHT)
 
 
 @pytest.fixture
@@ -237,9 +237,9 @@ def test_a_baseline_that_cannot_be_is_refused_before_anything_is_measured(
 
 def test_each_configuration_has_the_figure_that_sees_most() -> None:
     configs = nightly_plan.nightly_configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
-    chosen = primary_of(configs, None)
+    chosen = primary_figures(configs, None)
     assert list(chosen.values()) == ["latency_ms.p50", "cpu_s_per_million.engine", "rps_per_core"]
-    assert set(primary_of(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
+    assert set(primary_figures(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ from benchmarks.figure import summarise
 from benchmarks.speed.performance import SPEED as OF_SPEED
 from faultline.experiment.nightly_file import SPEED, speed_schedule
 from faultline.orchestration.nightly import self_benchmark_dag as subject
-from faultline.orchestration.nightly.self_benchmark_dag import BENCHMARKS, WITH_WINDOWS
+from faultline.orchestration.nightly.self_benchmark_dag import BENCHMARKS, MEASURING_BENCHMARKS
 from faultline.system.errors import ConfigError
 from faultline.system.waiting import wait_until
 
 
 def test_its_benchmarks_are_those_of_speed() -> None:
     assert set(BENCHMARKS) <= set(OF_SPEED) <= set(KNOWN)
-    assert set(WITH_WINDOWS) <= set(BENCHMARKS)
+    assert set(MEASURING_BENCHMARKS) <= set(BENCHMARKS)
 
 
 def test_benchmarks_run_one_after_another_and_the_night_is_judged_whatever_failed(bag: Any) -> None:
@@ -55,7 +55,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notes: list[Any]) 
     def compare(day: int, measured: list[Any] | None = None) -> dict[str, Any]:
         context = {"params": {"baseline_nights": 7}, "dag": SimpleNamespace(dag_id=SPEED), "run_id": f"night_{day}"}
         monkeypatch.setattr(subject, "get_current_context", lambda: context)
-        monkeypatch.setattr(subject, "nightly_run_of", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
+        monkeypatch.setattr(subject, "nightly_date", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
         return dict(subject.compare_speed.function(measured or [answer(name) for name in BENCHMARKS]))
 
     return compare
@@ -93,8 +93,8 @@ def test_a_benchmark_is_run_as_a_person_would(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
-    monkeypatch.setattr(subject, "run_group", run)
-    monkeypatch.setattr(subject, "nothing_is_measured", lambda: True)
+    monkeypatch.setattr(subject, "run_process_group", run)
+    monkeypatch.setattr(subject, "is_idle", lambda: True)
     assert subject.measure.function("page")["name"] == "page"
     assert asked[-1][-4:] == ["bench", "page", "--quick", "--json"]
     with pytest.raises(AirflowFailException, match="bench aggregate: ended with status 1"):
@@ -104,7 +104,7 @@ def test_a_benchmark_is_run_as_a_person_would(monkeypatch: pytest.MonkeyPatch, t
 def test_what_a_benchmark_started_ends_with_it() -> None:
     """Also when it ends by itself, and leaves something behind."""
     child = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1).pid)"
-    status, output = subject.run_group([sys.executable, "-c", child], {})
+    status, output = subject.run_process_group([sys.executable, "-c", child], {})
     assert status == 0
     wait_until(lambda: not alive(int(output)), timeout_s=120, what="the end of what it started")
 

@@ -19,14 +19,14 @@ from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.orchestration import connections as outside
 from faultline.orchestration import run_experiment
-from faultline.orchestration.cells import OLD_KEEP_INVALID, settled
+from faultline.orchestration.cells import OLD_KEEP_INVALID, skip_reason
 from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.hooks import AirflowHooks
 from faultline.orchestration.matrix_dag import matrix_dag
 from faultline.orchestration.planning import child_run_id
 from faultline.orchestration.run_experiment import RunExperiment
 from faultline.orchestration.targets import connection_query
-from faultline.orchestration.targets.connection_query import look_before
+from faultline.orchestration.targets.connection_query import preflight_in_task
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import ReferenceBuild, SweepPlan, SweepPlans, cells_of
@@ -197,7 +197,7 @@ def test_a_child_stops_when_nobody_waits_for_it(tmp_path: Path, parent: str | No
     """A sweep that was marked as failed, or as done, or deleted."""
     runs = Runs(parent=parent) if parent else Runs()
     hooks = AirflowHooks(Settings(tmp_path, tmp_path, tmp_path), {**context(runs), "run_id": RUN})
-    assert hooks.cancelled() is stopped
+    assert hooks.is_cancelled() is stopped
 
 
 def plan(store: Store, cells: list[PlannedCell], **said: Any) -> None:
@@ -229,7 +229,7 @@ def of_cell(cell: PlannedCell, **changed: Any) -> RunExperiment:
 
 
 def why(operator: RunExperiment) -> str | None:
-    return settled(operator._swept(context()))
+    return skip_reason(operator._sweep_cell(context()))
 
 
 def measure(store: Store, cells: list[PlannedCell]) -> None:
@@ -315,8 +315,8 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has targets be looked at so, while this is at work."""
 
     def so(look: Callable[..., object], at_work: str | None = None) -> None:
-        monkeypatch.setattr(connection_query, "at_work", lambda _: at_work)
-        monkeypatch.setattr(connection_query, "prepare_target", look)
+        monkeypatch.setattr(connection_query, "active_experiment", lambda _: at_work)
+        monkeypatch.setattr(connection_query, "store_and_preflight", look)
 
     return so
 
@@ -333,13 +333,13 @@ def test_a_target_is_looked_at_and_what_is_wrong_ends_the_plan(
 ) -> None:
     looked: list[str] = []
     looking(lambda _, name: looked.append(name))
-    look_before(settings, [EMBEDDED, "lab"])
+    preflight_in_task(settings, [EMBEDDED, "lab"])
     assert looked == ["lab"]
     looking(failing(ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")))
     with pytest.raises(ConfigError, match="sasl.password: refused"):
-        look_before(settings, ["lab"])
+        preflight_in_task(settings, ["lab"])
     looking(failing(InfrastructureError("Connection faultline_kafka: lab:9092 does not answer")))
-    look_before(settings, ["lab"])
+    preflight_in_task(settings, ["lab"])
     assert "lab:9092 does not answer; each experiment looks again" in capsys.readouterr().out
 
 
@@ -351,7 +351,7 @@ def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_sa
     looking(lambda *_: pytest.fail("it is disturbed"), "an experiment")
     monkeypatch.setattr(connection_query, "task_connections", lambda one: said)
     monkeypatch.setattr(connection_query, "check_spec", lambda one, found: checked.append((one, found)))
-    look_before(settings, ["lab"])
+    preflight_in_task(settings, ["lab"])
     assert checked == [(LAB, said)]
 
 
@@ -360,13 +360,13 @@ def test_a_target_of_an_external_airflow_is_as_the_tables_of_this_installation_s
 ) -> None:
     told: dict[str, ConnectionSpec | None] = {name: ConnectionSpec(name) for name in LAB.connections}
     written: list[tuple[Target, dict[str, ConnectionSpec]]] = []
-    monkeypatch.setattr(outside, "ask", lambda _, ids: outside.ConnectionReply(told))
+    monkeypatch.setattr(outside, "query_connections", lambda _, ids: outside.ConnectionReply(told))
     monkeypatch.setattr(outside, "write_target", lambda _, one, said: written.append((one, dict(said))))
-    monkeypatch.setattr(outside, "require_well", lambda *given: None)
+    monkeypatch.setattr(outside, "require_preflight", lambda *given: None)
     hooks = ExternalHooks(settings, {"prefix": "theirs_", "run_id": "r", "connections": {}}, Path("/nowhere"))
-    hooks.take_target(LAB)
-    outside.look_at_targets(settings, ["lab", EMBEDDED])
+    hooks.store_target(LAB)
+    outside.preflight_available_targets(settings, ["lab", EMBEDDED])
     assert written == [(LAB, told)] * 2
     told["faultline_kafka"] = None
     with pytest.raises(ConfigError, match="Connection faultline_kafka: missing, and the target lab needs it"):
-        outside.look_at_targets(settings, ["lab"])
+        outside.preflight_available_targets(settings, ["lab"])

@@ -25,8 +25,8 @@ from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.steps import STEPS, Step, perform
 from faultline.orchestration import experiment as subject
-from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload, teardown
-from faultline.orchestration.hooks import ALONE, AirflowHooks
+from faultline.orchestration.experiment import experiment_dag, judge, open_task_run, submit_workload, teardown
+from faultline.orchestration.hooks import TASK_SUPERVISOR_DIED, AirflowHooks
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.process_ledger import (
@@ -70,7 +70,7 @@ def test_a_step_that_fails_says_why(
     def do(run: RunContext) -> Any:
         raise error
 
-    monkeypatch.setitem(steps.STEPS, "submit_workload", replace(STEPS["submit_workload"], do=do))
+    monkeypatch.setitem(steps.STEPS, "submit_workload", replace(STEPS["submit_workload"], action=do))
     with pytest.raises(raised):
         submit_workload.function(ID)
     assert noted(attempt) == [("submit_workload", type(error).__name__, str(error))]
@@ -88,13 +88,13 @@ def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attemp
     if not (beside := os.fork()):
         if not os.fork():
             with contextlib.suppress(BrokenPipeError):
-                perform(Step("wait_for_something", do), run_here(ID))
+                perform(Step("wait_for_something", do), open_task_run(ID))
             os._exit(0)
         os.read(reads, 1)
         os._exit(0)
     os.waitpid(beside, 0)
     wait_until(lambda: noted(attempt) != [], timeout_s=120, every_s=0.01, what="the reason")
-    assert noted(attempt) == [("wait_for_something", "InfrastructureError", ALONE)]
+    assert noted(attempt) == [("wait_for_something", "InfrastructureError", TASK_SUPERVISOR_DIED)]
 
 
 def test_a_closed_attempt_fails_the_task_for_good(attempt: Attempt) -> None:
@@ -117,7 +117,7 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     # It had its record by then.
     monkeypatch.setattr("faultline.lifecycle.steps.has_record", lambda attempt, settings: True)
     monkeypatch.setattr("faultline.records.judge.rejudge.judge_attempt", lambda attempt, settings: sample(attempt=ID))
-    monkeypatch.setattr(subject, "tell", lambda record: None)
+    monkeypatch.setattr(subject, "publish_note", lambda record: None)
     assert judge.function(ID).endswith(f"{ID}.json")
 
 

@@ -19,21 +19,21 @@ def act(task: Task) -> dict[str, Any]:
     """`params`: `lines`, how many it prints; `until`, a file that it waits for; `dies`; `outcome` and `value`."""
     told = task.request["params"]
     with (task.settings.home / "begun").open("a") as file:
-        file.write(f"{task.work.name} {','.join(sorted(task.request.get('connections', ())))}\n")
+        file.write(f"{task.process.name} {','.join(sorted(task.request.get('connections', ())))}\n")
     for number in range(told.get("lines", 1)):
-        print(f"{task.work.name} {number}")
+        print(f"{task.process.name} {number}")
     if told.get("until"):
         wait_until(Path(told["until"]).exists, timeout_s=120, what="the end of the work")
     if told.get("dies"):
         os._exit(7)
-    attempt = ATTEMPT if task.work.name == "prepare" else None
+    attempt = ATTEMPT if task.process.name == "prepare" else None
     return {"outcome": told.get("outcome", "done"), "value": told.get("value", attempt), "why": "as it was told"}
 
 
 def use_work(replace: Callable[[Any, str, Any], None]) -> None:
     """Has `./faultline step` begin this work, without services."""
     replace(steps, "PROGRAM", "tests.support.external_work")
-    replace(steps, "steps_may_begin", lambda settings: True)
+    replace(steps, "are_steps_admitted", lambda settings: True)
     replace(steps, "clean_environment", environment)
 
 

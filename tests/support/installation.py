@@ -76,10 +76,10 @@ def free_ports(number: int) -> list[int]:
 
 @contextmanager
 def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that is in `using` or `only_foreground` of the installation."""
+    """A process that is in `use_services` or `hold_foreground` of the installation."""
     program = (
         "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
-        "from faultline.installation.service_users import only_foreground, using\n"
+        "from faultline.installation.service_users import hold_foreground, use_services\n"
         f"settings = Settings(*map(Path, sys.argv[1:]))\nwith {use}: print('in', flush=True); time.sleep(900)\n"
     )
     command = [sys.executable, "-c", program, *map(str, (settings.root, settings.home, settings.results))]

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.installation.hosts.layout import NEEDED, choose_hosts, found
-from faultline.installation.hosts.namespace_host import clear_hosts, first_process, prepare_hosts, through
+from faultline.installation.hosts.layout import REQUIRED_PROGRAMS, choose_hosts, find_program
+from faultline.installation.hosts.namespace_host import clear_hosts, enter_command, init_pid, prepare_hosts
 from faultline.installation.services import host_services
 from faultline.system.endpoints import Host
 from faultline.system.process_tags import INSTANCE_MARK
@@ -28,7 +28,9 @@ from tests.support.processes import words_of
 # Of tests that make hosts.
 NEEDS_HOSTS = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
-    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+    pytest.mark.skipif(
+        any(find_program(name) is None for name in REQUIRED_PROGRAMS), reason=f"needs {', '.join(REQUIRED_PROGRAMS)}"
+    ),
 ]
 # Of this process of tests: another one ends whatever bears its own.
 INSTANCE = secrets.token_hex(8)
@@ -54,7 +56,7 @@ class Machines:
     def start(self) -> None:
         prepare_hosts(self.settings)
         for service in host_services(self.settings):
-            command = service.command if service.host is None else through(service.host, service.command)
+            command = service.command if service.host is None else enter_command(service.host, service.command)
             self.started.append(subprocess.Popen(command, env=self.environment(), stderr=subprocess.DEVNULL))
         for service in host_services(self.settings):
             wait_until(service.ready, timeout_s=120, what=service.name)
@@ -63,12 +65,14 @@ class Machines:
         """Where others start what is theirs: counted as the host's, with nothing in its environment of ours."""
         ours = {name: self.environment()[name] for name in ("FAULTLINE_HOME", "PYTHONPATH")}
         bare = ["env", *(word for name in ours for word in ("-u", name))]
-        words = ["env", *(f"{name}={value}" for name, value in ours.items()), *through(host, bare)]
+        words = ["env", *(f"{name}={value}" for name, value in ours.items()), *enter_command(host, bare)]
         return Place(next(one.address for one in self.hosts if one.name == host), tuple(words))
 
     def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
         """Something on a host; its output can be read."""
-        self.started.append(subprocess.Popen(through(host, command), env=self.environment(), stdout=subprocess.PIPE))
+        self.started.append(
+            subprocess.Popen(enter_command(host, command), env=self.environment(), stdout=subprocess.PIPE)
+        )
         return self.started[-1]
 
     def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
@@ -79,7 +83,7 @@ class Machines:
 
     def agent_on(self, host: str) -> psutil.Process | None:
         """The agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
-        first = first_process(self.settings, host)
+        first = init_pid(self.settings, host)
         space = os.readlink(f"/proc/{first}/ns/pid")
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

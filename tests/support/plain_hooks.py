@@ -22,11 +22,11 @@ class TestHooks(PlainHooks):
     stopped: bool = False
     asked: list[str] = field(default_factory=list)
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         self.asked.append(run_id)
         return self.alive()
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return self.stopped
 
 

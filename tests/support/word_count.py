@@ -13,7 +13,7 @@ import pandas as pd
 
 from faultline.records.record import committed_schema
 from faultline.system.journal import read_journal
-from faultline.system.process_ledger import marked, process_of, read_ledger
+from faultline.system.process_ledger import process_of, processes_with_mark, read_ledger
 from faultline.system.process_tags import RUN_MARK
 from tests.support.installation import OF_A_BUSY_MACHINE
 from tests.support.topics import Found
@@ -84,5 +84,5 @@ def check_teardown(record: dict[str, Any], folder: Path) -> None:
     entries = read_ledger(folder / "ledger.jsonl")
     assert {entry.role for entry in entries} == {"recorder", "generator", "supervisor", "conductor"}
     assert not [entry for entry in entries if process_of(entry)]
-    assert not marked(RUN_MARK, record["attempt"])
+    assert not processes_with_mark(RUN_MARK, record["attempt"])
     assert not (folder / "checkpoint").exists()

@@ -13,7 +13,7 @@ import pytest
 
 from faultline.installation.airflow import USER
 from faultline.records.record import committed_schema
-from faultline.system.process_ledger import PUNCTUAL_NICENESS
+from faultline.system.process_ledger import HIGH_PRIORITY_NICENESS
 from faultline.system.settings import load_settings
 from tests.support.containers import Containers, new_containers, require_podman
 from tests.support.installation import OF_A_BUSY_MACHINE
@@ -137,7 +137,7 @@ def test_measured_jvms_begin_from_an_archive_as_without_containers(measured: dic
 
 
 def test_the_generator_has_its_place_before_others(measured: dict[str, Any]) -> None:
-    assert measured["nice"] and min(measured["nice"]) == PUNCTUAL_NICENESS
+    assert measured["nice"] and min(measured["nice"]) == HIGH_PRIORITY_NICENESS
 
 
 def test_what_others_may_not_read_they_cannot(containers: Containers) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.installation import MATRIX, form
 from faultline.installation.supervisord import Supervisor
-from faultline.orchestration.external.dag_installer import PLACE_FILE
+from faultline.orchestration.external.dag_installer import INSTALLATION_FILE
 from faultline.records.store import Store
 from faultline.system.process_ledger import end_processes
 from faultline.system.socket_owner import fetch_json
@@ -145,7 +145,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert theirs.state() == before
     done = installation.run("airflow", "install", *where)
     assert done.returncode == 0, done.stderr
-    use_this_python(theirs.dags / "guest" / PLACE_FILE, installation.home / "faultline")
+    use_this_python(theirs.dags / "guest" / INSTALLATION_FILE, installation.home / "faultline")
     theirs.call("dags", "reserialize")
 
     conf = {key: value for key, value in form("guest", [100.0], 1).items() if key not in SWEEP_ONLY}
@@ -171,7 +171,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert theirs.state() == before
     conducting.terminate()
     assert conducting.wait(120) == 0
-    assert not Supervisor(installation.settings).running()
+    assert not Supervisor(installation.settings).is_running()
 
 
 def test_two_that_hold_the_services_of_one_installation_are_refused(

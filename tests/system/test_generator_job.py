@@ -27,7 +27,7 @@ from faultline.installation.kafka import kafka_ready
 from faultline.installation.spark import spark_submit
 from faultline.installation.supervisord import Supervisor
 from faultline.system.journal import read_journal
-from faultline.system.process_ledger import marked
+from faultline.system.process_ledger import processes_with_mark
 from faultline.system.process_tags import RUN_MARK, load_token
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import ROOT, Settings
@@ -212,4 +212,4 @@ def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_
 
 
 def leftovers(sent: Sent) -> list[int]:
-    return [process.pid for process in marked(RUN_MARK, sent.attempt.id)]
+    return [process.pid for process in processes_with_mark(RUN_MARK, sent.attempt.id)]

@@ -25,7 +25,7 @@ from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.catalogue import named
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.system.background import means, niceness_of, policies_of
+from faultline.system.background import background_methods, niceness_of, policies_of
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
 from tests.support import word_count
@@ -115,7 +115,7 @@ def test_the_teardown_left_no_process_of_the_attempt(measured: Measured) -> None
 
 
 def test_services_gave_way_while_it_was_measured_and_are_ordinary_again(measured: Measured, ui: Ui) -> None:
-    if not (means().idle or means().groups):
+    if not (background_methods().idle or background_methods().groups):
         pytest.skip("nothing can give way here")
     pids = {
         pid

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.installation import form
 from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.airflow import DATABASE, PASSWORD, password, present_database
+from faultline.installation.airflow import DATABASE, PASSWORD, configured_database, password
 from faultline.installation.container_entrypoint import services
 from faultline.installation.java import find_java
 from faultline.installation.supervision import marked_processes
@@ -37,7 +37,7 @@ def test_up_uses_the_database_and_what_runs_keeps_it(installation: Installation,
     assert not (installation.home / "airflow" / "airflow.db").exists()
     del installation.given[DATABASE]
     assert installation.run("up").returncode == 0
-    assert present_database(installation.settings) is not None
+    assert configured_database(installation.settings) is not None
     installation.given[DATABASE] = cluster.address + "2"
     refused = installation.run("up")
     assert refused.returncode == 2 and "Airflow runs on another database" in refused.stderr
@@ -82,7 +82,7 @@ def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_conta
     # Only that one container is told the database and the password.
     del installation.given[DATABASE]
     del installation.given[PASSWORD]
-    assert password(settings) == "given" and present_database(settings) is not None
+    assert password(settings) == "given" and configured_database(settings) is not None
 
     for one in services(settings, find_java(settings.home / "java.json")).values():
         process = serve(one.name)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from faultline.installation.kafka import kafka_ready
-from faultline.installation.spark import master_state, worker_registered
+from faultline.installation.spark import is_worker_registered, master_state
 from faultline.installation.supervision import marked_processes
 from faultline.installation.supervisord import Supervisor
 from faultline.system.settings import port_is_free
@@ -60,7 +60,7 @@ def check_restarts(installation: Installation) -> None:
         lambda: kafka_ready(settings.endpoints.kafka, settings.secrets), timeout_s=120, what="kafka: ready again"
     )
     wait_until(
-        lambda: worker_registered(settings.endpoints, settings.ports, 1),
+        lambda: is_worker_registered(settings.endpoints, settings.ports, 1),
         timeout_s=120,
         what="worker 1: registered again",
     )
@@ -99,4 +99,4 @@ def test_a_busy_port_is_replaced_unless_it_was_asked_for(installation: Installat
     assert refused.returncode == 2
     problems = [line for line in refused.stderr.splitlines() if "running as root" not in line]
     assert len(problems) == 1 and f"kafka={port}: busy" in problems[0]
-    assert not Supervisor(installation.settings).running()
+    assert not Supervisor(installation.settings).is_running()

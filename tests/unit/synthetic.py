@@ -29,7 +29,7 @@ from faultline.records.judge.end import limits_of
 from faultline.records.judge.signals import TopicSchedule, bins_of_batches
 from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
-from faultline.system.journal import Line, read_ended, write_lines
+from faultline.system.journal import Line, read_finished, write_lines
 from faultline.system.measured_window import NS, Window
 from tests.support.attempts import add_plan
 from tests.unit.scenario import CORES, T0_NS, Hit, Left, Row, Scenario, grain, ns
@@ -346,7 +346,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 def edit_lines(path: Path, change: Callable[[list[Line]], Iterable[Line]]) -> None:
     """Writes what `change` makes of a journal's lines."""
-    write_lines(path, list(change(list(read_ended(path)))))
+    write_lines(path, list(change(list(read_finished(path)))))
 
 
 def edit_event(path: Path, event: str, **changes: Any) -> None:

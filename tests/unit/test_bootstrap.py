@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> Path:
     root = tmp_path / "a repository"
     (root / "include" / "faultline").mkdir(parents=True)
     shutil.copy(ROOT / "faultline", root / "faultline")
-    for name in bootstrap.STAMPED:
+    for name in bootstrap.STAMPED_FILES:
         (root / name).write_text(f"content of {name}\n")
     (root / "jars.lock").write_text(f"# comment\n{'0' * 64}  g:a:1  a-1.jar  kafka\n")
     return root
@@ -57,7 +57,7 @@ def make_ready(root: Path, home: Path) -> None:
     jar = home / "jars" / "kafka" / "a-1.jar"
     jar.parent.mkdir(parents=True, exist_ok=True)
     jar.touch()
-    (home / "stamp").write_text(bootstrap.stamp(root, home))
+    (home / "stamp").write_text(bootstrap.stamp_text(root, home))
 
 
 def launch(
@@ -155,7 +155,9 @@ def test_the_state_directory_can_lie_elsewhere(repository: Path, tools: Path, tm
         assert done.stdout == f"{tmp_path}|-P -m faultline up\n"
 
 
-@pytest.mark.parametrize("change", [*bootstrap.STAMPED, "stamp", "jars/kafka/a-1.jar", "venv/bin/python", "place"])
+@pytest.mark.parametrize(
+    "change", [*bootstrap.STAMPED_FILES, "stamp", "jars/kafka/a-1.jar", "venv/bin/python", "place"]
+)
 def test_any_change_brings_the_bootstrap_back(repository: Path, tools: Path, tmp_path: Path, change: str) -> None:
     home = repository / ".faultline"
     make_ready(repository, home)
@@ -173,14 +175,16 @@ def test_any_change_brings_the_bootstrap_back(repository: Path, tools: Path, tmp
 
 
 def test_the_stamp_is_what_the_launcher_computes(repository: Path) -> None:
-    root, home, *files = bootstrap.stamp(repository, repository / ".faultline").splitlines()
+    root, home, *files = bootstrap.stamp_text(repository, repository / ".faultline").splitlines()
     assert (root, home) == (str(repository), str(repository / ".faultline"))
-    assert [line.split(" ", 2)[2] for line in files] == list(bootstrap.STAMPED)
+    assert [line.split(" ", 2)[2] for line in files] == list(bootstrap.STAMPED_FILES)
 
 
 def test_every_locked_package_has_hashes_and_the_engines_versions_agree() -> None:
-    first = bootstrap.entries(LOCK_TEXT, bootstrap.FIRST)
-    assert [line.split("==")[0] for line in first.splitlines() if not line.startswith(" ")] == list(bootstrap.FIRST)
+    first = bootstrap.lock_entries(LOCK_TEXT, bootstrap.SEED_PACKAGES)
+    assert [line.split("==")[0] for line in first.splitlines() if not line.startswith(" ")] == list(
+        bootstrap.SEED_PACKAGES
+    )
     assert first.count("--hash=sha256:") > 2 and "#" not in first and not first.rstrip().endswith("\\")
     pins = [line for line in LOCK_TEXT.splitlines() if line[:1].isalnum()]
     assert len(pins) > 100
@@ -300,10 +304,10 @@ def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path; from faultline import bootstrap\n"
-        "with bootstrap.alone(Path(sys.argv[2])): print('inside', flush=True)\n"
+        "with bootstrap.bootstrap_lock(Path(sys.argv[2])): print('inside', flush=True)\n"
     )
     command = [sys.executable, "-c", code, str(ROOT / "include"), str(home)]
-    with bootstrap.alone(home):
+    with bootstrap.bootstrap_lock(home):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert second.stderr is not None
         assert "waiting for it" in second.stderr.readline()

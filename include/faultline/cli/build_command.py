@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.system.text import say
+from faultline.system.text import progress
 
 if TYPE_CHECKING:
     from faultline.engines.spark.distributions import Distribution
@@ -46,13 +46,13 @@ def add(
     made = inspect_distribution(settings, name, spark_home, java, defaults, version("pyspark"))
     before = distributions(settings).get(name)
     register(settings, made)
-    say(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
+    progress(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
     supervisor = Supervisor(settings)
-    if supervisor.running():
+    if supervisor.is_running():
         if before is not None and before != made:
             _stop(settings, before)
         _start(settings)
-    say(f"select it with spark_build={name}; compare it with ./faultline compare --measure installed {name}")
+    progress(f"select it with spark_build={name}; compare it with ./faultline compare --measure installed {name}")
 
 
 @app.command("list")
@@ -71,7 +71,7 @@ def show() -> None:
             state = str(error)
         print(f"{one.name}  Spark {one.version}  {one.spark_home}  {state}")
     if not known:
-        say("no Spark build is registered; see ./faultline build add --help")
+        progress("no Spark build is registered; see ./faultline build add --help")
 
 
 @app.command()
@@ -87,9 +87,9 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: removal failed: experiment running ({holder.text}); fix: wait for its end")
     gone = unregister(settings, name)
-    if Supervisor(settings).running():
+    if Supervisor(settings).is_running():
         _stop(settings, gone)
-    say(f"unregistered {name}; {gone.spark_home} kept")
+    progress(f"unregistered {name}; {gone.spark_home} kept")
 
 
 def _start(settings: Settings) -> None:
@@ -97,10 +97,10 @@ def _start(settings: Settings) -> None:
     from faultline.installation.supervisord import Supervisor
 
     airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())
-    bring_up(say, airflow=airflow, settings=settings)
+    bring_up(progress, airflow=airflow, settings=settings)
 
 
 def _stop(settings: Settings, gone: Distribution) -> None:
     from faultline.installation.supervisord import Supervisor
 
-    Supervisor(settings).drop([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])
+    Supervisor(settings).remove([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])

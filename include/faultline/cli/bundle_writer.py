@@ -16,10 +16,10 @@ from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 
-def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Sequence[Path] = ()) -> None:
+def bundle_records(records: Sequence[Record], path: Path, say: Progress, *, saved: Sequence[Path] = ()) -> None:
     """Write a bundle of records with their sweep plans, superseded records and raw files.
 
     Paths of this machine are replaced in texts. Raises ConfigError if the records come from a file, or if `path` does

@@ -76,7 +76,7 @@ def compare(
 def _measure_builds(before: str, after: str, words: list[str], figure: str) -> int:
     """Run a sequential sweep that compares `figure` between both builds; return its exit code."""
     from faultline.cli.sweep_runner import run_sweep
-    from faultline.system.text import say
+    from faultline.system.text import progress
 
     if before == after:
         raise ConfigError(
@@ -87,7 +87,7 @@ def _measure_builds(before: str, after: str, words: list[str], figure: str) -> i
     asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
     # Pairs vary least without a fault.
     usual = [] if "fault" in given else ["fault=none"]
-    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, rerun=False)
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], progress, dry_run=False, rerun=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

@@ -15,29 +15,29 @@ from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.common_parameters import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.installation.airflow import login_words
+from faultline.installation.airflow import login_text
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.progress import budget_s, describe
+from faultline.lifecycle.progress import budget_s, experiment_title
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
-from faultline.system.child_environment import as_caller
+from faultline.system.child_environment import caller_umask
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import check_target
+from faultline.system.files import check_output_path
 from faultline.system.settings import Settings
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 DAG_ID = "state_size_x_checkpoint_interval"
 
 
-def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
+def run_demo(say: Progress, *, rerun: bool, output: Path | None) -> int:
     """Run the demo; return 0 if every cell was measured and judged, valid or not, else 1."""
     started = datetime.now(UTC)
     if output is not None:
-        check_target(output, "--output")
+        check_output_path(output, "--output")
     settings = bring_up(say)
     up = datetime.now(UTC)
-    say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+    say(f"Airflow {settings.endpoints.airflow}, {login_text(settings, sys.stderr)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if rerun else newest_records(settings, cells)[1]
@@ -47,7 +47,7 @@ def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
         say(f"resuming {run_id}")
     elif missing:
         minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
-        say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
+        say(f"{len(missing)} of {pluralize(len(cells), 'experiment')} to measure, about {minutes}")
         run_id = api.trigger(DAG_ID, _form(rerun), run_id=_new_run_id())
     else:
         say("all experiments have valid records; `--rerun` re-runs them")
@@ -74,23 +74,25 @@ def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
     return 0 if watched.state == "success" and all(cell.cell in judged for cell in cells) else 1
 
 
-def print_results(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
+def print_results(
+    settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Progress
+) -> None:
     """Print summary, table, times of the experiments measured since `started`, and the addresses of report and UI."""
     print_records(records)
     report_times(settings, records, started, say)
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
-    with as_caller():
+    with caller_umask():
         print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
-    print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
+    print(f"airflow: {settings.endpoints.airflow} ({login_text(settings, sys.stdout)})")
 
 
-def _report_unusable(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Say) -> None:
+def _report_unusable(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Progress) -> None:
     """Print a line per configuration with runs that have no usable record, and the command that re-runs them."""
     command = f"./faultline demo{' --rerun' * rerun}"
     last = {Cell.of(record): record.status for record in records}
-    unusable = Counter((describe(cell.config), last.get(cell.cell, "no record")) for cell in missing)
+    unusable = Counter((experiment_title(cell.config), last.get(cell.cell, "no record")) for cell in missing)
     for (name, status), runs in unusable.items():
-        say(f"no usable record for {counted(runs, 'run')} of {name} ({status}); `{command}` re-runs them")
+        say(f"no usable record for {pluralize(runs, 'run')} of {name} ({status}); `{command}` re-runs them")
 
 
 def _running_demo(api: AirflowApi) -> str | None:

@@ -13,7 +13,7 @@ import typer
 
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(name="airflow", help="Run Faultline's DAGs in an external Airflow.", no_args_is_help=True)
 Into = Annotated[Path, typer.Option("--into", help="DAG folder of the external Airflow.")]
@@ -40,7 +40,7 @@ def install(
     """
     from faultline.installation.airflow import connections
     from faultline.orchestration.external import dag_installer
-    from faultline.orchestration.external.dag_export import describe, exported_dags
+    from faultline.orchestration.external.dag_export import describe_dag, exported_dags
 
     settings, install_at = load_settings(), dag_installer.ExternalInstall(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
@@ -48,10 +48,9 @@ def install(
             f"{settings.home}: no services; fix: start ./faultline up --no-airflow --foreground on this host"
         )
     wanted = connections(settings)
-    dags = [describe(one, list(wanted)) for one in exported_dags()]
-    dag_installer.install(
-        install_at, dag_installer.AirflowCli(_airflow_command(airflow)), settings, wanted, dags, say, dry_run=dry_run
-    )
+    dags = [describe_dag(one, list(wanted)) for one in exported_dags()]
+    cli = dag_installer.AirflowCli(_airflow_command(airflow))
+    dag_installer.install(install_at, cli, settings, wanted, dags, progress, dry_run=dry_run)
 
 
 @app.command()
@@ -60,7 +59,7 @@ def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = No
     from faultline.orchestration.external import dag_installer
 
     install_at = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
-    dag_installer.uninstall(install_at, dag_installer.AirflowCli(_airflow_command(airflow)), say, dry_run=dry_run)
+    dag_installer.uninstall(install_at, dag_installer.AirflowCli(_airflow_command(airflow)), progress, dry_run=dry_run)
 
 
 def step(
@@ -71,12 +70,12 @@ def step(
 
     Reads the context of the task as JSON from standard input; prints JSON lines.
     """
-    from faultline.installation.service_users import take_environment
-    from faultline.orchestration.external.steps import answer
+    from faultline.installation.service_users import load_environment
+    from faultline.orchestration.external.steps import serve_task
 
     settings = load_settings()
-    take_environment(settings)
-    answer(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
+    load_environment(settings)
+    serve_task(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
 
 
 def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
@@ -86,43 +85,43 @@ def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = N
     """
     from faultline.cli.service_control import bring_up, close_orphans, require
     from faultline.installation import service_users
-    from faultline.installation.supervision import airflow_runs, down
+    from faultline.installation.supervision import down, is_airflow_running
     from faultline.installation.supervisord import Supervisor
 
     settings = load_settings()
     require(settings)
-    with service_users.only_foreground(settings), service_users.using(settings) as alone:
+    with service_users.hold_foreground(settings), service_users.use_services(settings) as alone:
         _refuse_airflow(settings)
         # Includes services of a killed foreground process.
-        is_owner = service_users.keeps_services(settings) or not Supervisor(settings).running()
+        is_owner = service_users.is_foreground(settings) or not Supervisor(settings).is_running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        service_users.keep_steps_out(settings)
+        service_users.block_steps(settings)
         try:
-            settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
+            settings = bring_up(progress, airflow=False, ports=ports, hosts=hosts, settings=settings)
             # Another `up` may have started Airflow meanwhile.
             _refuse_airflow(settings)
             if is_owner:
-                service_users.keep_services(settings)
-            close_orphans(settings, say)
-            service_users.let_steps_in(settings)
-            say("services: ready; they stop with this process")
+                service_users.mark_foreground(settings)
+            close_orphans(settings, progress)
+            service_users.admit_steps(settings)
+            progress("services: ready; they stop with this process")
             while True:
                 signal.pause()
         finally:
-            if is_owner and not airflow_runs(settings):
+            if is_owner and not is_airflow_running(settings):
                 # Noted before `alone()`, so that a `run` that ends meanwhile stops them.
-                service_users.note_for_runs(settings)
+                service_users.mark_for_runs(settings)
                 if alone():
-                    down(settings, say)
+                    down(settings, progress)
                 else:
-                    say("services: kept until the end of a run that uses them")
+                    progress("services: kept until the end of a run that uses them")
 
 
 def _refuse_airflow(settings: Settings) -> None:
-    from faultline.installation.supervision import airflow_runs
+    from faultline.installation.supervision import is_airflow_running
 
-    if airflow_runs(settings):
+    if is_airflow_running(settings):
         raise ConfigError(
             "--foreground: start failed: the embedded Airflow is running and would close these experiments; "
             "fix: ./faultline down"

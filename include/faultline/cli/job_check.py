@@ -13,7 +13,7 @@ from faultline.records.record import Record
 from faultline.reports.views.faults import missing_figures
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 # Parameters of a trial run.
 SHORT = {"fault": "none", "warmup_s": "5", "duration_s": "20", "series": "job-check"}
@@ -34,7 +34,7 @@ class JobCheckResult:
     is_usable: bool
 
 
-def check_job(file: str, given: Sequence[str], say: Say) -> JobCheckResult:
+def check_job(file: str, given: Sequence[str], say: Progress) -> JobCheckResult:
     """Run the job for a short time and describe the result. Raises ConfigError before the start if it cannot run."""
     from faultline.cli.run_command import parse_order, run_order
 
@@ -99,7 +99,7 @@ def describe_result(record: Record) -> list[str]:
         latency = metrics.latency_ms
         lines.append(
             f"Latency: p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms of "
-            f"{counted(latency.count or 0, 'tuple')}; a recovery ends when lag and latency are back to normal."
+            f"{pluralize(latency.count or 0, 'tuple')}; a recovery ends when lag and latency are back to normal."
         )
     if audit := _audit(record):
         lines.append(audit)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(name="job", help="Check and create user jobs.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def check(
     """
     from faultline.cli.job_check import check_job
 
-    outcome = check_job(file, parameters or [], say)
+    outcome = check_job(file, parameters or [], progress)
     print("\n".join(outcome.lines))
     raise typer.Exit(0 if outcome.is_usable else 1)
 
@@ -51,4 +51,4 @@ def new(
         raise ConfigError(f"{path}: exists; fix: choose another name") from None
     except OSError as error:
         raise ConfigError(f"{path}: write failed: {error.strerror}") from None
-    say(f"created {path}; check it with ./faultline job check {path}")
+    progress(f"created {path}; check it with ./faultline job check {path}")

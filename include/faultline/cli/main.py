@@ -19,10 +19,10 @@ from faultline.cli import build_command, external_command, job_command, nightly_
 from faultline.cli.compare_command import advise, compare
 from faultline.cli.external_command import step
 from faultline.cli.sweep_command import missing, sweep
-from faultline.system.child_environment import meet_root, set_private_umask
+from faultline.system.child_environment import set_private_umask, warn_root
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.former_names import adopt_renamed_variables, current_words
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(
     add_completion=False,
@@ -77,7 +77,7 @@ def demo(
     """
     from faultline.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(say, rerun=rerun, output=output))
+    raise typer.Exit(run_demo(progress, rerun=rerun, output=output))
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -89,8 +89,8 @@ def test(context: typer.Context) -> None:
     """
     from tests.run import main as run_tests
 
-    meet_root()
-    raise typer.Exit(run_tests(context.args, say))
+    warn_root()
+    raise typer.Exit(run_tests(context.args, progress))
 
 
 @app.command()
@@ -119,15 +119,15 @@ def up(
         if airflow:
             raise ConfigError("--foreground: got Airflow too; expected --no-airflow")
         run_in_foreground(parse_ports(port or []), hosts)
-    settings = bring_up(say, airflow=airflow, ports=parse_ports(port or []), hosts=hosts)
-    close_orphans(settings, say)
-    say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
+    settings = bring_up(progress, airflow=airflow, ports=parse_ports(port or []), hosts=hosts)
+    close_orphans(settings, progress)
+    progress(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.cli.sweep_runner import report_running_sweeps
-        from faultline.installation.airflow import login_words
+        from faultline.installation.airflow import login_text
 
-        say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
-        report_running_sweeps(settings, say)
+        progress(f"Airflow {settings.endpoints.airflow}, {login_text(settings, sys.stderr)}")
+        report_running_sweeps(settings, progress)
 
 
 @app.command()
@@ -145,8 +145,8 @@ def down() -> None:
     from faultline.installation.supervision import down as stop
     from faultline.system.settings import load_settings
 
-    ended = stop(load_settings(), say)
-    say(f"services: stopped{f' ({len(ended)} leftover processes)' if ended else ''}")
+    ended = stop(load_settings(), progress)
+    progress(f"services: stopped{f' ({len(ended)} leftover processes)' if ended else ''}")
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -183,20 +183,20 @@ def run(
         if dry_run:
             print("\n".join(nexmark_dry_run(parameters or [])))
             return
-        raise typer.Exit(run_nexmark(parameters or [], say))
+        raise typer.Exit(run_nexmark(parameters or [], progress))
     if dry_run:
         print("\n".join(planned_fault_lines(workload, parameters or [])))
         return
-    record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
+    record = run_single(workload, parameters or [], progress, keep_topics=keep_topics)
     if as_json or not sys.stdout.isatty():
         print(json.dumps(record.as_dict(), indent=2))
     else:
         print_table([record])
     # Repeated last, because the table has scrolled the reasons away.
     why = f": {record.reasons[0]}" if record.reasons else ""
-    say(f"{record.status}{why}; details: ./faultline explain {record.attempt}")
+    progress(f"{record.status}{why}; details: ./faultline explain {record.attempt}")
     if page := page_url(record.attempt):
-        say(f"page: {page}")
+        progress(f"page: {page}")
     raise typer.Exit(0 if record.sound else 1)
 
 
@@ -225,29 +225,29 @@ def results(
 ) -> None:
     """List the stored records as a table or as JSON."""
     from faultline.cli.service_control import select_records
-    from faultline.system.files import check_target
+    from faultline.system.files import check_output_path
 
     for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
         if target is not None:
-            check_target(target, option)
+            check_output_path(target, option)
     records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
-        say(problem)
+        progress(problem)
     if bundle:
         from faultline.cli.bundle_writer import bundle_records
 
-        bundle_records(records, bundle, say, saved=saved or ())
+        bundle_records(records, bundle, progress, saved=saved or ())
     if report:
         from faultline.reports.report import write_report
         from faultline.system.settings import load_settings
 
-        say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
+        progress(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
         from faultline.records.bundle import SUFFIX
         from faultline.reports.markdown.page import write_page
 
         write_page(records, page, matrix=matrix, bundles=[path for path in saved or () if path.name.endswith(SUFFIX)])
-        say(f"page: {page}")
+        progress(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
@@ -255,7 +255,7 @@ def results(
 
     if not records:
         found = "no record matches; reused records belong to the sweep that measured them"
-        say(found if matrix or sweep or status or saved else "no records yet")
+        progress(found if matrix or sweep or status or saved else "no records yet")
         return
     print_table(records)
 
@@ -297,7 +297,7 @@ def publish(
     from faultline.cli.site_writer import publish as write_site
     from faultline.system.settings import load_settings
 
-    write_site(load_settings(), folder, say)
+    write_site(load_settings(), folder, progress)
 
 
 @app.command()
@@ -310,7 +310,7 @@ def export_topic(
     from faultline.cli.topic_export import export_topic as export
     from faultline.system.settings import load_settings
 
-    export(bootstrap or load_settings().endpoints.kafka, topic, to, say)
+    export(bootstrap or load_settings().endpoints.kafka, topic, to, progress)
 
 
 @app.command()
@@ -326,7 +326,7 @@ def explain(
 
     settings = load_settings()
     if record == LAST and (running := still_running(settings)):
-        say(running)
+        progress(running)
     if as_json:
         print(json.dumps(terminal.explain_json(record, settings, plot=plot), indent=2))
     else:
@@ -354,7 +354,7 @@ def bench(
     if name is None:
         _bench_all(as_json, quick)
         return
-    outcome = run_benchmark(name, say, quick=quick)
+    outcome = run_benchmark(name, progress, quick=quick)
     if as_json:
         print(json.dumps(outcome, indent=2))
     else:
@@ -367,7 +367,7 @@ def _bench_all(as_json: bool, quick: bool) -> None:
     from faultline.lifecycle.environment import git_commit
     from faultline.system.settings import ROOT
 
-    outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)
+    outcomes, failures = run_all(lambda name: run_benchmark(name, progress, quick=quick), progress)
     target = ROOT / "docs" / "results" / "performance.md"
     target.write_text(page(outcomes, failures, build=git_commit(ROOT) or "unknown", quick=quick), encoding="utf-8")
     if as_json:
@@ -375,23 +375,23 @@ def _bench_all(as_json: bool, quick: bool) -> None:
     else:
         for outcome in outcomes:
             print_figures(outcome)
-    say(f"page: {target}")
+    progress(f"page: {target}")
     raise typer.Exit(1 if failures else 0)
 
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Check the installation: installed, reachable and missing components. Exit code 1 if one is missing."""
-    from faultline.installation.doctor import examine, print_examination
+    from faultline.installation.doctor import examine, print_findings
 
     findings = examine()
     if as_json:
         print(json.dumps(findings, indent=2))
     else:
-        print_examination(findings)
+        print_findings(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
 
 
 def _refuse(message: object, code: int) -> None:
-    say(message)
+    progress(message)
     raise SystemExit(code)

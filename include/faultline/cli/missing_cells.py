@@ -20,13 +20,13 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.progress import budget_s
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.nightly.nightly_plan import other_build_of_nightly_run
+from faultline.orchestration.nightly.nightly_plan import nightly_build_mismatch
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import ConfigError
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 
-def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
+def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Progress) -> int:
     """Measure the missing cells; return 0 if none is left, else 1. Nightly runs of another build are skipped."""
     open_gaps = [gap for gap in gaps if gap.missing]
     if not open_gaps:
@@ -40,13 +40,13 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
         raise ConfigError(f"{matrix}: DAG is paused in Airflow; fix: unpause it")
     for gap in open_gaps:
         plan = SweepPlans(settings.results).read(gap.sweep_id) if gap.sweep_id else None
-        if refusal := other_build_of_nightly_run(gap, plan, settings):
+        if refusal := nightly_build_mismatch(gap, plan, settings):
             say(refusal)
             code = 1
             continue
         cells = gap.cells()
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
-        say(f"{gap.matrix}, series {gap.series}: {counted(len(cells), 'experiment')}, about {minutes}")
+        say(f"{gap.matrix}, series {gap.series}: {pluralize(len(cells), 'experiment')}, about {minutes}")
         submitted = (
             _rerun_nightly(api, gap, plan, cells) if is_nightly(gap.matrix) else _submit_sweep(api, gap, preset, cells)
         )

@@ -20,7 +20,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.markdown.tables import COUNT_COLUMN, MarkdownColumn, markdown_column
 from faultline.system.process_tags import WORKERS
-from faultline.system.text import Say, natural
+from faultline.system.text import Progress, natural_key
 
 DAG_ID = "nexmark"
 
@@ -38,7 +38,7 @@ def nexmark_dry_run(given: Sequence[str]) -> list[str]:
 def print_queries(records: Sequence[Record]) -> None:
     """Print a line per query: medians of its valid repetitions."""
     points = sorted(
-        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural(one.config["query"])
+        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural_key(one.config["query"])
     )
     has_faults = not all(point.control for point in points)
     closed_loop = any(not has_schedule(point.config) for point in points)
@@ -104,6 +104,6 @@ def _with_driver(point: Point) -> str:
     return f"{statistics.median(values):,.0f}" if values else "—"
 
 
-def main(given: Sequence[str], say: Say) -> int:
+def main(given: Sequence[str], say: Progress) -> int:
     """Run the matrix; return 0 if every query has its valid records, else 1."""
     return run_request(parse_nexmark(given), say, show=print_queries)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import counted, say, suggest
+from faultline.system.text import pluralize, progress, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.nightly_file import NightlyFile
@@ -53,7 +53,7 @@ def test_alert(
 ) -> None:
     """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
-    from faultline.orchestration.nightly.alerts import TEST, send
+    from faultline.orchestration.nightly.alerts import TEST, send_alert
     from faultline.reports.notes import AlertContent, results_link
     from faultline.system.settings import load_settings
 
@@ -69,30 +69,30 @@ def test_alert(
     alert = AlertContent(kind, nightly.dag_id, now, f"Test of {nightly.dag_id}: {kind}", (SAMPLE_NOTE,), link)
     if kind in KINDS and (sample := _sample_alert(nightly, kind, now, link)) is not None:
         alert = replace(sample, kind=kind, title=f"Test: {sample.title}", lines=(SAMPLE_NOTE, *sample.lines))
-    sent = send(alert, nightly.alerts)
+    sent = send_alert(alert, nightly.alerts)
     if not sent:
         raise ConfigError(
             f"--kind: got {kind}, which has no recipient; expected a kind of {', '.join(_recipients(nightly))}"
         )
     for line in sent:
-        say(line)
+        progress(line)
 
 
 def _sample_alert(nightly: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
     """Return the alert of a nightly run with this outcome, with sample figures."""
     from faultline.comparison.regression_gate.nightly_pairs import sample_verdict
-    from faultline.lifecycle.progress import describe
+    from faultline.lifecycle.progress import experiment_title
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run, primary_of
+    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan, primary_figures
     from faultline.reports.notes import nightly_alert
 
     params = nightly_params()
     if problem := form_problem(params, nightly):
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
-    configs, cells, _ = planned_nightly_run(values)
-    figure = next(iter(primary_of(configs, values["primary"]).values()))
-    verdict = sample_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
+    configs, cells, _ = describe_nightly_plan(values)
+    figure = next(iter(primary_figures(configs, values["primary"]).values()))
+    verdict = sample_verdict(kind, now, {one.config_id: experiment_title(one) for one in configs}, figure)
     broken = kind == "broken"
     missing = len(cells) if broken else 0
     return nightly_alert(nightly.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
@@ -103,10 +103,10 @@ def describe_nightly(nightly: NightlyFile) -> list[str]:
     from croniter import croniter
 
     from faultline.cli.sweep_progress import minutes_text
-    from faultline.lifecycle.prepare import check_here
-    from faultline.lifecycle.progress import budget_s, describe
+    from faultline.lifecycle.prepare import check_configuration
+    from faultline.lifecycle.progress import budget_s, experiment_title
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run
+    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan
 
     where = nightly.path.name if nightly.path else nightly.dag_id
     params = nightly_params()
@@ -114,9 +114,9 @@ def describe_nightly(nightly: NightlyFile) -> list[str]:
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
     try:
-        configs, cells, words = planned_nightly_run(values)
+        configs, cells, words = describe_nightly_plan(values)
         for config in configs:
-            check_here(config)
+            check_configuration(config)
         for plan in nightly.alerts:
             plan.check_here()
     except ConfigError as error:
@@ -126,9 +126,9 @@ def describe_nightly(nightly: NightlyFile) -> list[str]:
     lines = [
         f"{nightly.path or f'{nightly.dag_id}, without a file'}",
         f"  DAG {nightly.dag_id}, schedule `{nightly.schedule}` (UTC), next run {due:%Y-%m-%d %H:%M} if unpaused",
-        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(describe, configs))}",
+        f"  measures {pluralize(len(configs), 'configuration')}: {'; '.join(map(experiment_title, configs))}",
         *(f"  {line}" for line in words),
-        f"  {counted(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
+        f"  {pluralize(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
     ]
     return [*lines, f"  alerts {'; '.join(_recipients(nightly)) or 'none'}"]
 

@@ -20,15 +20,15 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.installation.airflow import airflow_health
-from faultline.installation.service_users import are_for_runs, services_keeper, using
+from faultline.installation.service_users import is_for_runs, supervisor_pid, use_services
 from faultline.installation.supervision import down
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.hooks import PlainHooks
-from faultline.lifecycle.prepare import Order, check_here, pause_in
-from faultline.lifecycle.progress import current_attempt, describe, phase_of
+from faultline.lifecycle.prepare import Order, check_configuration, pause_warning
+from faultline.lifecycle.progress import current_attempt, experiment_title, phase_of
 from faultline.lifecycle.steps import run
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets, take_in
+from faultline.orchestration.connections import check_targets, import_target, preflight_targets
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import UI_PAGE
@@ -36,8 +36,8 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings, instance, load_settings
-from faultline.system.target_registry import target
-from faultline.system.text import Say
+from faultline.system.target_registry import find_target
+from faultline.system.text import Progress
 
 ORDER_KEYS = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
@@ -55,7 +55,7 @@ def parse_order(workload: str, given: Sequence[str], *, keep_topics: bool = Fals
         if not own["repetition"].isdigit():
             raise ConfigError(f"repetition: got {own['repetition']!r}; expected a whole number from 0")
         own["repetition"] = int(own["repetition"])
-    check_here(config)
+    check_configuration(config)
     if "build_spec" in own:
         own["build_spec"] = parse_build(own["build_spec"], "build_spec")
     sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -77,7 +77,7 @@ def _split(given: Sequence[str]) -> dict[str, str]:
 def planned_fault_lines(workload: str, given: Sequence[str]) -> list[str]:
     """Return a line per planned fault. The seed chooses victims among the processes alive at the injection."""
     config = parse_order(workload, given).config
-    look_ahead(load_settings(), [config.target])
+    check_targets(load_settings(), [config.target])
     seed = config.plan().seed
     lines = []
     for planned in config.planned_faults():
@@ -87,7 +87,7 @@ def planned_fault_lines(workload: str, given: Sequence[str]) -> list[str]:
         else:
             lines.append(f"{planned.describe(_victim_text(fault.victim, fault.count))} (chosen by seed {seed})")
     lines = lines or ["no fault: control run"]
-    return [*lines, pause] if (pause := pause_in(config)) is not None else lines
+    return [*lines, pause] if (pause := pause_warning(config)) is not None else lines
 
 
 def _victim_text(victim: str, count: int) -> str:
@@ -96,18 +96,18 @@ def _victim_text(victim: str, count: int) -> str:
     return f"1 {name}" if count == 1 else f"{count} at once: {name}"
 
 
-def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
+def run_single(workload: str, given: Sequence[str], say: Progress, *, keep_topics: bool) -> Record:
     """Run one experiment and return its record, whatever its status."""
     return run_order(parse_order(workload, given, keep_topics=keep_topics), say)
 
 
-def run_order(order: Order, say: Say) -> Record:
+def run_order(order: Order, say: Progress) -> Record:
     """Run a parsed order and return its record, whatever its status."""
     settings = load_settings()
     require(settings)
-    require_targets(settings, [order.config.target], say)
-    say(describe(order.config))
-    if (pause := pause_in(order.config)) is not None:
+    preflight_targets(settings, [order.config.target], say)
+    say(experiment_title(order.config))
+    if (pause := pause_warning(order.config)) is not None:
         say(pause)
     if not _is_healthy(settings, "scheduler"):
         return _run_in_process(order, say)
@@ -144,7 +144,7 @@ def _is_healthy(settings: Settings, component: str) -> bool:
     return airflow_health(settings).get(component) == "healthy" and AirflowApi(settings).is_own()
 
 
-def _run_in_airflow(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+def _run_in_airflow(settings: Settings, conf: dict[str, Any], say: Progress) -> None:
     api = AirflowApi(settings)
     await_dags(api, EXPERIMENT)
     run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
@@ -153,33 +153,33 @@ def _run_in_airflow(settings: Settings, conf: dict[str, Any], say: Say) -> None:
         while api.run_state(EXPERIMENT, run_id) not in FINISHED:
             _show(settings, conf["sweep_id"], line, journals)
             time.sleep(POLL_S)
-            if services_keeper(settings) is None:
+            if supervisor_pid(settings) is None:
                 raise InfrastructureError("run: services stopped during the experiment; fix: ./faultline up")
     finally:
         line.clear()
 
 
-def _run_in_process(order: Order, say: Say) -> Record:
+def _run_in_process(order: Order, say: Progress) -> Record:
     """Run the experiment in this process.
 
     Services that were down are started, and stopped afterwards unless another process uses them.
     """
     before = load_settings()
-    if (cluster := target(before, order.config.target)) is not None:
-        take_in(before, cluster)
-    with using(before, run=True) as alone:
-        were_up = Supervisor(before).running()
+    if (cluster := find_target(before, order.config.target)) is not None:
+        import_target(before, cluster)
+    with use_services(before, run=True) as alone:
+        were_up = Supervisor(before).is_running()
         settings = bring_up(say, airflow=False, for_run=True)
         try:
             return _measure(order, settings, say)
         finally:
-            if are_for_runs(settings) and alone():
+            if is_for_runs(settings) and alone():
                 down(settings, say)
             elif not were_up:
                 say("services: kept for another process; `./faultline down` stops them")
 
 
-def _measure(order: Order, settings: Settings, say: Say) -> Record:
+def _measure(order: Order, settings: Settings, say: Progress) -> Record:
     """Run the steps with their output in a log file, and show the progress."""
     over, line, journals = threading.Event(), ProgressLine(say), JournalCache()
 

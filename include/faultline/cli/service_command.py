@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from faultline.system.child_environment import HANDED_ON, passed_on
+from faultline.system.child_environment import SERVICE_NAMES, workload_variables
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(name="service", help="Start the services after a reboot, with systemd.", no_args_is_help=True)
 
@@ -70,10 +70,10 @@ def install(
     settings, path = load_settings(), unit_path()
     if dry_run:
         print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
-        say(f"dry run: {path} not written")
+        progress(f"dry run: {path} not written")
         return
     write_unit(settings, path, external_airflow=external_airflow)
-    say(f"wrote {path}; enable it with:")
+    progress(f"wrote {path}; enable it with:")
     print("systemctl --user daemon-reload")
     print(f"systemctl --user enable --now {UNIT}")
     print("loginctl enable-linger")
@@ -89,7 +89,7 @@ def remove() -> None:
     if not path.exists():
         raise ConfigError(f"{path}: no unit to remove")
     path.unlink()
-    say(f"removed {path}; run systemctl --user daemon-reload")
+    progress(f"removed {path}; run systemctl --user daemon-reload")
 
 
 def unit_path() -> Path:
@@ -121,8 +121,12 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
                 f"{place}: expected a path without %, quotes, backslashes and line breaks; fix: move the folder"
             )
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in (*HANDED_ON, *_OF_UP) if name in os.environ} | passed_on() | places
-    hidden = {*passed_on(), *_SECRET} if shown else frozenset()
+    given = (
+        {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
+        | workload_variables()
+        | places
+    )
+    hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
     lines = [f"{name}={'…' if name in hidden else _escape(name, value)}" for name, value in given.items()]
     environment = "".join(f'Environment="{line}"\n' for line in lines)
     what = _FOREGROUND if external_airflow else _UP

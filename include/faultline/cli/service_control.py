@@ -13,20 +13,20 @@ from faultline.installation.airflow import require_keys
 from faultline.installation.cds_archive import make_archive
 from faultline.installation.jars import verify
 from faultline.installation.java import Java, find_java
-from faultline.installation.service_users import note_for_all, note_for_runs, using
+from faultline.installation.service_users import mark_for_all, mark_for_runs, use_services
 from faultline.installation.supervision import up
 from faultline.installation.supervisord import Supervisor
 from faultline.records.find import read_saved
 from faultline.records.record import Record, Status
 from faultline.records.store import Store, StoredRecords
 from faultline.records.sweep_plan import SweepPlans
-from faultline.system.child_environment import check_passed, meet_root, refuse_root, set_owner_umask
+from faultline.system.child_environment import check_workload_variables, refuse_root, set_owner_umask, warn_root
 from faultline.system.errors import ConfigError
 from faultline.system.secrets import FILE, HARNESS, login_file, read_secrets
 from faultline.system.settings import Settings, check_folders, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
-from faultline.system.text import Say, suggest
-from faultline.system.waiting import longest_wait_s
+from faultline.system.text import Progress, suggest
+from faultline.system.waiting import max_wait_s
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 
@@ -34,21 +34,21 @@ def require(settings: Settings) -> Java:
     """Check folders, secrets, hosts, settings, Java and jars; return the Java. Raises ConfigError for a defect."""
     refuse_root()
     set_owner_umask()
-    check_passed()
+    check_workload_variables()
     check_folders(settings)
     if (settings.secrets / FILE).exists():
         read_secrets(settings.secrets)
     require_keys(settings)
     ssh_hosts(settings)
-    longest_wait_s()
+    max_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)
-    meet_root()
+    warn_root()
     return java
 
 
 def bring_up(
-    say: Say,
+    say: Progress,
     *,
     airflow: bool = True,
     ports: dict[str, int] | None = None,
@@ -63,14 +63,14 @@ def bring_up(
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    with using(settings):
-        if for_run and not Supervisor(settings).running():
-            note_for_runs(settings)
+    with use_services(settings):
+        if for_run and not Supervisor(settings).is_running():
+            mark_for_runs(settings)
         settings = up(
             settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
         )
         if not for_run:
-            note_for_all(settings)
+            mark_for_all(settings)
     # Benchmarks send and read in this process, as the user of the harness.
     os.environ[CREDENTIALS_ENV] = str(login_file(settings.secrets, HARNESS))
     return settings
@@ -87,7 +87,7 @@ def parse_ports(given: Sequence[str]) -> dict[str, int]:
     return ports
 
 
-def close_orphans(settings: Settings, say: Say) -> None:
+def close_orphans(settings: Settings, say: Progress) -> None:
     """Close orphaned attempts of single runs, such as after a power loss, with a line for each."""
     from faultline.installation.kafka import delete_own_topics
     from faultline.lifecycle.orphans import close_ownerless

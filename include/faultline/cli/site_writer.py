@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 from faultline.reports.pages.local_client import AsgiResponse, fetch
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 # Marks a folder that a later call may replace; written last.
 MARK = ".faultline-site"
@@ -35,7 +35,7 @@ _REFRESH = re.compile(r' data-refresh="[^"]*"')
 _STATIC_STYLE = "<style>form.choice, .ask, #now { display: none }</style>"
 
 
-def publish(settings: Settings, target: Path, say: Say) -> Path:
+def publish(settings: Settings, target: Path, say: Progress) -> Path:
     """Write the site to the folder `target`, replacing an existing site; return the path of its first page.
 
     Raises ConfigError if the folder has other contents or is not writable.
@@ -61,7 +61,7 @@ def publish(settings: Settings, target: Path, say: Say) -> Path:
     finally:
         if building is not None:
             shutil.rmtree(building, ignore_errors=True)
-    say(f"{counted(pages, 'page')} in {target}; open {target / 'index.html'}")
+    say(f"{pluralize(pages, 'page')} in {target}; open {target / 'index.html'}")
     return target / "index.html"
 
 

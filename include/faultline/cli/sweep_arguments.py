@@ -16,7 +16,7 @@ from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
 from faultline.experiment.nightly_file import is_nightly
-from faultline.lifecycle.prepare import Order, check_here
+from faultline.lifecycle.prepare import Order, check_configuration
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
@@ -71,7 +71,7 @@ def parse_sweep(words: Sequence[str]) -> SweepRequest:
     form = parse_form(spec, words[len(named) :])
     params = spec.resolve({**dict.fromkeys(KNOWN), **form})
     for config in dict.fromkeys(spec.matrix(params).configurations()):
-        check_here(config)
+        check_configuration(config)
         Order(config, series=params["series"], build=params["build"])
     return SweepRequest(spec, form, params)
 

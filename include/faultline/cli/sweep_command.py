@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 
 def sweep(
@@ -40,10 +40,10 @@ def sweep(
         if dry_run or rerun or (follow and stop) or len(given) > 1:
             raise ConfigError(f"{option}: expected at most the id of one sweep, and no other option")
         act = sweep_runner.stop_sweep if stop else sweep_runner.follow_sweep
-        raise typer.Exit(act(given[0] if given else None, say))
+        raise typer.Exit(act(given[0] if given else None, progress))
     if not given:
         raise ConfigError("sweep: missing; expected a matrix or axes; see ./faultline sweep --help")
-    raise typer.Exit(sweep_runner.run_sweep(given, say, dry_run=dry_run, rerun=rerun))
+    raise typer.Exit(sweep_runner.run_sweep(given, progress, dry_run=dry_run, rerun=rerun))
 
 
 def missing(
@@ -69,7 +69,7 @@ def missing(
         raise ConfigError("--measure: expected without --json")
     settings = load_settings()
     for path, why in SweepPlans(settings.results).problems():
-        say(f"{path}: {why}")
+        progress(f"{path}: {why}")
     gaps = missing_cells.gaps_of(matrix, settings, sweep=sweep, preset=preset, series=series)
     if as_json:
         print(json.dumps(missing_cells.as_json(gaps), indent=2))
@@ -78,4 +78,4 @@ def missing(
     if measure:
         from faultline.cli.missing_cells import measure_gaps
 
-        raise typer.Exit(measure_gaps(gaps, preset, say))
+        raise typer.Exit(measure_gaps(gaps, preset, progress))

@@ -19,7 +19,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.run import run_of
 from faultline.installation.supervisord import Supervisor
-from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
+from faultline.lifecycle.progress import experiment_title, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
@@ -29,7 +29,7 @@ from faultline.reports.views.faults import early_end_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 if TYPE_CHECKING:
     from faultline.lifecycle.live_recovery import RecoveryWatch
@@ -60,7 +60,7 @@ def follow(
     dag_id: str,
     run_id: str,
     cells: Sequence[PlannedCell],
-    say: Say,
+    say: Progress,
     *,
     budget_s: float,
     most: int = MOST_MEASUREMENTS,
@@ -113,7 +113,7 @@ class SweepProgress:
     ) -> None:
         self._settings, self._sweep_id, self._line, self._budget_s = settings, sweep_id, line, budget_s
         self._max_measurements, self._keep_invalid = most, keep_invalid
-        self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
+        self._names = {cell.config.config_id: experiment_title(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
         # Start and end of each reported attempt, in s since the epoch.
         self._spans: dict[str, tuple[float, float]] = {}
@@ -164,9 +164,9 @@ class SweepProgress:
         with contextlib.suppress(FaultlineError):
             if attempt.id not in self._watches:
                 self._watches[attempt.id] = RecoveryWatch(run_of(attempt, self._settings))
-            for one in self._watches[attempt.id].look():
+            for one in self._watches[attempt.id].poll():
                 number = f", recovery {one.number}" if one.number > 1 else ""
-                if one.over:
+                if one.is_over:
                     self._line.say(f"{place}{number}: {one.text}")
                     if one.caught_up_s is not None and self.first_recovery_s is None:
                         self.first_recovery_s = time.time()
@@ -301,7 +301,7 @@ class ProgressState:
 class ProgressLine:
     """Progress line: rewritten on a terminal, plain lines elsewhere and with NO_COLOR or TERM=dumb."""
 
-    def __init__(self, say: Say, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, say: Progress, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._out = sys.stderr if out is None else out
         given = os.environ if environment is None else environment
         plain = bool(given.get("NO_COLOR")) or given.get("TERM", "dumb") in ("", "dumb")

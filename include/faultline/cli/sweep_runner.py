@@ -19,12 +19,12 @@ from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.installation.airflow import login_words
+from faultline.installation.airflow import login_text
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.orphans import unclosed
-from faultline.lifecycle.progress import budget_s, describe, split_of
+from faultline.lifecycle.orphans import unclosed_attempts
+from faultline.lifecycle.progress import budget_s, experiment_title, phase_durations
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets
+from faultline.orchestration.connections import check_targets, preflight_targets
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
@@ -32,7 +32,7 @@ from faultline.reports.notes import STOPPED_PREFIX
 from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say, counted, suggest
+from faultline.system.text import Progress, pluralize, suggest
 from faultline.system.waiting import wait_until
 
 # Final state of a stopped DAG run.
@@ -55,7 +55,7 @@ class SubmittedSweep:
         return sweep_id_of(self.run_id)
 
 
-def run_sweep(words: Sequence[str], say: Say, *, dry_run: bool, rerun: bool) -> int:
+def run_sweep(words: Sequence[str], say: Progress, *, dry_run: bool, rerun: bool) -> int:
     """Run the command; return 0 if every cell has a valid record or for a dry run, else 1."""
     request = parse_sweep(words)
     if dry_run:
@@ -68,12 +68,12 @@ def dry_run_lines(request: SweepRequest, *, rerun: bool = False) -> list[str]:
     """Return the lines of a dry run: cells and estimated duration."""
     settings = load_settings()
     cells = cells_of(request, settings)
-    look_ahead(settings, sorted({cell.config.target for cell in cells}))
+    check_targets(settings, sorted({cell.config.target for cell in cells}))
     return outline(request, cells, cells_to_measure(settings, cells, rerun=rerun))
 
 
 def run_request(
-    request: SweepRequest, say: Say, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
+    request: SweepRequest, say: Progress, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
 ) -> int:
     """Measure the cells without a valid record and print all with `show`; return the exit code."""
     settings = bring_up(say)
@@ -87,7 +87,7 @@ def run_request(
     if submitted:
         say(f"resuming {submitted.sweep_id}")
     elif missing:
-        require_targets(settings, sorted({cell.config.target for cell in missing}), say)
+        preflight_targets(settings, sorted({cell.config.target for cell in missing}), say)
         submitted = trigger_sweep(api, request.spec.name, {**request.form, "only_missing": not rerun}, cells)
         say(
             f"sweep {submitted.sweep_id}: started; it continues without this terminal; see `./faultline sweep --follow`"
@@ -96,7 +96,7 @@ def run_request(
     return report_result(settings, cells, say, ended=ended, submitted=submitted, rerun=rerun, show=show)
 
 
-def follow_sweep(sweep: str | None, say: Say) -> int:
+def follow_sweep(sweep: str | None, say: Progress) -> int:
     """Show the progress and the result of a sweep (default: the newest); return the exit code."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
@@ -107,7 +107,7 @@ def follow_sweep(sweep: str | None, say: Say) -> int:
     return report_result(settings, cells, say, ended=ended, submitted=submitted)
 
 
-def stop_sweep(sweep: str | None, say: Say) -> int:
+def stop_sweep(sweep: str | None, say: Progress) -> int:
     """Stop a sweep; its records are kept, and its current experiment is cancelled. Return the exit code."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
@@ -122,11 +122,11 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
     api.set_note(
         plan.matrix,
         plan.run_id,
-        f"{STOPPED_PREFIX} by hand after {done} of {counted(total, 'experiment')}; the same form resumes it.",
+        f"{STOPPED_PREFIX} by hand after {done} of {pluralize(total, 'experiment')}; the same form resumes it.",
     )
-    say(f"{plan.sweep_id}: stopped after {done} of {counted(total, 'experiment')}; cancelling the current one")
+    say(f"{plan.sweep_id}: stopped after {done} of {pluralize(total, 'experiment')}; cancelling the current one")
     wait_until(
-        lambda: not any(_is_open_in(attempt, plan.sweep_id) for attempt in unclosed(settings)),
+        lambda: not any(_is_open_in(attempt, plan.sweep_id) for attempt in unclosed_attempts(settings)),
         timeout_s=STOP_TIMEOUT_S,
         every_s=0.5,
         what=f"sweep {plan.sweep_id}: the end of its last experiment",
@@ -163,7 +163,7 @@ def outline(request: SweepRequest, cells: Sequence[PlannedCell], missing: Sequen
     upto = "at most " if request.params["decide"] else ""
     head = (
         f"{request.spec.name}, preset {request.params.get('preset') or 'default'}: "
-        f"{counted(configurations, 'configuration')}, {upto}{counted(len(cells), 'experiment')}"
+        f"{pluralize(configurations, 'configuration')}, {upto}{pluralize(len(cells), 'experiment')}"
     )
     if not missing:
         return [
@@ -200,7 +200,7 @@ def running_sweep(
 
 
 def follow_submitted(
-    api: AirflowApi, settings: Settings, submitted: SubmittedSweep, missing: Sequence[PlannedCell], say: Say
+    api: AirflowApi, settings: Settings, submitted: SubmittedSweep, missing: Sequence[PlannedCell], say: Progress
 ) -> bool:
     """Show the progress until the DAG run ends; return False if the services stop before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
@@ -210,7 +210,7 @@ def follow_submitted(
 def report_result(
     settings: Settings,
     cells: Sequence[PlannedCell],
-    say: Say,
+    say: Progress,
     *,
     ended: bool,
     submitted: SubmittedSweep | None,
@@ -226,7 +226,7 @@ def report_result(
         (show or print_records)(records)
     if submitted:
         print(f"page: {settings.endpoints.airflow}{UI_PAGE}/sweeps/{quote(submitted.sweep_id, safe='')}"
-              f" ({login_words(settings, sys.stdout)})")  # fmt: skip
+              f" ({login_text(settings, sys.stdout)})")  # fmt: skip
     if not ended:
         return 1
     decided = submitted is not None and bool(_is_decided(settings, submitted))
@@ -234,7 +234,7 @@ def report_result(
     for cell in [] if decided else missing:
         record = last.get(cell.cell)
         why = f" ({record.status}{f': {record.reasons[0]}' if record.reasons else ''})" if record else ""
-        say(f"no valid record for {describe(cell.config)}{why}; rerun the same command to retry")
+        say(f"no valid record for {experiment_title(cell.config)}{why}; rerun the same command to retry")
     return 0 if decided or not missing else 1
 
 
@@ -250,12 +250,12 @@ def print_records(records: list[Record]) -> None:
     print_table(records)
 
 
-def report_times(settings: Settings, records: Sequence[Record], since: datetime, say: Say) -> None:
+def report_times(settings: Settings, records: Sequence[Record], since: datetime, say: Progress) -> None:
     """Print the duration of each phase of the experiments measured since `since`."""
     from faultline.reports.views.runs import run_name
 
     for record in records:
-        split = split_of(Attempt(settings.attempts / record.attempt))
+        split = phase_durations(Attempt(settings.attempts / record.attempt))
         if split and record.attempt > f"{since:%Y%m%dT%H%M%SZ}":
             parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
             say(f"{run_name(record)}: took {sum(split.values()):.0f} s ({parts})")
@@ -346,7 +346,7 @@ def _is_open_in(attempt: Attempt, sweep_id: str) -> bool:
         return False
 
 
-def report_running_sweeps(settings: Settings, say: Say) -> None:
+def report_running_sweeps(settings: Settings, say: Progress) -> None:
     """Print a line for each sweep that Airflow is running, such as after a reboot."""
     plans = SweepPlans(settings.results)
     for run in AirflowApi(settings).runs("~", "running", "queued"):

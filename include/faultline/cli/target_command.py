@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,53 +61,53 @@ def add(
     contradict an existing Connection, are refused before anything is created.
     """
     from faultline.installation.targets.target_options import TargetOptions
-    from faultline.orchestration.connections import ask
+    from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import named_after, register, targets
+    from faultline.system.target_registry import load_targets, make_target, register
 
     settings = load_settings()
     given = TargetOptions(kafka, spark, spark_file, storage, storage_web, host_file)
-    known = targets(settings)
-    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
+    known = load_targets(settings)
+    one = make_target(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
     if share_kafka is not None:
         one = replace(one, kafka=_shared_kafka(known, share_kafka, given))
     if name in known:
         one = _extend(known[name], one, given_own=own_connections or share_kafka is not None)
     wanted = given.connections(one)
-    answer = ask(settings, one.connections, wanted)
-    if not wanted and name not in known and not any(answer.said.values()):
+    answer = query_connections(settings, one.connections, wanted)
+    if not wanted and name not in known and not any(answer.specs.values()):
         raise ConfigError(
             "--kafka: missing, like --spark and --storage, and no Connection exists; expected these options"
         )
-    for conn_id, keys in answer.differing.items():
+    for conn_id, keys in answer.differences.items():
         raise _conflict(known, one, conn_id, keys)
     register(settings, one)
-    for conn_id, found in answer.said.items():
-        if conn_id in answer.made:
-            say(f"Connection {conn_id}: created")
+    for conn_id, found in answer.specs.items():
+        if conn_id in answer.created:
+            progress(f"Connection {conn_id}: created")
         elif found is not None:
-            say(f"Connection {conn_id}: exists, unchanged")
-    missing = [one.missing(conn_id) for conn_id, found in answer.said.items() if found is None]
+            progress(f"Connection {conn_id}: exists, unchanged")
+    missing = [one.missing_connection(conn_id) for conn_id, found in answer.specs.items() if found is None]
     for error in missing:
-        say(str(error))
+        progress(str(error))
     if missing:
-        say(f"{name}: registered, not usable yet")
+        progress(f"{name}: registered, not usable yet")
         raise typer.Exit(2)
-    say(f"{name}: registered; check it with ./faultline target check {name}")
+    progress(f"{name}: registered; check it with ./faultline target check {name}")
 
 
 @app.command("list")
 def show() -> None:
     """List the registered targets with their last known addresses and Connections."""
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import targets, where
+    from faultline.system.target_registry import describe_addresses, load_targets
 
     settings = load_settings()
-    known = targets(settings)
+    known = load_targets(settings)
     for one in known.values():
-        print(f"{one.name}  {where(settings, one)}  {'  '.join(one.connections)}")
+        print(f"{one.name}  {describe_addresses(settings, one)}  {'  '.join(one.connections)}")
     if not known:
-        say("no target is registered; see ./faultline target add --help")
+        progress("no target is registered; see ./faultline target add --help")
 
 
 @app.command()
@@ -117,26 +117,26 @@ def check(name: Name) -> None:
     Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
     from faultline.cli.service_control import require
-    from faultline.installation.targets.preflight import look
-    from faultline.orchestration.connections import at_work, take_in
+    from faultline.installation.targets.preflight import run_preflight
+    from faultline.orchestration.connections import active_experiment, import_target
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import target
+    from faultline.system.target_registry import find_target
 
     settings = load_settings()
-    one = target(settings, name)
+    one = find_target(settings, name)
     if one is None:
         raise ConfigError("NAME: got the embedded services; fix: use ./faultline doctor")
     require(settings)
-    if (experiment := at_work(settings)) is not None:
+    if (experiment := active_experiment(settings)) is not None:
         raise InfrastructureError(f"machine: check failed: {experiment} is running; fix: wait for its end")
-    take_in(settings, one)
-    if error := look(settings, one, print):
-        say(
+    import_target(settings, one)
+    if error := run_preflight(settings, one, print):
+        progress(
             f"{name}: not usable; fix: correct what the line with NO names, in the cluster, in the Airflow UI or with "
             f"./faultline target remove {name} and add; then check again"
         )
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
-    say(f"{name}: usable with target={name}")
+    progress(f"{name}: usable with target={name}")
 
 
 @app.command()
@@ -145,28 +145,28 @@ def remove(name: Name) -> None:
 
     Connections that another target uses, and all results, are kept.
     """
-    from faultline.orchestration.connections import ask
+    from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import target, targets, unregister
+    from faultline.system.target_registry import find_target, load_targets, unregister
 
     settings = load_settings()
-    one = target(settings, name)
+    one = find_target(settings, name)
     if one is None:
         raise ConfigError("NAME: got the embedded services; fix: use ./faultline down")
     _require_unused(settings, name)
-    others = [other for other in targets(settings).values() if other.name != name]
+    others = [other for other in load_targets(settings).values() if other.name != name]
     used = {conn_id: other.name for other in others for conn_id in other.connections}
     alone = [conn_id for conn_id in one.connections if conn_id not in used]
-    answer = ask(settings, alone, remove=alone)
+    answer = query_connections(settings, alone, remove=alone)
     unregister(settings, one)
     for conn_id in one.connections:
         if conn_id in answer.removed:
-            say(f"Connection {conn_id}: removed")
+            progress(f"Connection {conn_id}: removed")
         elif conn_id in used:
-            say(f"Connection {conn_id}: kept, used by {used[conn_id]}")
-        elif answer.said[conn_id] is not None:
-            say(f"Connection {conn_id}: kept, not created by target add")
-    say(f"unregistered {name}; results kept")
+            progress(f"Connection {conn_id}: kept, used by {used[conn_id]}")
+        elif answer.specs[conn_id] is not None:
+            progress(f"Connection {conn_id}: kept, not created by target add")
+    progress(f"unregistered {name}; results kept")
 
 
 def _extend(known: Target, one: Target, *, given_own: bool) -> Target:
@@ -192,12 +192,12 @@ def _shared_kafka(known: Mapping[str, Target], other: str, given: TargetOptions)
 
 def _conflict(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
     """Return the error for a Connection that contradicts the given options."""
-    from faultline.system.target_registry import named_after
+    from faultline.system.target_registry import make_target
 
     users = [other.name for other in known.values() if conn_id in other.connections]
     if users == [one.name]:
         fix = f"./faultline target remove {one.name}, then add"
-    elif conn_id in named_after(one.name).connections:
+    elif conn_id in make_target(one.name).connections:
         fix = "omit its option, or add --own-connections"
     else:
         fix = "omit its option"
@@ -211,7 +211,7 @@ def _require_unused(settings: Settings, name: str) -> None:
     """Raise ConfigError if an open experiment needs the target's credentials."""
     from faultline.experiment.attempt import open_attempts
     from faultline.experiment.attempt_plan import read_plan
-    from faultline.installation.service_users import services_keeper
+    from faultline.installation.service_users import supervisor_pid
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if read_plan(attempt).order.config["target"] != name:
@@ -220,7 +220,7 @@ def _require_unused(settings: Settings, name: str) -> None:
             raise ConfigError(
                 f"{name}: removal failed: undo of {attempt.id} incomplete; the next experiment retries it"
             )
-        if services_keeper(settings) is None:
+        if supervisor_pid(settings) is None:
             raise ConfigError(f"{name}: removal failed: {attempt.id} is orphaned; fix: ./faultline up")
         raise ConfigError(
             f"{name}: removal failed: {attempt.id} is running; fix: wait for it, or stop it with ./faultline sweep "

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.kafka import kafka_client
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 from generators.data_files import PARQUET
 from generators.producer import NUMBER, PHASE
 
@@ -33,7 +33,7 @@ SILENCE_TIMEOUT_S = 30.0
 BATCH_SIZE = 20_000
 
 
-def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
+def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int:
     """Copy the current records of a topic; return their number.
 
     Records that Faultline sends outside the schedule, to warm up or to close windows, are left out. The file is
@@ -58,7 +58,7 @@ def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
         raise ConfigError(f"--to: writing {target} failed: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    say(f"exported {counted(copied, 'record')} of {topic} to {target}; replay: data={target}")
+    say(f"exported {pluralize(copied, 'record')} of {topic} to {target}; replay: data={target}")
     return copied
 
 

@@ -25,7 +25,7 @@ from faultline.comparison.statistics.estimate import LEAST, Between, Floats
 from faultline.experiment.named_settings import is_setting
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken
-from faultline.system.text import sortable
+from faultline.system.text import sort_key
 
 # All else is load, state, or what breaks, and given.
 CHOICES = frozenset(
@@ -109,13 +109,13 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
     chosen = tuple(axis for axis in axes if axis.key in CHOICES or is_setting(axis.key))
     varied = tuple(axis for axis in axes if axis not in chosen)
     gathered: dict[str, dict[tuple[object, ...], Point]] = {}
-    ordered = sorted(measured, key=lambda point: [sortable(axis.of(point)) for axis in chosen])
+    ordered = sorted(measured, key=lambda point: [sort_key(axis.of(point)) for axis in chosen])
     told: dict[tuple[object, ...], str] = {}
     labels: dict[str, str] = {}
     for point in ordered:
         name = ", ".join(axis.said(point) for axis in chosen)
         labels[name] = ", ".join(axis.told(point) for axis in chosen)
-        place = tuple(sortable(axis.of(point)) for axis in varied)
+        place = tuple(sort_key(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
         told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
     judged, _ = apart([point for point in points if point.valid or point.invalid])

@@ -45,7 +45,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.renames import renamed_figure
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
-from faultline.system.text import finite, suggest
+from faultline.system.text import finite_or_none, suggest
 
 _COLUMNS = {
     "Configuration": "cell", "Metric": "metric", "A": "before", "B": "after", "Change": "change", "p": "p",
@@ -369,8 +369,8 @@ def as_json(compared: ComparisonTable) -> list[dict[str, Any]]:
 
 def _side(values: Values) -> dict[str, float | None]:
     is_open = sum(math.isinf(value.high) for value in values)
-    return {"median": finite(median_of(values)), "n": len(values), "censored": is_open}
+    return {"median": finite_or_none(median_of(values)), "n": len(values), "censored": is_open}
 
 
 def _change(change: Interval | None) -> dict[str, float | None] | None:
-    return None if change is None else {name: finite(value) for name, value in asdict(change).items()}
+    return None if change is None else {name: finite_or_none(value) for name, value in asdict(change).items()}

@@ -20,7 +20,7 @@ from faultline.records.columns import Metric
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import JUDGED
-from faultline.system.text import sortable
+from faultline.system.text import sort_key
 
 FAULT, RELOAD = "fault", "recovery.reload_s"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
@@ -218,7 +218,7 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     axes = []
     for key in keys - (_IN_FAULT - {FAULT}):
         values = {
-            sortable(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING
+            sort_key(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING
         }
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
@@ -246,8 +246,8 @@ def _follows(key: str, points: Sequence[Point]) -> bool:
         return False
     found: dict[str, set[Any]] = {}
     for point in points:
-        place = json.dumps([sortable(_value(point.parameters, source)) for source in sources])
-        found.setdefault(place, set()).add(sortable(_value(point.parameters, key)))
+        place = json.dumps([sort_key(_value(point.parameters, source)) for source in sources])
+        found.setdefault(place, set()).add(sort_key(_value(point.parameters, key)))
     return len(found) > 1 and all(len(values) == 1 for values in found.values())
 
 
@@ -257,7 +257,7 @@ def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
         points,
         key=lambda point: (
             point.control,
-            [sortable(None if axis.of(point) is _MISSING else axis.of(point)) for axis in axes],
+            [sort_key(None if axis.of(point) is _MISSING else axis.of(point)) for axis in axes],
             point.config_id,
         ),
     )
@@ -310,10 +310,10 @@ def steps_along(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> li
     rest = [other for other in axes if other.key != axis.key]
     rows: dict[tuple[object, ...], list[Point]] = {}
     for point in breaking:
-        rows.setdefault(tuple(sortable(other.of(point)) for other in rest), []).append(point)
+        rows.setdefault(tuple(sort_key(other.of(point)) for other in rest), []).append(point)
     return [
         AxisStep(axis, before, after)
         for place in sorted(rows)
-        for before, after in pairwise(sorted(rows[place], key=lambda point: sortable(axis.of(point))))
-        if sortable(axis.of(before)) != sortable(axis.of(after))
+        for before, after in pairwise(sorted(rows[place], key=lambda point: sort_key(axis.of(point))))
+        if sort_key(axis.of(before)) != sort_key(axis.of(after))
     ]

@@ -34,7 +34,7 @@ from faultline.comparison.statistics.estimate import (
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO
 from faultline.records.columns import Metric
-from faultline.system.text import sortable
+from faultline.system.text import sort_key
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
 # In the order in which they are told.
@@ -114,7 +114,7 @@ def _by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
     found: dict[str, list[AxisStep]] = {}
     for step in steps:
         found.setdefault(step.label, []).append(step)
-    order = {label: max(sortable(step.axis.of(step.after)) for step in same) for label, same in found.items()}
+    order = {label: max(sort_key(step.axis.of(step.after)) for step in same) for label, same in found.items()}
     return sorted(found.values(), key=lambda same: order[same[0].label])
 
 

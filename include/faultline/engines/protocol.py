@@ -370,7 +370,7 @@ class Engine(EvidenceReader, Protocol):
         """
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:
-        """Who makes the three tables, as the file says that `faultline.lifecycle.collect.gather` writes.
+        """Who makes the three tables, as the file says that `faultline.lifecycle.collect.collect_raw_data` writes.
 
         None: the program `harvest`, which reads both topics on a Spark of its own, whoever wrote them.
         """

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from faultline.engines.protocol import NUMBERED_PARTITION
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import unwritable
+from faultline.system.files import write_error
 
 RECORDS = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
@@ -49,14 +49,14 @@ def write_tables(target: Path, tables: Mapping[str, pa.Table]) -> None:
                 part.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise unwritable(path, error) from None
+            raise write_error(path, error) from None
 
 
 MS = 1_000_000
 
 
 def harvest(config: Path) -> None:
-    """Writes the three tables of a harvest, as the configuration of `faultline.lifecycle.collect.gather` says.
+    """Write the three tables of a harvest; see `faultline.lifecycle.collect.collect_raw_data`.
 
     Records and counts stay empty: nothing is kept of single events. Batches that filled the state are gone, but for the
     last of them. Raises InfrastructureError when batches after the gate are gone, too: nobody could say how large the

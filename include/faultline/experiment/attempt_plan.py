@@ -208,7 +208,7 @@ class AttemptPlan:
     def stamped_by_broker(self) -> bool:
         """Whether the broker's clock tells when a result was put out: where hosts are several, so that it is one. Those
         of a target may be, whether or not they are reached."""
-        return bool(self.endpoints.hosts) or self.endpoints.elsewhere
+        return bool(self.endpoints.hosts) or self.endpoints.is_external
 
     @property
     def detours(self) -> bool:

@@ -30,7 +30,7 @@ class Run:
     @cached_property
     def there(self) -> Settings:
         """The settings at the plan's endpoints: the embedded services', or a target's."""
-        return self.settings.at(self.plan.endpoints)
+        return self.settings.for_target(self.plan.endpoints)
 
 
 def run_of(attempt: Attempt, settings: Settings) -> Run:

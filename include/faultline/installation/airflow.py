@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.installation.supervisord import Service
-from faultline.system.child_environment import passed_on
+from faultline.system.child_environment import workload_variables
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client
@@ -32,7 +32,7 @@ USER = "admin"
 DATABASE = "FAULTLINE_DATABASE"
 PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
 # How long a component waits for another one that writes to SQLite. On a busy machine the usual 5 s made requests fail.
-LOCK_S = 30
+SQLITE_TIMEOUT_S = 30
 _DRIVER = "postgresql+psycopg2"
 _CONNECT_S = 5
 _BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
@@ -56,7 +56,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "simple_auth_manager_passwords_file": str(password_file(settings)),
             "execution_api_server_url": f"{settings.endpoints.airflow}/execution/",
         },
-        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}?timeout={LOCK_S}"},
+        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}?timeout={SQLITE_TIMEOUT_S}"},
         "logging": {"base_log_folder": str(home / "logs")},
         "api": {
             "host": HOST,
@@ -128,8 +128,8 @@ def choose_database(settings: Settings, *, running: bool) -> str | None:
 
     Raises ConfigError before anything is started.
     """
-    present = present_database(settings)
-    wanted = present if os.environ.get(DATABASE) is None else wanted_database()
+    present = configured_database(settings)
+    wanted = present if os.environ.get(DATABASE) is None else requested_database()
     if running and wanted != present:
         raise ConfigError(f"{DATABASE}: Airflow runs on another database; ./faultline down first")
     if wanted and not running:
@@ -137,7 +137,7 @@ def choose_database(settings: Settings, *, running: bool) -> str | None:
     return wanted
 
 
-def wanted_database() -> str | None:
+def requested_database() -> str | None:
     """The address that FAULTLINE_DATABASE gives, as SQLAlchemy wants it; None: SQLite in the state directory.
 
     Raises ConfigError when it is not that of a PostgreSQL database.
@@ -179,7 +179,7 @@ def require_database(address: str) -> None:
         raise ConfigError(f"{DATABASE}: the database's encoding is {encoding}; make one with ENCODING 'UTF8'")
 
 
-def present_database(settings: Settings) -> str | None:
+def configured_database(settings: Settings) -> str | None:
     """The address of the PostgreSQL that the written configuration names; None: SQLite, or nothing written yet."""
     parser = configparser.RawConfigParser()
     file = settings.airflow_home / "airflow.cfg"
@@ -206,7 +206,7 @@ def password(settings: Settings) -> str:
     return str(json.loads(file.read_text())[USER])
 
 
-def login_words(settings: Settings, out: TextIO) -> str:
+def login_text(settings: Settings, out: TextIO) -> str:
     """Who logs in, and with what; the password only where `out` is a terminal, and not where it would be kept."""
     how = f"password {password(settings)}" if out.isatty() else "./faultline password shows the password"
     return f"user {USER}, {how}"
@@ -258,7 +258,7 @@ def airflow_services(settings: Settings) -> list[Service]:
         Service(
             "airflow-scheduler",
             [sys.executable, "-P", "-m", "faultline.installation.start", "scheduler", airflow, *scheduler],
-            component("scheduler"), environment=passed_on(), background=True,
+            component("scheduler"), environment=workload_variables(), background=True,
         ),
         Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor"), background=True),
         Service(
@@ -288,11 +288,11 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
             "extra": json.dumps(kafka_client(settings.endpoints.kafka, secrets=settings.secrets)),
         },
         **spark_connections(settings),
-        **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},
+        **{f"ssh_{name}": _ssh_connection(host) for name, host in ssh_hosts(settings).items()},
     }
 
 
-def _ssh(host: dict[str, Any]) -> dict[str, object]:
+def _ssh_connection(host: dict[str, Any]) -> dict[str, object]:
     """Only paths of keys are kept, never a key or a password."""
     extra = {key: host[key] for key in ("key_file", "known_hosts", "python", "disk") if key in host}
     known = {"host": host["host"], "login": host["user"], "port": int(host["port"])}

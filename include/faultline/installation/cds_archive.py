@@ -26,7 +26,7 @@ from faultline.installation.spark import prepare_spark, spark_home, spark_submit
 from faultline.system.child_environment import clean_environment
 from faultline.system.locks import FileLock
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 
 def archive_path(settings: Settings, java: Java) -> Path:
@@ -35,10 +35,10 @@ def archive_path(settings: Settings, java: Java) -> Path:
     facts = [java.version, str(java.home), str(settings.spark_conf)]
     facts += [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
-    return settings.class_data / f"classes-{digest}.jsa"
+    return settings.cds_folder / f"classes-{digest}.jsa"
 
 
-def archive_here(settings: Settings) -> Path | None:
+def find_archive(settings: Settings) -> Path | None:
     """The archive that JVMs of this installation can start from, if there is one."""
     path = archive_path(settings, find_java(settings.home / "java.json"))
     return path if path.exists() else None
@@ -48,15 +48,15 @@ def archive_here(settings: Settings) -> Path | None:
 
 
 # Seconds; it takes a minute on a slow machine with two cores.
-LIMIT_S = 300.0
+TIMEOUT_S = 300.0
 # Smaller than this is no archive of Spark's classes: it did not get to load them.
-LEAST_BYTES = 20_000_000
+MIN_BYTES = 20_000_000
 # What is left of a try that failed, so that it is not repeated at every start.
 FAILED = ".failed"
-FOLDER = "rehearsal-"
+FOLDER_PREFIX = "rehearsal-"
 
 
-def make_archive(settings: Settings, say: Say = lambda text: None) -> None:
+def make_archive(settings: Settings, progress: Progress = lambda text: None) -> None:
     """Makes the archive of this Java and these jars, when there is none, and removes those of others.
 
     Whatever keeps it from that is said once, and is no error.
@@ -64,24 +64,24 @@ def make_archive(settings: Settings, say: Say = lambda text: None) -> None:
     path = archive_path(settings, find_java(settings.home / "java.json"))
     failed = path.with_suffix(FAILED)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / "lock").held():
+    with FileLock(path.parent / "lock").acquire():
         if path.exists() or failed.exists():
             return
-        say("spark: writing down its classes, so that it starts faster from now on (takes a minute)")
+        progress("spark: writing down its classes, so that it starts faster from now on (takes a minute)")
         for old in path.parent.glob("classes-*"):
             old.unlink()
-        for old in path.parent.glob(f"{FOLDER}*"):
+        for old in path.parent.glob(f"{FOLDER_PREFIX}*"):
             shutil.rmtree(old)
-        with tempfile.TemporaryDirectory(prefix=FOLDER, dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=path.parent) as folder:
             made, log = Path(folder) / path.name, Path(folder) / "log"
-            if problem := _rehearse(settings, made, log):
+            if problem := _train(settings, made, log):
                 log.rename(failed)
-                say(f"spark: starts without an archive of its classes ({problem}; see {failed})")
+                progress(f"spark: starts without an archive of its classes ({problem}; see {failed})")
             else:
                 made.rename(path)
 
 
-def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
+def _train(settings: Settings, made: Path, log: Path) -> str | None:
     """Runs the program that loads the classes, in the folder of `made`. Returns why there is no archive, or None."""
     folder = made.parent
     prepare_spark(settings)
@@ -90,7 +90,7 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
     # The workloads' JVMs have the page that tells of stages and executors.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
-    command = spark_submit(settings, conf, program(settings, "rehearsal"), str(folder), master=LOCAL_MASTER)
+    command = spark_submit(settings, conf, program(settings, "cds_training"), str(folder), master=LOCAL_MASTER)
     with log.open("wb") as out:
         try:
             done = subprocess.run(
@@ -100,14 +100,14 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                timeout=LIMIT_S,
+                timeout=TIMEOUT_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"not done within {LIMIT_S:g} s"
+            return f"not done within {TIMEOUT_S:g} s"
         except OSError as error:
             return str(error)
     if done.returncode:
         return f"ended with status {done.returncode}"
     size = made.stat().st_size if made.exists() else 0
-    return None if size >= LEAST_BYTES else f"Java wrote {size} bytes"
+    return None if size >= MIN_BYTES else f"Java wrote {size} bytes"

@@ -24,7 +24,7 @@ from faultline.installation.supervision import (
     write_instance,
 )
 from faultline.installation.supervisord import Service, environment_of, start_command
-from faultline.system.child_environment import may_raise_priority, set_owner_umask
+from faultline.system.child_environment import can_raise_priority, set_owner_umask
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.former_names import adopt_renamed_variables
 from faultline.system.settings import Settings, check_folders, instance, load_settings
@@ -56,7 +56,7 @@ def prepare(settings: Settings, java: Java) -> None:
     make_archive(settings, print)
     write_airflow_home(settings, database)
     provision_airflow(settings, print)
-    if not may_raise_priority():
+    if not can_raise_priority():
         print("generator: has no place before others here, and may send late on busy cores; ulimits.nice gives it one")
 
 

@@ -22,11 +22,11 @@ from faultline.installation.kafka import kafka_ready
 from faultline.installation.software import versions
 from faultline.installation.spark import master_state
 from faultline.installation.supervisord import Supervisor
-from faultline.system.background import means
+from faultline.system.background import background_methods
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import MachineLock, false_lock_holders
-from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
-from faultline.system.target_registry import targets, where
+from faultline.system.settings import AUTH_DISABLED_TEXT, Settings, check_folders, is_auth_disabled, load_settings
+from faultline.system.target_registry import describe_addresses, load_targets
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Check:
     is said in its place. `slow`: takes seconds, or makes something."""
 
     name: str
-    look: Callable[[], object]
-    good: str | None = None
-    slow: bool = False
+    run: Callable[[], object]
+    success_text: str | None = None
+    is_slow: bool = False
 
-    def found(self) -> tuple[dict[str, Any], FaultlineError | None]:
+    def result(self) -> tuple[dict[str, Any], FaultlineError | None]:
         """{"name", "ok", "detail"}, and what is wrong."""
         try:
-            found = self.look()
-            return {"name": self.name, "ok": True, "detail": self.good or str(found)}, None
+            found = self.run()
+            return {"name": self.name, "ok": True, "detail": self.success_text or str(found)}, None
         except FaultlineError as error:
             return {"name": self.name, "ok": False, "detail": str(error)}, error
 
@@ -85,15 +85,15 @@ def examine() -> dict[str, Any]:
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
         "experiment": holder.text if (holder := MachineLock(settings.machine).holder()) else None,
-        "open": is_open(settings),
+        "open": is_auth_disabled(settings),
         "pretenders": false_lock_holders(),
         "targets": known,
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
-        "measuring": [means().text, _disturbance()],
+        "measuring": [background_methods().text, _interference_text()],
     }
 
 
-def _disturbance() -> str:
+def _interference_text() -> str:
     if has_run_delay():
         return "disturbance: by what the measured processes lose to others (the kernel counts run delay)"
     return "disturbance: by what others use, since this kernel does not count run delay (CONFIG_SCHEDSTATS)"
@@ -107,7 +107,7 @@ def _kafka(settings: Settings) -> None:
 def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Where each target is reached, and a finding for files of targets that are damaged."""
     try:
-        return {one.name: where(settings, one) for one in targets(settings).values()}, []
+        return {one.name: describe_addresses(settings, one) for one in load_targets(settings).values()}, []
     except FaultlineError as error:
         return {}, [{"name": "targets", "ok": False, "detail": str(error)}]
 
@@ -123,7 +123,7 @@ def _builds(settings: Settings) -> list[dict[str, Any]]:
         return [{"name": "spark builds", "ok": False, "detail": str(error)}]
 
 
-def print_examination(findings: dict[str, Any]) -> None:
+def print_findings(findings: dict[str, Any]) -> None:
     """The findings for a person."""
     for check in findings["checks"]:
         print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
@@ -143,7 +143,7 @@ def print_examination(findings: dict[str, Any]) -> None:
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} has the machine")
     if findings["open"]:
-        print(f"        {OPEN_TEXT}")
+        print(f"        {AUTH_DISABLED_TEXT}")
     for one in findings["pretenders"]:
         print(f"        machine: {one}; nobody waits for it")
     for name, there in findings["targets"].items():
@@ -152,5 +152,5 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        {text}")
 
 
-def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
-    return Check(name, look, good).found()[0]
+def _check(name: str, run: Callable[[], object], success_text: str | None = None) -> dict[str, Any]:
+    return Check(name, run, success_text).result()[0]

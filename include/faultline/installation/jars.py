@@ -69,7 +69,7 @@ def read_lock(lock: Path = LOCK) -> list[Jar]:
     return jars
 
 
-def missing(home: Path, lock: Path = LOCK) -> list[Jar]:
+def missing_jars(home: Path, lock: Path = LOCK) -> list[Jar]:
     """The jars that are not there; what they hold is not looked at."""
     return [jar for jar in read_lock(lock) if not jar.path(home).is_file()]
 
@@ -83,7 +83,7 @@ def classpath(home: Path, name: str, lock: Path = LOCK) -> list[Path]:
 
 def verify(home: Path, lock: Path = LOCK) -> None:
     """Reads every jar (0.2 s). Raises ConfigError that names the first bad one, its fault and the remedy."""
-    bad = [(jar, fault) for jar in read_lock(lock) if (fault := _fault(jar.path(home), jar.sha256))]
+    bad = [(jar, fault) for jar in read_lock(lock) if (fault := _defect(jar.path(home), jar.sha256))]
     if not bad:
         return
     jar, fault = bad[0]
@@ -99,7 +99,7 @@ def fetch(home: Path, java: Java, lock: Path = LOCK, *, ivy: Path | None = None,
     The log is `logs/ivy.log` in the state directory. `keep_open`: descriptors that Ivy inherits, such as a
     lock that must outlive a killed caller.
     """
-    wanted = missing(home, lock)
+    wanted = missing_jars(home, lock)
     if not wanted:
         return
     work, log = home / "ivy", home / "logs" / "ivy.log"
@@ -199,7 +199,7 @@ def _accept(jar: Jar, fetched: Path, home: Path, log: Path) -> None:
             f"{jar.filename} could not be fetched: check the network and HTTPS_PROXY, then run `./faultline` again,"
             f" or put the file into {jar.path(home).parent} (log: {log})"
         )
-    fault = _fault(fetched, jar.sha256)
+    fault = _defect(fetched, jar.sha256)
     if fault:
         raise ConfigError(
             f"{jar.filename} was fetched but is not what jars.lock promises ({fault}): it was thrown away;"
@@ -209,7 +209,7 @@ def _accept(jar: Jar, fetched: Path, home: Path, log: Path) -> None:
     fetched.replace(jar.path(home))
 
 
-def _fault(path: Path, sha256: str) -> str | None:
+def _defect(path: Path, sha256: str) -> str | None:
     """What is wrong with a jar in two words; None when it is as promised."""
     try:
         with path.open("rb") as stream:

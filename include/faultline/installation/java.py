@@ -25,7 +25,7 @@ REQUIRED_MODULE = "jdk.incubator.vector"
 # Seconds. A cold JVM on a busy machine takes one or two; more means that the program is no JVM.
 ANSWER_TIMEOUT_S = 30.0
 # Where packages put Java. The last three are macOS: Homebrew links its versioned Java nowhere in PATH.
-PLACES = (
+SEARCH_PATTERNS = (
     "/usr/lib/jvm/*",
     "/opt/homebrew/opt/openjdk@*",
     "/usr/local/opt/openjdk@*",
@@ -49,7 +49,7 @@ class Java:
         return int(match[1]) if match else 0
 
     @property
-    def fault(self) -> str | None:
+    def defect(self) -> str | None:
         """Why Faultline cannot use it, in a few words; None when it can."""
         if self.major not in SUPPORTED:
             return f"is Java {self.version}" if self.version else "does not answer to -version"
@@ -59,7 +59,7 @@ class Java:
 
 
 def find_java(
-    cache: Path | None = None, *, environ: Mapping[str, str] | None = None, places: Iterable[str] = PLACES
+    cache: Path | None = None, *, environ: Mapping[str, str] | None = None, places: Iterable[str] = SEARCH_PATTERNS
 ) -> Java:
     """The first usable Java of JAVA_HOME, PATH and the usual places.
 
@@ -69,17 +69,17 @@ def find_java(
     known = _read_cache(cache)
     rejected: list[str] = []
     for executable in _candidates(os.environ if environ is None else environ, places):
-        java = _recall(executable, known) or _ask_and_keep(executable, known, cache)
-        if java.fault is None:
+        java = _cached_java(executable, known) or _probe_and_cache(executable, known, cache)
+        if java.defect is None:
             return java
-        rejected.append(f"{executable} {java.fault}")
+        rejected.append(f"{executable} {java.defect}")
     found = "; ".join(rejected) if rejected else "none"
     raise ConfigError(
         f"needs Java 17 or 21 with the module {REQUIRED_MODULE}; found: {found}. Install it with: {install_command()}"
     )
 
 
-def ask(executable: Path) -> Java:
+def probe_java(executable: Path) -> Java:
     """Runs the program twice and reads its version, its home and its modules. Never raises."""
     text = _output(executable, "-XshowSettings:properties", "-version")
     version = re.search(r'version "([^"]+)"', text)
@@ -128,7 +128,7 @@ def _debian_major() -> int:
 def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
     """Executable `java` programs in order of preference, each real file once."""
     seen: set[Path] = set()
-    for executable in _named(environ, places):
+    for executable in _search_paths(environ, places):
         # In this order: a folder that may not be entered hides what is in it, and is_file() would raise.
         if not (os.access(executable, os.X_OK) and executable.is_file()):
             continue
@@ -138,7 +138,7 @@ def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[P
             yield executable
 
 
-def _named(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
+def _search_paths(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
     if environ.get("JAVA_HOME"):
         yield Path(environ["JAVA_HOME"], "bin", "java")
     for directory in environ.get("PATH", "").split(os.pathsep):
@@ -167,7 +167,7 @@ def _output(executable: Path, *arguments: str) -> str:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
-def _recall(executable: Path, known: Mapping[str, Any]) -> Java | None:
+def _cached_java(executable: Path, known: Mapping[str, Any]) -> Java | None:
     """What the cache says about this very file; None when it changed or the entry is of another form."""
     entry = known.get(str(executable))
     try:
@@ -178,8 +178,8 @@ def _recall(executable: Path, known: Mapping[str, Any]) -> Java | None:
         return None
 
 
-def _ask_and_keep(executable: Path, known: dict[str, Any], cache: Path | None) -> Java:
-    java = ask(executable)
+def _probe_and_cache(executable: Path, known: dict[str, Any], cache: Path | None) -> Java:
+    java = probe_java(executable)
     # No answer may be a passing state of the machine, so it is asked again the next time.
     if cache is None or not java.version:
         return java

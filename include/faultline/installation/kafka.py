@@ -16,7 +16,7 @@ from faultline.installation.hosts.layout import kafka_disk
 from faultline.installation.spark import log4j, spark_home
 from faultline.installation.supervisord import Service
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import sync_tree, write_private, write_whole
+from faultline.system.files import sync_tree, write_atomic, write_private
 from faultline.system.kafka import kafka_client
 from faultline.system.process_tags import instance_option
 from faultline.system.secrets import (
@@ -32,9 +32,9 @@ from faultline.system.secrets import (
     write_logins,
     write_no_logins,
 )
-from faultline.system.settings import HOST, Settings, is_open
-from faultline.system.text import say
-from faultline.system.waiting import in_time
+from faultline.system.settings import HOST, Settings, is_auth_disabled
+from faultline.system.text import progress
+from faultline.system.waiting import time_limit
 
 LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
 HEAP_MB = 512
@@ -72,14 +72,13 @@ def kafka_classpath(settings: Settings) -> str:
 
 def prepare_kafka(settings: Settings, java: Path) -> None:
     """Writes the broker's settings and formats its storage once; existing data are kept."""
-    folder, store, metadata = settings.home / "kafka", _store(settings), _metadata(settings)
+    folder, store, metadata = settings.home / "kafka", _storage_folder(settings), _metadata_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
     known = make_secrets(settings.secrets)
     ports = settings.ports
     controller = ports["kafka_controller"]
-    # Who comes in through PROXIED is told to come back through the proxy, where faults of the connection work; through
-    # GATED, by the gate, which logs in for whoever cannot.
+    # PROXIED advertises the fault proxy, GATED the auth proxy, so that clients reconnect through them.
     there, here = settings.placement.address("kafka"), settings.placement.conductor
     own = f"DIRECT://{there}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
     listeners = f"{own},PROXIED://{there}:{ports['kafka_proxied']},GATED://{there}:{ports['kafka_gated']}"
@@ -104,24 +103,24 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
         "auto.create.topics.enable": "false",
         "log.retention.hours": "24",
         "log.message.timestamp.type": "CreateTime",
-        **_who_may_come(settings, known),
+        **_access_settings(settings, known),
     }
     file = folder / "server.properties"
     write_private(file, properties(values))
     if store != folder and not metadata.exists():
         # One without the other is no storage.
         (store / "users.sha256").unlink(missing_ok=True)
-    if not _knows_users(store, known):
+    if not _has_users(store, known):
         if metadata.exists():
             metadata.rename(folder / f"metadata-before-{time.time_ns()}")
         _format(settings, java, file, known, store)
 
 
-def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
+def _access_settings(settings: Settings, known: Secrets) -> dict[str, str]:
     """Settings by which every listener asks who comes, and only the harness may do all; and what users log in with."""
-    protocol = "PLAINTEXT" if is_open(settings) else PROTOCOL
+    protocol = "PLAINTEXT" if is_auth_disabled(settings) else PROTOCOL
     listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
-    if is_open(settings):
+    if is_auth_disabled(settings):
         write_no_logins(settings.secrets)
         return listeners
     write_logins(settings.secrets, known)
@@ -139,31 +138,31 @@ def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
     }
 
 
-def _store(settings: Settings) -> Path:
+def _storage_folder(settings: Settings) -> Path:
     """Where the broker's data lie: on its host's disk, if it has one."""
     if settings.placement.host_of("kafka") is None:
         return settings.home / "kafka"
     return kafka_disk(settings)
 
 
-def _metadata(settings: Settings) -> Path:
+def _metadata_folder(settings: Settings) -> Path:
     """Where the broker's metadata lie when its host has a disk: not on that, which a fault may fill. A broker that
     begins on a full disk empties them."""
     return settings.home / "kafka" / "metadata"
 
 
-def _knows_users(folder: Path, known: Secrets) -> bool:
+def _has_users(folder: Path, known: Secrets) -> bool:
     """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
     nobody could log in, and topics are an attempt's."""
     marker, data = folder / "users.sha256", folder / "data"
-    known_there = marker.exists() and marker.read_text() == _digest(known)
-    if known_there and (data / "meta.properties").exists():
+    is_marked = marker.exists() and marker.read_text() == _digest(known)
+    if is_marked and (data / "meta.properties").exists():
         return True
     if any(data.glob("*")):
         aside = folder / f"data-before-{time.time_ns()}"
         data.rename(aside)
         why = "was made with other passwords, or not to its end"
-        say(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
+        progress(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
     return False
 
 
@@ -180,20 +179,22 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
         arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
     marker = store / "users.sha256"
     marker.unlink(missing_ok=True)
-    told = settings.secrets / "format.arguments"
-    write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
+    arguments_file = settings.secrets / "format.arguments"
+    write_private(arguments_file, "".join(f"{json.dumps(one)}\n" for one in arguments))
     try:
-        with in_time("kafka: formatting its storage", f"see how busy this machine is, and the disk of {store}"):
-            done = subprocess.run([str(java), f"@{told}"], capture_output=True, text=True, timeout=60, check=False)
+        with time_limit("kafka: formatting its storage", f"see how busy this machine is, and the disk of {store}"):
+            done = subprocess.run(
+                [str(java), f"@{arguments_file}"], capture_output=True, text=True, timeout=60, check=False
+            )
     finally:
-        told.unlink()
+        arguments_file.unlink()
     if done.returncode:
         raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
     # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
-    for written in (store / "data", _metadata(settings)):
+    for written in (store / "data", _metadata_folder(settings)):
         if written.exists():
             sync_tree(written)
-    write_whole(marker, _digest(known))
+    write_atomic(marker, _digest(known))
 
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:
@@ -249,17 +250,17 @@ def delete_topics(client: Any, topics: Sequence[str]) -> None:
 def delete_own_topics(settings: Settings, topics: Sequence[str]) -> None:
     """The same at the installation's own broker, or that of the target that the settings are for, outside Airflow."""
     if topics:
-        delete_topics(admin_of(settings), topics)
+        delete_topics(admin_client(settings), topics)
 
 
-def admin_of(settings: Settings) -> Any:
+def admin_client(settings: Settings) -> Any:
     """An admin client of that broker."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient(kafka_client(settings.endpoints.kafka, secrets=settings.logins))
 
 
-def let_workload_in(client: Any) -> None:
+def grant_workload_rights(client: Any) -> None:
     """Lets the user for workloads read and write topics of attempts, as any group, and do nothing else. Idempotent."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (  # type: ignore[attr-defined]

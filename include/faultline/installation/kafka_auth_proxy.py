@@ -38,24 +38,24 @@ class KafkaAuthProxy:
 
     async def serve(self, listen: tuple[str, int], ready: Path) -> None:
         """Runs until it is ended; touches `ready` once it listens."""
-        server = await asyncio.start_server(self._let_in, *listen)
+        server = await asyncio.start_server(self._handle, *listen)
         ready.touch()
         async with server:
             await server.serve_forever()
 
-    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
             if owner_of(there[:2], here[:2]) != os.geteuid():
                 print(f"closed a connection of another user's, from port {there[1]}", flush=True)
                 return
-            await self._through(reader, writer)
+            await self._relay(reader, writer)
         except (OSError, InfrastructureError) as error:
             print(error, flush=True)
         finally:
             writer.close()
 
-    async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Logs in at the broker, and hands on what both say, until one of them is done."""
         from_broker, to_broker = await asyncio.open_connection(*self._upstream)
         try:
@@ -63,16 +63,16 @@ class KafkaAuthProxy:
                 one.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._user:
                 await log_in(from_broker, to_broker, self._user, self._password)
-            both = (_hand_on(reader, to_broker), _hand_on(from_broker, writer))
-            ways = [asyncio.ensure_future(way) for way in both]
-            _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for way in unfinished:
-                way.cancel()
+            both = (_copy(reader, to_broker), _copy(from_broker, writer))
+            copies = [asyncio.ensure_future(copy) for copy in both]
+            _, unfinished = await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            for copy in unfinished:
+                copy.cancel()
         finally:
             to_broker.close()
 
 
-async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while content := await reader.read(_CHUNK):
             writer.write(content)
@@ -101,41 +101,41 @@ def main() -> None:
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _CLIENT = b"faultline-gate"
 # No answer of these requests comes near it.
-_LONGEST = 100_000
+_MAX_ANSWER_BYTES = 100_000
 
 
-class Exchange:
+class ScramExchange:
     """One exchange of SCRAM, as the client: what it says first, and last; and whether the broker knew the password."""
 
     def __init__(self, user: str, password: str, nonce: str | None = None) -> None:
         self._password = password
         self._nonce = nonce or secrets.token_hex(16)
-        self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        self._client_first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
         self._expected = b""
 
-    def first(self) -> bytes:
+    def first_message(self) -> bytes:
         """The first message: without channel binding."""
-        return f"n,,{self._first}".encode()
+        return f"n,,{self._client_first}".encode()
 
-    def last(self, challenge: bytes) -> bytes:
+    def final_message(self, challenge: bytes) -> bytes:
         """The proof that answers the broker's challenge. Raises InfrastructureError for one that is none."""
-        told = _attributes(challenge)
+        attributes = _attributes(challenge)
         try:
-            nonce, salt, rounds = told["r"], base64.b64decode(told["s"]), int(told["i"])
+            nonce, salt, rounds = attributes["r"], base64.b64decode(attributes["s"]), int(attributes["i"])
         except (KeyError, ValueError):
             raise InfrastructureError("kafka: the broker's challenge cannot be read") from None
         if not nonce.startswith(self._nonce):
             raise InfrastructureError("kafka: the broker's challenge is another's")
         salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), salt, rounds)
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
-        signed = ",".join([self._first, challenge.decode(), without_proof]).encode()
+        signed = ",".join([self._client_first, challenge.decode(), without_proof]).encode()
         client = _hmac(salted, b"Client Key")
         signature = _hmac(hashlib.sha256(client).digest(), signed)
         proof = bytes(a ^ b for a, b in zip(client, signature, strict=True))
         self._expected = _hmac(_hmac(salted, b"Server Key"), signed)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
-    def check(self, end: bytes) -> None:
+    def verify_server(self, end: bytes) -> None:
         """Raises InfrastructureError unless the broker proves that it knows the password, too."""
         given = base64.b64decode(_attributes(end).get("v", ""))
         if not hmac.compare_digest(given, self._expected):
@@ -144,23 +144,23 @@ class Exchange:
 
 async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str, password: str) -> None:
     """Makes a fresh connection to the broker this user's. Raises InfrastructureError when it refuses, or goes away."""
-    exchange = Exchange(user, password)
-    answer = await _ask(reader, writer, _HANDSHAKE, 1, _string(MECHANISM.encode()))
-    _refuse(answer, "the mechanism")
-    challenge = await _authenticate(reader, writer, exchange.first())
-    exchange.check(await _authenticate(reader, writer, exchange.last(challenge)))
+    exchange = ScramExchange(user, password)
+    answer = await _request(reader, writer, _HANDSHAKE, 1, _string(MECHANISM.encode()))
+    _raise_on_error(answer, "the mechanism")
+    challenge = await _authenticate(reader, writer, exchange.first_message())
+    exchange.verify_server(await _authenticate(reader, writer, exchange.final_message(challenge)))
 
 
 async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> bytes:
-    answer = await _ask(reader, writer, _AUTHENTICATE, 0, struct.pack(">i", len(message)) + message)
-    _refuse(answer, "the login")
+    answer = await _request(reader, writer, _AUTHENTICATE, 0, struct.pack(">i", len(message)) + message)
+    _raise_on_error(answer, "the login")
     (length,) = struct.unpack_from(">h", answer, 2)
     at = 4 + max(0, length)
     (size,) = struct.unpack_from(">i", answer, at)
     return answer[at + 4 : at + 4 + size]
 
 
-async def _ask(
+async def _request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: int, version: int, body: bytes
 ) -> bytes:
     """The body of the answer to a request."""
@@ -169,14 +169,14 @@ async def _ask(
     try:
         await writer.drain()
         (size,) = struct.unpack(">i", await reader.readexactly(4))
-        if not 4 <= size <= _LONGEST:
+        if not 4 <= size <= _MAX_ANSWER_BYTES:
             raise InfrastructureError(f"kafka: an answer of {size} bytes to a login is none")
         return (await reader.readexactly(size))[4:]
     except (asyncio.IncompleteReadError, ConnectionError):
         raise InfrastructureError("kafka: the broker closed the connection while the gate logged in") from None
 
 
-def _refuse(answer: bytes, what: str) -> None:
+def _raise_on_error(answer: bytes, what: str) -> None:
     (code,) = struct.unpack_from(">h", answer)
     if code:
         raise InfrastructureError(f"kafka: the broker refuses {what} (error {code})")

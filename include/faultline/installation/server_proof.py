@@ -30,16 +30,16 @@ def new_challenge() -> str:
     return secrets.token_hex(32)
 
 
-def answer(key: str, challenge: str, port: int) -> str | None:
+def compute_proof(key: str, challenge: str, port: int) -> str | None:
     """What whoever listens at `port` and knows the secret says; None to what is no challenge."""
     if not _CHALLENGE.fullmatch(challenge):
         return None
     return hmac.new(key.encode(), f"{challenge} {port}".encode(), hashlib.sha256).hexdigest()
 
 
-def require_proof(key: str, challenge: str, port: int, given: str) -> None:
-    """Raises InfrastructureError unless `given` is the answer."""
-    if not hmac.compare_digest(given.encode(), str(answer(key, challenge, port)).encode()):
+def require_proof(key: str, challenge: str, port: int, proof: str) -> None:
+    """Raises InfrastructureError unless `proof` is the answer."""
+    if not hmac.compare_digest(proof.encode(), str(compute_proof(key, challenge, port)).encode()):
         raise InfrastructureError(
             f"airflow: whoever listens at port {port} does not show that it is this installation's; "
             "./faultline down, and up"
@@ -54,24 +54,24 @@ def require_own_listener(settings: Settings) -> None:
         raise InfrastructureError(f"airflow: port {port} is user {owner}'s, not this installation's; ./faultline up")
 
 
-def keep_tokens(clients: type[httpx.Client], settings: Settings) -> None:
+def guard_tokens(clients: type[httpx.Client], settings: Settings) -> None:
     """From here on such clients, which bring a token along, send nothing to Airflow's port when another user listens
     there. They try again meanwhile as they do when nobody listens."""
     import httpx
 
-    def check(event: str, told: Mapping[str, Any]) -> None:
+    def check(event: str, info: Mapping[str, Any]) -> None:
         # Once more when it stands: whoever took the port in between has got no word yet.
         if event in ("connection.connect_tcp.started", "connection.connect_tcp.complete"):
             try:
                 require_own_listener(settings)
             except InfrastructureError as error:
-                if connection := told.get("return_value"):
+                if connection := info.get("return_value"):
                     connection.close()
                 raise httpx.ConnectError(str(error)) from None
 
-    def send(self: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
+    def send(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
         if request.url.port == settings.ports["airflow"]:
             request.extensions = {**request.extensions, "trace": check}
-        return httpx.Client.send(self, request, **how)
+        return httpx.Client.send(self, request, **options)
 
     clients.send = send  # type: ignore[method-assign]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from faultline.engines.spark.distributions import readable_distributions
 from faultline.installation.airflow import airflow_services
-from faultline.installation.hosts.layout import folder_of, found
-from faultline.installation.hosts.namespace_host import first_process
+from faultline.installation.hosts.layout import find_program, host_folder
+from faultline.installation.hosts.namespace_host import init_pid
 from faultline.installation.hosts.ssh import CONFIG, PORT
 from faultline.installation.kafka import kafka_service
 from faultline.installation.spark import (
@@ -48,21 +48,25 @@ PROBE_S = 0.5
 
 def host_services(settings: Settings) -> list[Service]:
     """Those of all hosts; none when everything runs on this machine."""
-    return [one for host in settings.placement.hosts for one in (_keeper(settings, host), _sshd(settings, host))]
+    return [
+        one
+        for host in settings.placement.hosts
+        for one in (_namespace_service(settings, host), _sshd_service(settings, host))
+    ]
 
 
-def _keeper(settings: Settings, host: Host) -> Service:
+def _namespace_service(settings: Settings, host: Host) -> Service:
     command = [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "keep", host.name]
     # What runs on it stops before it.
-    return Service(f"host-{host.name}", command, lambda: first_process(settings, host.name) is not None, priority=1)
+    return Service(f"host-{host.name}", command, lambda: init_pid(settings, host.name) is not None, priority=1)
 
 
-def _sshd(settings: Settings, host: Host) -> Service:
-    command = [str(found("sshd")), "-D", "-e", "-f", str(folder_of(settings, host.name) / CONFIG)]
-    return Service(f"sshd-{host.name}", command, lambda: _answers(host), host=host.name)
+def _sshd_service(settings: Settings, host: Host) -> Service:
+    command = [str(find_program("sshd")), "-D", "-e", "-f", str(host_folder(settings, host.name) / CONFIG)]
+    return Service(f"sshd-{host.name}", command, lambda: _is_ssh_ready(host), host=host.name)
 
 
-def _answers(host: Host) -> bool:
+def _is_ssh_ready(host: Host) -> bool:
     """Whether an SSH server greets there."""
     try:
         with socket.create_connection((host.address, PORT), PROBE_S) as connection:

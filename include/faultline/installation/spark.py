@@ -17,7 +17,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.process_tags import instance_option
 from faultline.system.secrets import make_secrets
-from faultline.system.settings import Settings, is_open, workers_of
+from faultline.system.settings import Settings, is_auth_disabled, workers_of
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
 # anywhere; whether cores were oversubscribed stands in the record.
@@ -85,7 +85,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
     named = str if own is None else own.service
     placement = settings.placement
     spark_class = str(home / "bin" / "spark-class")
-    told = ("--properties-file", str(properties_file(settings)))
+    properties = ("--properties-file", str(properties_file(settings)))
     spark_environment = {
         "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
@@ -104,7 +104,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
             "org.apache.spark.deploy.master.Master",
             *("--host", placement.conductor, "--port", str(ports["spark_master"])),
             *("--webui-port", str(ports["spark_master_ui"])),
-            *told,
+            *properties,
         ],
         ready=lambda: standalone.master_state(endpoints) is not None,
         environment=spark_environment,
@@ -122,10 +122,10 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
                 *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
                 *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
                 *("--work-dir", str(work / f"worker-{number}")),
-                *told,
+                *properties,
                 endpoints.engine,
             ],
-            ready=lambda: worker_registered(endpoints, ports, number),
+            ready=lambda: is_worker_registered(endpoints, ports, number),
             environment={
                 **spark_environment,
                 "SPARK_LOCAL_IP": address,
@@ -144,12 +144,12 @@ def session_service(settings: Settings) -> Service:
     return Service(
         "spark-session",
         [sys.executable, "-P", "-m", "faultline.installation.start", "spark-session"],
-        ready=lambda: session_listens(settings),
+        ready=lambda: is_session_ready(settings),
         background=True,
     )
 
 
-def session_listens(settings: Settings) -> bool:
+def is_session_ready(settings: Settings) -> bool:
     """Whether somebody answers where the Spark that stays takes its jobs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_S)
@@ -163,7 +163,7 @@ def session_listens(settings: Settings) -> bool:
 def prepare_spark(settings: Settings) -> None:
     """Writes what every Spark process reads: logging settings, and those that keep strangers out."""
     secret = make_secrets(settings.secrets).spark
-    write_private(properties_file(settings), properties_text(secret, is_open=is_open(settings)))
+    write_private(properties_file(settings), properties_text(secret, is_open=is_auth_disabled(settings)))
     settings.spark_conf.mkdir(parents=True, exist_ok=True)
     settings.spark_work.mkdir(parents=True, exist_ok=True)
     settings.spark_logging.write_text(LOG4J_SPARK)
@@ -174,7 +174,7 @@ def master_state(settings: Settings) -> dict[str, object] | None:
     return standalone.master_state(settings.endpoints)
 
 
-def worker_registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
+def is_worker_registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
     """True when the Master at `endpoints` knows worker `number`, of the installation with `ports`, as alive."""
     state = standalone.master_state(endpoints)
     workers = state.get("workers") if state else None

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 # Before the act the conductor writes a hold: the instant until which the service stays down. It ends by its own clock,
 # whoever dies meanwhile, so a hold needs no healing. No service is held longer than this, whatever a hold says: the
 # largest `restart_delay_s`, and a little.
-LONGEST_HOLD_S = 65.0
+MAX_DELAY_S = 65.0
 # The monotonic clock begins again with each boot, and a hold from before says nothing.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
 
-def lay_hold(path: Path, until_mono_ns: int) -> None:
+def write_delay(path: Path, until_mono_ns: int) -> None:
     """Keeps the service of `path` down until this instant of the host's monotonic clock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -44,17 +44,17 @@ def lay_hold(path: Path, until_mono_ns: int) -> None:
     temporary.rename(path)
 
 
-def wait_out(path: Path, *, longest_s: float = LONGEST_HOLD_S) -> float:
+def await_delay(path: Path, *, longest_s: float = MAX_DELAY_S) -> float:
     """Returns once no hold is left on the service, with the seconds that it took."""
     began = time.monotonic_ns()
-    while (until := _until(path)) is not None and time.monotonic_ns() < until:
+    while (until := _delay_end_ns(path)) is not None and time.monotonic_ns() < until:
         if time.monotonic_ns() - began > longest_s * 1e9:
             break
         time.sleep(_POLL_S)
     return (time.monotonic_ns() - began) / 1e9
 
 
-def _until(path: Path) -> int | None:
+def _delay_end_ns(path: Path) -> int | None:
     try:
         hold = json.loads(path.read_text(encoding="utf-8"))
         return int(hold["until_mono_ns"]) if hold["boot"] == _boot() else None
@@ -69,13 +69,13 @@ def _boot() -> str:
         return ""
 
 
-def held(file: str) -> NoReturn:
+def delay_restart(file: str) -> NoReturn:
     """Starts the service of a JSON file: {"service", "command", "hold", "journal"}."""
     from faultline.system.errors import InfrastructureError
     from faultline.system.journal import Journal
 
     wanted: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
-    waited_s = wait_out(Path(wanted["hold"]))
+    waited_s = await_delay(Path(wanted["hold"]))
     # On a full disk the line is lost. A service that did not start for it would be given up after some tries, for good.
     with contextlib.suppress(InfrastructureError), Journal(Path(wanted["journal"])) as journal:
         journal.write("started", service=wanted["service"], pid=os.getpid(), waited_s=round(waited_s, 3))
@@ -110,12 +110,12 @@ def scheduler(*command: str) -> NoReturn:
     from faultline.system.process_ledger import end_processes
     from faultline.system.settings import load_settings
 
-    if ended := end_processes(stranded(load_settings(), list(command))):
+    if ended := end_processes(orphaned_tasks(load_settings(), list(command))):
         print(f"ended what the last scheduler left: {len(ended)} processes", flush=True)
     os.execvp(command[0], command)
 
 
-def stranded(settings: Settings, command: list[str]) -> list[psutil.Process]:
+def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Process]:
     """Task processes of this installation with all that they started, when no scheduler runs.
 
     A worker that was just forked still bears the scheduler's own `command`. Detached processes are nobody's children:
@@ -143,7 +143,7 @@ def spark_session() -> NoReturn:
     optimising compiler and adaptive plans cost such a job more than they bring, and they would be at work after it,
     beside what is measured next."""
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
-    from faultline.installation.cds_archive import archive_here
+    from faultline.installation.cds_archive import find_archive
     from faultline.installation.java import find_java
     from faultline.installation.spark import spark_submit
     from faultline.system.secrets import read_secrets
@@ -152,9 +152,11 @@ def spark_session() -> NoReturn:
     settings = load_settings()
     # Master and workers know what it says: another would let nobody in.
     read_secrets(settings.secrets)
-    conf = batch_settings(settings, archive=archive_here(settings))
+    conf = batch_settings(settings, archive=find_archive(settings))
     socket = ("--socket", str(settings.session_socket))
-    command = spark_submit(settings, conf, program(settings, "session"), *socket, master=LOCAL_MASTER, name="session")
+    command = spark_submit(
+        settings, conf, program(settings, "job_server"), *socket, master=LOCAL_MASTER, name="session"
+    )
     environment = {**os.environ, **spark_environment(settings, find_java(settings.home / "java.json").home)}
     os.execve(command[0], command, environment)
 
@@ -185,6 +187,6 @@ def host(name: str, folder: str) -> NoReturn:
 
 if __name__ == "__main__":
     starts: dict[str, Callable[..., NoReturn]] = {
-        "held": held, "session": session, "scheduler": scheduler, "spark-session": spark_session, "host": host,
+        "held": delay_restart, "session": session, "scheduler": scheduler, "spark-session": spark_session, "host": host,
     }  # fmt: skip
     starts[sys.argv[1]](*sys.argv[2:])

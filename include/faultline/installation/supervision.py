@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import xmlrpc.client
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from faultline.installation.airflow import airflow_environment, choose_database,
 from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.hosts.namespace_host import clear_hosts, prepare_hosts
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.service_users import external_experiment, foreground_of, keep_steps_out, runs
+from faultline.installation.service_users import block_steps, external_experiment, foreground_process, live_runs
 from faultline.installation.services import control_services, data_services
 from faultline.installation.spark import prepare_spark
 from faultline.installation.supervisord import Service, Supervisor, write_configuration
@@ -32,26 +31,34 @@ from faultline.system.child_environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
 from faultline.system.locks import FileLock
-from faultline.system.process_ledger import end_ledger, end_processes, live_process, marked
+from faultline.system.process_ledger import end_ledger, end_processes, live_process, processes_with_mark
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.secrets import require_logins
-from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
-from faultline.system.text import suggest
-from faultline.system.waiting import in_time, wait_until
+from faultline.system.settings import (
+    AUTH_DISABLED_TEXT,
+    HOST,
+    WORKERS,
+    Settings,
+    choose_ports,
+    instance,
+    is_auth_disabled,
+    ports_with,
+)
+from faultline.system.text import Progress, suggest
+from faultline.system.waiting import time_limit, wait_until
 
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
-OPEN = "FAULTLINE_NO_AUTH"
-Progress = Callable[[str], None]
+NO_AUTH = "FAULTLINE_NO_AUTH"
 # How long whoever holds the services, or measures by itself, has to end its work.
-OWNER_S = 90.0
+OWNER_TIMEOUT_S = 90.0
 # How long one of the services, or the database, has to be ready: minutes, on a busy machine.
-READY_S = 600.0
+READY_TIMEOUT_S = 600.0
 
 
-def _one_at_a_time(settings: Settings) -> contextlib.AbstractContextManager[object]:
+def _up_lock(settings: Settings) -> contextlib.AbstractContextManager[object]:
     """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    return FileLock(settings.home / "up.lock").held()
+    return FileLock(settings.home / "up.lock").acquire()
 
 
 def up(
@@ -72,20 +79,20 @@ def up(
     """
     explicit_ports = explicit_ports or {}
     # Two installations that start at once choose other ports: each keeps its claims until its services listen.
-    with _one_at_a_time(settings), contextlib.ExitStack() as claims:
+    with _up_lock(settings), contextlib.ExitStack() as claims:
         if airflow:
-            _refuse_beside_external(settings)
+            _refuse_external_conflict(settings)
         supervisor = Supervisor(settings)
-        database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
-        if supervisor.running():
-            _refuse_other_terms(settings, explicit_ports, hosts)
+        database = choose_database(settings, running=is_airflow_running(settings)) if airflow else None
+        if supervisor.is_running():
+            _refuse_changed_options(settings, explicit_ports, hosts)
             _require_secrets(settings)
         else:
-            _sweep(settings)
+            _end_leftovers(settings)
             settings = _claim_hosts(settings, hosts)
             settings = _claim_ports(settings, explicit_ports, progress, claims)
             write_instance(settings)
-            settings.make_place_for_sockets()
+            settings.make_socket_folder()
             prepare_services(settings, java)
             _start_daemon(settings, java, java_home)
             supervisor = Supervisor(settings)
@@ -96,7 +103,7 @@ def up(
             write_airflow_home(settings, database)
         if missing := [service for service in wanted if service.name not in supervisor.states()]:
             write_configuration(settings, wanted)
-            supervisor.load()
+            supervisor.reload()
             progress(f"services: {', '.join(service.name for service in missing)}")
         for service in data:
             supervisor.start(service.name)
@@ -112,16 +119,16 @@ def up(
         return settings
 
 
-def airflow_runs(settings: Settings) -> bool:
+def is_airflow_running(settings: Settings) -> bool:
     """Whether this installation's own Airflow is up."""
     # Any of its components: one that is down for the moment comes back to where the others are.
     states = Supervisor(settings).states().items()
     return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
 
 
-def _refuse_beside_external(settings: Settings) -> None:
+def _refuse_external_conflict(settings: Settings) -> None:
     """Airflow here and an external one would take each other's experiments for dead ones, and close them."""
-    if (one := foreground_of(settings)) is not None:
+    if (one := foreground_process(settings)) is not None:
         raise ConfigError(
             f"airflow: process {one.pid} holds the services for an external Airflow (`up --foreground`); end it first, "
             "or give --no-airflow"
@@ -132,12 +139,12 @@ def _refuse_beside_external(settings: Settings) -> None:
         )
 
 
-def report_state(settings: Settings, say: Progress) -> None:
+def report_state(settings: Settings, progress: Progress) -> None:
     """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
-    if is_open(settings):
-        say(OPEN_TEXT)
+    if is_auth_disabled(settings):
+        progress(AUTH_DISABLED_TEXT)
     for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
-        say(unhealed_text(attempt, why))
+        progress(unhealed_text(attempt, why))
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
@@ -146,21 +153,21 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
     Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
     """
     # Before the lock, which it takes to end its services.
-    holder = foreground_of(settings)
+    holder = foreground_process(settings)
     if holder is not None and holder.pid != os.getpid():
         progress("stopping `up --foreground`")
-        end_processes([holder], grace_s=OWNER_S)
+        end_processes([holder], grace_s=OWNER_TIMEOUT_S)
     if owners := _owners(settings):
         progress("stopping what is measured without Airflow")
-        end_processes(owners, grace_s=OWNER_S)
-    with _one_at_a_time(settings):
+        end_processes(owners, grace_s=OWNER_TIMEOUT_S)
+    with _up_lock(settings):
         return _down(settings, progress)
 
 
 def _owners(settings: Settings) -> list[psutil.Process]:
     """The live processes, but this one, that perform the steps of an experiment by themselves, or are about to."""
-    told = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
-    found = [*runs(settings), *filter(None, (live_process(**owner) for owner in told if owner))]
+    owners = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
+    found = [*live_runs(settings), *filter(None, (live_process(**owner) for owner in owners if owner))]
     return list({process.pid: process for process in found if process.pid != os.getpid()}.values())
 
 
@@ -168,18 +175,18 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
     for attempt in open_attempts(settings.attempts, settings.home):
         end_ledger(attempt.ledger)
     supervisor = Supervisor(settings)
-    if supervisor.running():
+    if supervisor.is_running():
         daemon = psutil.Process(supervisor.call("supervisor.getPID"))
         progress("stopping the services")
         with contextlib.suppress(OSError, xmlrpc.client.Error):
             supervisor.call("supervisor.shutdown")
         psutil.wait_procs([daemon], timeout=60)
-    ended = _sweep(settings)
+    ended = _end_leftovers(settings)
     clear_hosts(settings)
     for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
-    keep_steps_out(settings)
+    block_steps(settings)
     for attempt in open_attempts(settings.attempts, settings.home):
         if attempt.over is None:
             progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")
@@ -190,13 +197,15 @@ def marked_processes(settings: Settings) -> list[psutil.Process]:
     """This user's live processes that carry this installation's mark in their environment, but not this one."""
     mark = instance(settings).get("instance")
     above = {parent.pid for parent in psutil.Process().parents()}
-    return [] if mark is None else [one for one in marked(INSTANCE_MARK, mark) if one.pid not in above]
+    return [] if mark is None else [one for one in processes_with_mark(INSTANCE_MARK, mark) if one.pid not in above]
 
 
-def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
+def _refuse_changed_options(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
     """Running services keep the ports, hosts and results folder that they were started with."""
     if hosts is not None and hosts != len(settings.placement.hosts):
-        raise ConfigError(f"--hosts {hosts}: the services run already, on {_count(settings)}; ./faultline down first")
+        raise ConfigError(
+            f"--hosts {hosts}: the services run already, on {_placement_text(settings)}; ./faultline down first"
+        )
     for name, port in explicit.items():
         if settings.ports.get(name) != port:
             raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
@@ -205,8 +214,10 @@ def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int
         raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
 
 
-def _count(settings: Settings) -> str:
-    return f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.spread else "this machine"
+def _placement_text(settings: Settings) -> str:
+    return (
+        f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.is_spread else "this machine"
+    )
 
 
 def _claim_hosts(settings: Settings, count: int | None) -> Settings:
@@ -226,7 +237,7 @@ def _require_secrets(settings: Settings) -> None:
         raise ConfigError(f"{error} (the services run already: ./faultline down before that)") from None
 
 
-def _sweep(settings: Settings) -> list[int]:
+def _end_leftovers(settings: Settings) -> list[int]:
     return end_processes(marked_processes(settings), grace_s=8.0)
 
 
@@ -264,7 +275,7 @@ def _builds(settings: Settings, progress: Progress) -> list[Distribution]:
 def write_instance(settings: Settings) -> None:
     """Gives the installation a new mark, which all processes of its services carry; and says who may come in."""
     terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
-    if os.environ.get(OPEN):
+    if os.environ.get(NO_AUTH):
         terms["open"] = "yes"
     write_json(settings.home / "instance.json", terms)
 
@@ -272,7 +283,7 @@ def write_instance(settings: Settings) -> None:
 def prepare_services(settings: Settings, java: Path) -> None:
     """What Kafka and Spark find when they start: settings, formatted storage."""
     settings.logs.mkdir(parents=True, exist_ok=True)
-    if settings.placement.spread:
+    if settings.placement.is_spread:
         prepare_hosts(settings)
     prepare_kafka(settings, java)
     prepare_spark(settings)
@@ -283,13 +294,13 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     environment = service_environment(settings, java_home)
     settings.supervisor_socket.unlink(missing_ok=True)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
-    with in_time("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
+    with time_limit("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
         done = subprocess.run(
             command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=120, check=False
         )
     if done.returncode:
         raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
-    wait_until(Supervisor(settings).running, timeout_s=120, what="supervisord")
+    wait_until(Supervisor(settings).is_running, timeout_s=120, what="supervisord")
 
 
 def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
@@ -316,14 +327,16 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
 def provision_airflow(settings: Settings, progress: Progress) -> None:
     """Migrates Airflow's database and writes the Connections, when anything of it changed."""
     progress("airflow: database and connections")
-    with in_time("airflow: its database", "see whether that answers, and what else this machine does; then up again"):
+    with time_limit(
+        "airflow: its database", "see whether that answers, and what else this machine does; then up again"
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "faultline.orchestration.provision"],
             env=clean_environment(airflow_environment(settings)),
             cwd=settings.home,
             capture_output=True,
             text=True,
-            timeout=READY_S,
+            timeout=READY_TIMEOUT_S,
             check=False,
         )
     if done.returncode:
@@ -339,7 +352,7 @@ def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -
 
     wait_until(
         service.ready,
-        timeout_s=READY_S,
+        timeout_s=READY_TIMEOUT_S,
         every_s=0.25,
         what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
         alive=alive,

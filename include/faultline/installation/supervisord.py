@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.installation.hosts.namespace_host import through
-from faultline.system.child_environment import files_mask
+from faultline.installation.hosts.namespace_host import enter_command
+from faultline.system.child_environment import file_umask
 from faultline.system.files import write_json, write_private
 from faultline.system.process_tags import BACKGROUND_MARK
 from faultline.system.settings import Settings, instance
@@ -91,7 +91,7 @@ def write_configuration(settings: Settings, services: Iterable[Service]) -> None
         logs=escape(str(settings.logs)),
         home=escape(str(settings.home)),
         user=user,
-        umask=f"{files_mask():03o}",
+        umask=f"{file_umask():03o}",
     )
     for service in services:
         text += CONF_PROGRAM.format(
@@ -111,10 +111,10 @@ def write_configuration(settings: Settings, services: Iterable[Service]) -> None
 def start_command(settings: Settings, service: Service) -> list[str]:
     """What is run for a service: the service itself; for a possible victim a start that minds a fault's hold; for a
     background service one that gives it a session of its own; on its host."""
-    command = _that_minds_holds(settings, service) if service.victim else service.command
+    command = _delayed_command(settings, service) if service.victim else service.command
     if service.background:
         command = [sys.executable, "-P", "-m", "faultline.installation.start", "session", *command]
-    return command if service.host is None else through(service.host, command)
+    return command if service.host is None else enter_command(service.host, command)
 
 
 def environment_of(settings: Settings, service: Service) -> dict[str, str]:
@@ -123,7 +123,7 @@ def environment_of(settings: Settings, service: Service) -> dict[str, str]:
     return {**service.environment, **mark}
 
 
-def _that_minds_holds(settings: Settings, service: Service) -> list[str]:
+def _delayed_command(settings: Settings, service: Service) -> list[str]:
     folder = settings.home / "services"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{service.name}.json"
@@ -132,7 +132,7 @@ def _that_minds_holds(settings: Settings, service: Service) -> list[str]:
         {
             "service": service.name,
             "command": service.command,
-            "hold": str(settings.hold(service.name)),
+            "hold": str(settings.restart_delay(service.name)),
             "journal": str(settings.services_journal),
         },
     )
@@ -159,7 +159,7 @@ class Supervisor:
         finally:
             transport.close()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         try:
             return bool(self.call("supervisor.getState")["statename"] == "RUNNING")
         except (OSError, xmlrpc.client.Error):
@@ -184,13 +184,13 @@ class Supervisor:
         with contextlib.suppress(xmlrpc.client.Fault):  # ALREADY_STARTED
             self.call("supervisor.startProcess", name, False)
 
-    def start_given_up(self) -> None:
+    def start_failed(self) -> None:
         """Starts the services that it has given up, as after many tries while a disk was full."""
         for name, state in self.states().items():
             if state == "FATAL":
                 self.start(name)
 
-    def drop(self, names: Iterable[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """Ends services for good: they are no longer part of it, until they are added again."""
         for name in names:
             with contextlib.suppress(xmlrpc.client.Fault):  # NOT_RUNNING
@@ -198,7 +198,7 @@ class Supervisor:
             with contextlib.suppress(xmlrpc.client.Fault):  # BAD_NAME: it is no part of it any more
                 self.call("supervisor.removeProcessGroup", name)
 
-    def load(self) -> None:
+    def reload(self) -> None:
         """Makes the daemon know the programs that were added to its configuration."""
         added, _changed, _removed = self.call("supervisor.reloadConfig")[0]
         for group in added:

@@ -17,7 +17,7 @@ from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
-from faultline.system.journal import Line, events, last, read_journal
+from faultline.system.journal import Line, events, find_last, read_journal
 from faultline.system.process_ledger import LedgerEntry, process_of, read_ledger, spawn_detached
 from faultline.system.secrets import WORKLOAD, login_file
 from faultline.system.settings import Settings
@@ -33,11 +33,11 @@ def start_fault_daemons(run: Run) -> list[LedgerEntry]:
     own = settings.endpoints
     site = DaemonContext(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
     needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.definition.driver.prepare(site))
-    gate = [_gate(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
+    gate = [_auth_proxy(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
     return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *gate]]
 
 
-def _gate(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
+def _auth_proxy(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
     """The gate of this attempt, as the broker's user for workloads."""
     ready = attempt.scratch / "gate"
     ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
@@ -46,18 +46,18 @@ def _gate(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
 
 
 def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> LedgerEntry:
-    entry = spawn(
+    entry = spawn_process(
         attempt,
         settings,
         daemon.role,
-        [*module(daemon.module), *daemon.arguments],
+        [*module_command(daemon.module), *daemon.arguments],
         stdout=attempt.logs / f"{daemon.role}.out",
     )
     wait_until(
         daemon.ready.exists,
         timeout_s=DAEMON_START_S,
         what=f"{daemon.role}: listening",
-        alive=lambda: death(attempt, entry),
+        alive=lambda: exit_message(attempt, entry),
     )
     return entry
 
@@ -66,17 +66,17 @@ def start_companion(run: Run, companion: Companion) -> LedgerEntry:
     """Starts a process of the attempt's own, where all hosts reach it, and waits until it listens."""
     attempt, settings, port = run.attempt, run.settings, run.plan.places.ports[companion.role]
     command = [part.format(host=settings.placement.conductor, port=port) for part in companion.command]
-    entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
+    entry = spawn_process(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
     wait_until(
-        lambda: _listens(entry, port),
+        lambda: _is_listening(entry, port),
         timeout_s=DAEMON_START_S,
         what=f"{companion.role}: listening",
-        alive=lambda: death(attempt, entry),
+        alive=lambda: exit_message(attempt, entry),
     )
     return entry
 
 
-def _listens(entry: LedgerEntry, port: int) -> bool:
+def _is_listening(entry: LedgerEntry, port: int) -> bool:
     """Whether it is this process that listens there: the port was free when it was drawn, and may not be any more."""
     process = process_of(entry)
     if process is None:
@@ -87,28 +87,28 @@ def _listens(entry: LedgerEntry, port: int) -> bool:
     return False
 
 
-def workload_trouble(run: Run, entry: LedgerEntry | None) -> str | None:
+def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     attempt = run.attempt
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     for one in read_document(attempt.folder / "workload.json")["processes"] if exits else ():
         own = [line for line in exits if line["role"] == one["role"]]
         if len(own) > one["max_restarts"]:
-            return f"workload: ended {len(own)} times; {_last_words_of(run, own[-1])}"
-    trouble = death(attempt, entry)
+            return f"workload: ended {len(own)} times; {_exit_reason(run, own[-1])}"
+    trouble = exit_message(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
-        return f"workload: ended by itself, with status 0; {_last_words_of(run, exits[-1])}"
+        return f"workload: ended by itself, with status 0; {_exit_reason(run, exits[-1])}"
     if trouble and exits and not attempt.gate.exists():
-        return f"workload: ended before anything was measured; {_last_words_of(run, exits[-1])}"
+        return f"workload: ended before anything was measured; {_exit_reason(run, exits[-1])}"
     return trouble
 
 
-def _last_words_of(run: Run, end: Line) -> str:
+def _exit_reason(run: Run, end: Line) -> str:
     log = run.attempt.engine_logs / f"{end['role']}-{end['incarnation']}.log"
     return f"the last words of {log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
 
 
-def spawn(
+def spawn_process(
     attempt: Attempt,
     settings: Settings,
     role: str,
@@ -120,7 +120,7 @@ def spawn(
 ) -> LedgerEntry:
     """Starts a detached process of the attempt. Raises InfrastructureError when its role has one already."""
     # The scheduler may die and have a step begun twice; what two generators send is no measurement.
-    if newest(attempt, role) is not None:
+    if newest_entry(attempt, role) is not None:
         raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
     return spawn_detached(
         command,
@@ -135,31 +135,31 @@ def spawn(
         for_workload=role == "supervisor",
         # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure. Of a
         # generator on the cluster this is only the lead, a JVM.
-        punctual=role in ("generator", "conductor") and token is None,
+        high_priority=role in ("generator", "conductor") and token is None,
     )
 
 
-def module(name: str) -> list[str]:
+def module_command(name: str) -> list[str]:
     """The command of a program of this project."""
     return [sys.executable, "-m", name]
 
 
-def folder_of(attempt: Attempt) -> list[str]:
+def attempt_option(attempt: Attempt) -> list[str]:
     """The option that names the attempt."""
     return ["--attempt-dir", str(attempt.folder)]
 
 
-def seen(journal: Path, **match: str | int) -> Line | None:
+def last_line(journal: Path, **match: str | int) -> Line | None:
     """The last line whose fields are as given."""
-    return last(read_journal(journal), **match)
+    return find_last(read_journal(journal), **match)
 
 
-def newest(attempt: Attempt, role: str) -> LedgerEntry | None:
+def newest_entry(attempt: Attempt, role: str) -> LedgerEntry | None:
     """The newest ledger entry of a role."""
     return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
 
 
-def death(attempt: Attempt, entry: LedgerEntry | None) -> str | None:
+def exit_message(attempt: Attempt, entry: LedgerEntry | None) -> str | None:
     """One line on how a process ended, or None while it lives."""
     if entry is not None and process_of(entry) is not None:
         return None

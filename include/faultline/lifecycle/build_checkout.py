@@ -52,13 +52,13 @@ def build_of(spec: BuildSpec, settings: Settings, *, key: str) -> Build:
     where = f"{key}.revision"
     digits = commit_of(spec.revision, settings, key=key)
     listed = _git(settings.root, where, ["ls-tree", "-r", "-z", digits, "--", f"{PROGRAMS}/"]) or b""
-    blobs = {path: blob for path, blob in map(_blob, filter(None, listed.split(b"\0")))}
+    blobs = {path: blob for path, blob in map(_parse_blob, filter(None, listed.split(b"\0")))}
     if not blobs:
         raise ConfigError(f"{where}: {spec.revision} has no {PROGRAMS}/; name a revision that has workload programs")
     folder = settings.home / "builds" / digits[:COMMIT_DIGITS]
     if not folder.exists():
-        _bring(settings.root, where, digits, folder)
-    changed = [path for path, blob in blobs.items() if _hash(folder / path) != blob]
+        _extract(settings.root, where, digits, folder)
+    changed = [path for path, blob in blobs.items() if _blob_hash(folder / path) != blob]
     if changed:
         raise ConfigError(f"{where}: {folder / changed[0]} is not what {spec.revision} has; delete {folder}")
     return Build(spec, folder / PROGRAMS, digits)
@@ -85,7 +85,7 @@ def check_builds(spec: BuildSpec, configurations: Iterable[Configuration], *, ke
         check_build(spec, config, key=key)
 
 
-def _bring(root: Path, where: str, commit: str, folder: Path) -> None:
+def _extract(root: Path, where: str, commit: str, folder: Path) -> None:
     """Writes the revision's programs, whole or not at all; another process may be at it, too."""
     archive = _git(root, where, ["archive", "--format=tar", commit, "--", PROGRAMS])
     if archive is None:
@@ -120,13 +120,13 @@ def _git(root: Path, where: str, arguments: list[str]) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _blob(line: bytes) -> tuple[str, str]:
+def _parse_blob(line: bytes) -> tuple[str, str]:
     """Path and hash in a line of `git ls-tree`."""
     about, _, path = line.partition(b"\t")
     return path.decode(), about.split()[2].decode()
 
 
-def _hash(path: Path) -> str | None:
+def _blob_hash(path: Path) -> str | None:
     """A file's hash as git has it; None for one that is not there."""
     try:
         content = path.read_bytes()

@@ -14,21 +14,21 @@ from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
-from faultline.lifecycle.attempt_processes import seen
+from faultline.lifecycle.attempt_processes import last_line
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import last, read_ended, read_journal, write_lines
+from faultline.system.journal import find_last, read_finished, read_journal, write_lines
 from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
 # Of the harvest's configuration: by how many ms the clock that stamped the outputs was ahead.
-AHEAD = "emitted_ahead_ms"
+CLOCK_AHEAD = "emitted_ahead_ms"
 # For the broker's answer where a topic begins.
 OFFSETS_TIMEOUT_S = 30.0
 
 
-def gather(run: Run) -> Path:
+def collect_raw_data(run: Run) -> Path:
     """Has the engine gather its own, copies the starts of services; returns the harvest's configuration.
 
     Repeating it gives the same: it only reads what the run left.
@@ -47,28 +47,28 @@ def gather(run: Run) -> Path:
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES_FILE),
             "target": str(attempt.harvest),
-            "undrained": _undrained(attempt),
-            **({AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
+            "undrained": _undrained_count(attempt),
+            **({CLOCK_AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
             **plan.tuples,
-            **_of_job(attempt, plan.tuples),
+            **_job_fields(attempt, plan.tuples),
         },
     )
     return configuration
 
 
-def _undrained(attempt: Attempt) -> int:
+def _undrained_count(attempt: Attempt) -> int:
     """Offsets of the input that were not committed; 0 where the generator did not tell how many there are."""
-    done = seen(attempt.generator_journal, event="done")
+    done = last_line(attempt.generator_journal, event="done")
     return uncommitted_count(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
 
 
-def require_whole(plan: AttemptPlan) -> None:
+def require_complete(plan: AttemptPlan) -> None:
     """Refuses topics of a paced attempt that do not begin at their first record any more.
 
     Raises InfrastructureError naming topic, partition and offset, or when the broker does not answer.
     """
     for topic in plan.topics.values() if plan.paced else ():
-        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).first(OFFSETS_TIMEOUT_S)
+        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).earliest(OFFSETS_TIMEOUT_S)
         for partition, offset in begin.items():
             if offset:
                 raise InfrastructureError(
@@ -77,7 +77,7 @@ def require_whole(plan: AttemptPlan) -> None:
                 )
 
 
-def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
+def _job_fields(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
     """Of a job of the user's: its file as it was when it ran, and what else it was told then."""
     if "job" not in tuples:
         return {}
@@ -89,7 +89,7 @@ def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
     """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
     from generators.spec import GeneratorSpec
 
-    done = last(read_journal(attempt.generator_journal), event="done")
+    done = find_last(read_journal(attempt.generator_journal), event="done")
     return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
 
 
@@ -102,9 +102,9 @@ def fetch_recordings(run: Run) -> None:
     """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
     is back."""
     if run.plan.endpoints.hosts:
-        from faultline.lifecycle.hosts.recordings import fetch  # the SSH library takes its time
+        from faultline.lifecycle.hosts.recordings import fetch_journals  # the SSH library takes its time
 
-        fetch(run)
+        fetch_journals(run)
 
 
 def broker_ahead_ms(attempt: Attempt) -> int:
@@ -112,17 +112,17 @@ def broker_ahead_ms(attempt: Attempt) -> int:
     sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
     from faultline.records.judge.samples import clocks_of  # tables take their time to be imported
 
-    clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)
+    clock = clocks_of(read_finished(attempt.recorder_journal)).get(KAFKA_HOST)
     return 0 if clock is None else round(clock.ahead_s * 1000)
 
 
-def drop_recordings(run: Run) -> list[str]:
+def remove_recordings(run: Run) -> list[str]:
     """Removes them there; a line for each host that is away, where they go when it starts again."""
     if not run.plan.endpoints.hosts:
         return []
-    from faultline.lifecycle.hosts.recordings import drop
+    from faultline.lifecycle.hosts.recordings import remove_journals
 
-    return drop(run)
+    return remove_journals(run)
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:

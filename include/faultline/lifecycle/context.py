@@ -13,7 +13,7 @@ from faultline.engines.runtime import BatchJob, Program, Runtime
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run
-from faultline.installation.cds_archive import archive_here
+from faultline.installation.cds_archive import find_archive
 from faultline.installation.java import find_java
 from faultline.system.settings import Settings
 from faultline.system.target_registry import Target
@@ -34,13 +34,13 @@ class Hooks(Protocol):
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         """The hosts that are reached over SSH, by name. Raises ConfigError for one that is not described."""
 
-    def take_target(self, target: Target) -> None:
+    def store_target(self, target: Target) -> None:
         """Writes down what the target's Connections say. Raises ConfigError naming the Connection."""
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         """Whether the run with this id is queued or running, and is another than this one."""
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether nobody waits for this experiment any more. May be asked often."""
 
     def cause_of(self, error: Exception) -> Exception:
@@ -75,4 +75,4 @@ def open_run(attempt_id: str, hooks: Hooks, settings: Settings) -> RunContext:
 
 
 def runtime_of(settings: Settings) -> Runtime:
-    return Runtime(find_java(settings.home / "java.json").home, archive_here(settings))
+    return Runtime(find_java(settings.home / "java.json").home, find_archive(settings))

@@ -21,16 +21,18 @@ from faultline.installation.java import find_java
 from faultline.installation.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.installation.software import hashes, versions
 from faultline.lifecycle.build_checkout import Build
-from faultline.lifecycle.machine import machine
+from faultline.lifecycle.machine import machine_facts
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
+from faultline.system.hashes import cached_hash
 from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
 from generators.send_progress import InputError
 
 
-def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:
+def describe_environment(
+    settings: Settings, config: Configuration, java: str, build: Build | None = None
+) -> dict[str, Any]:
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
@@ -52,7 +54,7 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
         "build_spec": build.as_environment() if build else None,
         # Of a target's broker only its Connection is known.
         "kafka_conf": None if elsewhere else kafka_conf(settings),
-        **machine(),
+        **machine_facts(),
         "jvm": jvms(settings, config),
         "hashes": {**hashes(settings), **{_short(name, config): said for name, said in job_hashes([config]).items()}},
     }
@@ -70,7 +72,7 @@ def _short(path: str, config: Configuration) -> str:
 def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]:
     """How the JVMs of each role are started: what the engine says of its own, and the broker."""
     # Whoever makes an archive of classes removes those of before.
-    archived = any(settings.class_data.glob("classes-*.jsa"))
+    archived = any(settings.cds_folder.glob("classes-*.jsa"))
     broker = {"kafka": {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}} if config.target == EMBEDDED else {}
     return {**engine_of(config).jvms(config, with_archive=archived), **broker}
 
@@ -92,7 +94,7 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
         if config.data is not None:
             with contextlib.suppress(InputError):
                 files |= {str(path): path for path in data_files(config.data)}
-    return {name: kept_hash(path) for name, path in sorted(files.items())} | builds
+    return {name: cached_hash(path) for name, path in sorted(files.items())} | builds
 
 
 def default_build(

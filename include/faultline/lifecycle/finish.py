@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.engines.runtime import BatchJob
 from faultline.installation.kafka import delete_topics
-from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
+from faultline.lifecycle.collect import collect_raw_data, is_large, require_complete, sent_records
 from faultline.lifecycle.context import RunContext
-from faultline.lifecycle.teardown import close
+from faultline.lifecycle.teardown import close_attempt
 from faultline.system.errors import ConfigError
-from faultline.system.process_ledger import end_processes, marked
+from faultline.system.process_ledger import end_processes, processes_with_mark
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 
@@ -34,13 +34,13 @@ def harvest(run: RunContext) -> None:
             f"{attempt.id}: got an attempt of an earlier version; expected one whose plan says how to harvest; "
             "fix: clear the step judge alone, which reads the tables that are there, or the whole run"
         )
-    configuration = gather(run)
-    require_whole(plan)
+    configuration = collect_raw_data(run)
+    require_complete(plan)
     if own := run.engine.harvester(run):
         own(configuration)
         return
     # The job of an earlier try whose task was killed would write into the same folder.
-    end_processes(marked(RUN_MARK, attempt.id))
+    end_processes(processes_with_mark(RUN_MARK, attempt.id))
     job = BatchJob(
         program="harvest",
         arguments=("--config", str(configuration)),
@@ -71,5 +71,5 @@ def judge(run: RunContext) -> Record:
 
 
 def teardown(run: RunContext) -> dict[str, Any]:
-    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt; see `close`."""
-    return close(run, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))
+    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt; see `close_attempt`."""
+    return close_attempt(run, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))

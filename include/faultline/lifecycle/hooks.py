@@ -9,7 +9,7 @@ from typing import Any
 from faultline.engines.runtime import BatchJob, Program
 from faultline.engines.spark.job_client import run_batch
 from faultline.engines.spark.submission import SparkProgram, spark_submit_command
-from faultline.installation.kafka import admin_of
+from faultline.installation.kafka import admin_client
 from faultline.lifecycle.context import runtime_of
 from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
@@ -28,7 +28,7 @@ class PlainHooks:
         self._settings = settings
 
     def kafka_admin(self) -> Any:
-        return admin_of(self._settings)
+        return admin_client(self._settings)
 
     def command(self, program: Program) -> list[str]:
         if not isinstance(program, SparkProgram):
@@ -58,14 +58,14 @@ class PlainHooks:
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         return ssh_hosts(self._settings)
 
-    def take_target(self, target: Target) -> None:
+    def store_target(self, target: Target) -> None:
         pass
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         """Only a task of Airflow knows what became of Airflow's runs, so theirs are left alone."""
         return True
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return False
 
     def cause_of(self, error: Exception) -> Exception:

@@ -16,7 +16,7 @@ import pandas as pd
 from faultline.engines.protocol import Traces
 from faultline.engines.registry import engine_of_plan
 from faultline.experiment.run import Run
-from faultline.lifecycle.progress import act_text
+from faultline.lifecycle.progress import injection_text
 from faultline.records.judge.journals import InjectedFault, read_conductor
 from faultline.records.judge.timeline import EvidenceEvent, FaultEvidence, read_timeline
 from faultline.system.journal import JournalReader, Line, by_event, events
@@ -25,41 +25,42 @@ from faultline.system.measured_window import NS, Window
 # How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
 GRACE_S = 3.0
 # The conductor's lines after which no recovery is watched any more.
-ENDS = ("measured_until", "not_normal", "done")
+FINAL_EVENTS = ("measured_until", "not_normal", "done")
 
 
 @dataclass(frozen=True)
 class LiveRecovery:
-    """One injection, from 1, with `act` in words; instants in seconds after the signal, None where not seen (yet).
+    """Recovery of one injection; instants in seconds after the signal, None if not observed (yet).
 
-    `loaded`: whether state was loaded again by `ready_s`; else it is the first task after the loss. `outcome`: why it
-    is not a recovery, empty when it is one. `over`: whether a later look adds nothing.
+    `number` counts from 1; `injection` is its text. `has_loaded_state`: whether `ready_s` is the end of a state reload;
+    otherwise it is the first task after the loss. `outcome`: why it is not a recovery; empty for a recovery.
+    `is_over`: whether a later poll adds nothing.
     """
 
     number: int
-    act: str
+    injection: str
     began_ns: int
     detected_s: float | None = None
     ready_s: float | None = None
-    loaded: bool = False
+    has_loaded_state: bool = False
     caught_up_s: float | None = None
     outcome: str = ""
-    over: bool = False
+    is_over: bool = False
 
     @property
     def text(self) -> str:
         """`killed executor 1; detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s`."""
         if self.outcome:
-            return f"{self.act}: {self.outcome}"
+            return f"{self.injection}: {self.outcome}"
         seen = (
             ("detected", self.detected_s),
-            ("state loaded" if self.loaded else "running again", self.ready_s),
+            ("state loaded" if self.has_loaded_state else "running again", self.ready_s),
             ("caught up", self.caught_up_s),
         )
         parts = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
-        if self.over and not parts:
+        if self.is_over and not parts:
             parts = ["nothing of the recovery was seen online"]
-        return "; ".join([self.act, *parts])
+        return "; ".join([self.injection, *parts])
 
 
 class RecoveryWatch:
@@ -76,7 +77,7 @@ class RecoveryWatch:
         self._lines: list[Line] = []
         self._reported: set[int] = set()
 
-    def look(self, now_ns: int | None = None) -> list[LiveRecovery]:
+    def poll(self, now_ns: int | None = None) -> list[LiveRecovery]:
         """The recoveries that no earlier look gave as over, in order; at most the last of them is not over yet.
 
         `now_ns`: wall clock, by default now. Raises InfrastructureError for a journal that is broken.
@@ -89,17 +90,17 @@ class RecoveryWatch:
             return []
         traces = self._traces()
         found = [self._recovery(one, faults, traces, now) for one in open_ones]
-        self._reported |= {one.number - 1 for one in found if one.over}
+        self._reported |= {one.number - 1 for one in found if one.is_over}
         return found
 
     def _recovery(
         self, fault: InjectedFault, faults: Sequence[InjectedFault], traces: Traces, now_ns: int
     ) -> LiveRecovery:
         assert fault.t0_ns is not None
-        number, act = fault.index + 1, act_text(self._lines, fault.index)
+        number, injection = fault.index + 1, injection_text(self._lines, fault.index)
         if fault.settled.outcome not in (None, "effective"):
             why = ": ".join(part for part in (str(fault.settled.outcome), fault.settled.detail) if part)
-            return LiveRecovery(number, act, fault.t0_ns, outcome=why, over=True)
+            return LiveRecovery(number, injection, fault.t0_ns, outcome=why, is_over=True)
         until_ns = min((one.t0_ns for one in faults[number:] if one.t0_ns is not None), default=None)
         seen = read_timeline(self._evidence(fault, traces, until_ns))
         caught_up = seen.get("t5")
@@ -107,16 +108,16 @@ class RecoveryWatch:
         ready = seen.get("t4") if caught_up is not None else None
         whole = {"t2", "t4", "t5"} <= seen.keys()
         waited = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
-        ended = until_ns is not None or any(events(self._lines, name) for name in ENDS)
+        ended = until_ns is not None or any(events(self._lines, name) for name in FINAL_EVENTS)
         return LiveRecovery(
             number,
-            act,
+            injection,
             fault.t0_ns,
-            detected_s=_after(fault.t0_ns, seen.get("t2")),
-            ready_s=_after(fault.t0_ns, ready),
-            loaded=ready is not None and ("t3" not in seen or ready.wall_ns != seen["t3"].wall_ns),
-            caught_up_s=_after(fault.t0_ns, caught_up),
-            over=whole or waited or ended,
+            detected_s=_seconds_after(fault.t0_ns, seen.get("t2")),
+            ready_s=_seconds_after(fault.t0_ns, ready),
+            has_loaded_state=ready is not None and ("t3" not in seen or ready.wall_ns != seen["t3"].wall_ns),
+            caught_up_s=_seconds_after(fault.t0_ns, caught_up),
+            is_over=whole or waited or ended,
         )
 
     def _evidence(self, fault: InjectedFault, traces: Traces, until_ns: int | None) -> FaultEvidence:
@@ -139,6 +140,6 @@ class RecoveryWatch:
         )
 
 
-def _after(t0_ns: int, event: EvidenceEvent | None) -> float | None:
+def _seconds_after(t0_ns: int, event: EvidenceEvent | None) -> float | None:
     """Seconds after the signal; a difference below the clocks' resolution counts as 0."""
     return None if event is None else max(0.0, (event.wall_ns - t0_ns) / NS)

@@ -8,25 +8,25 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-OWN_GROUPS = Path("/proc/self/cgroup")
-GROUPS = Path("/sys/fs/cgroup")
+PROCESS_CGROUPS = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 # Version 1 writes no limit as the largest number of pages; nobody limits to that much.
-UNLIMITED_BYTES = 2**60
+MAX_LIMIT_BYTES = 2**60
 
 
-def machine() -> dict[str, object]:
+def machine_facts() -> dict[str, object]:
     """The environment's `processor`, `kernel`, `clock_source` and `cgroup`; None where the system does not say."""
     return {
         "processor": processor(CPUINFO),
         "kernel": platform.release() or None,
-        "clock_source": _text(CLOCK_SOURCE),
-        "cgroup": cgroup_limits(OWN_GROUPS, GROUPS),
+        "clock_source": _read_text(CLOCK_SOURCE),
+        "cgroup": cgroup_limits(PROCESS_CGROUPS, CGROUP_ROOT),
     }
 
 
 def processor(file: Path) -> str | None:
     """What the first processor is called, from `/proc/cpuinfo`; None where that does not say."""
-    lines = (_text(file) or "").splitlines()
+    lines = (_read_text(file) or "").splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, None) or None
 
@@ -36,7 +36,7 @@ def cgroup_limits(own: Path, root: Path) -> Mapping[str, float | None] | None:
 
     `own`: its `/proc/<pid>/cgroup`; `root`: where the hierarchies are mounted, that of version 2 or those of version 1.
     """
-    lines = [line.split(":", 2) for line in (_text(own) or "").splitlines() if line.count(":") >= 2]
+    lines = [line.split(":", 2) for line in (_read_text(own) or "").splitlines() if line.count(":") >= 2]
     if not lines:
         return None
     cpus: list[float] = []
@@ -44,19 +44,23 @@ def cgroup_limits(own: Path, root: Path) -> Mapping[str, float | None] | None:
     for _, controllers, path in lines:
         names = controllers.split(",")
         if controllers == "":
-            cpus += [limit for group in _groups(root, path) if (limit := _quota(_text(group / "cpu.max"))) is not None]
-            memory += _bytes(root, path, "memory.max")
+            cpus += [
+                limit
+                for group in _group_and_parents(root, path)
+                if (limit := _cpu_quota(_read_text(group / "cpu.max"))) is not None
+            ]
+            memory += _memory_limits_mb(root, path, "memory.max")
         if "cpu" in names:
-            for group in (one for mount in (controllers, "cpu") for one in _groups(root / mount, path)):
-                quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
-                limit = _quota(f"{quota} {period}") if quota and period and not quota.startswith("-") else None
+            for group in (one for mount in (controllers, "cpu") for one in _group_and_parents(root / mount, path)):
+                quota, period = _read_text(group / "cpu.cfs_quota_us"), _read_text(group / "cpu.cfs_period_us")
+                limit = _cpu_quota(f"{quota} {period}") if quota and period and not quota.startswith("-") else None
                 cpus += [] if limit is None else [limit]
         if "memory" in names:
-            memory += _bytes(root / "memory", path, "memory.limit_in_bytes")
+            memory += _memory_limits_mb(root / "memory", path, "memory.limit_in_bytes")
     return {"cpus": min(cpus, default=None), "memory_mb": min(memory, default=None)}
 
 
-def _groups(mount: Path, path: str) -> Iterator[Path]:
+def _group_and_parents(mount: Path, path: str) -> Iterator[Path]:
     """The group and all above it. Inside a container its path may be that of the host, where nothing is found."""
     group = mount / path.strip("/")
     yield group
@@ -65,12 +69,12 @@ def _groups(mount: Path, path: str) -> Iterator[Path]:
         yield group
 
 
-def _bytes(mount: Path, path: str, name: str) -> list[float]:
-    found = [_text(group / name) for group in _groups(mount, path)]
-    return [int(one) / 2**20 for one in found if one and one.isdigit() and int(one) < UNLIMITED_BYTES]
+def _memory_limits_mb(mount: Path, path: str, name: str) -> list[float]:
+    found = [_read_text(group / name) for group in _group_and_parents(mount, path)]
+    return [int(one) / 2**20 for one in found if one and one.isdigit() and int(one) < MAX_LIMIT_BYTES]
 
 
-def _quota(text: str | None) -> float | None:
+def _cpu_quota(text: str | None) -> float | None:
     """Cores from `<microseconds> <of so many>`; None for `max`."""
     parts = (text or "").split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or not int(parts[1]):
@@ -78,7 +82,7 @@ def _quota(text: str | None) -> float | None:
     return int(parts[0]) / int(parts[1])
 
 
-def _text(file: Path) -> str | None:
+def _read_text(file: Path) -> str | None:
     try:
         return file.read_text().strip() or None
     except OSError:

@@ -16,17 +16,17 @@ import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import run_of
-from faultline.lifecycle.teardown import close, ended_if_unreadable
+from faultline.lifecycle.teardown import close_attempt, processes_ended_if_unreadable
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.locks import beside_windows
+from faultline.system.locks import share_measurement_lock
 from faultline.system.process_ledger import live_process
 from faultline.system.settings import Settings
 
 # A folder without plan and ledger that is younger may be one that is just being made.
-SETTLED_S = 60.0
+MIN_AGE_S = 60.0
 
 
-def sweep_orphans(
+def close_orphans(
     settings: Settings, at_work: Callable[[str], bool], delete_topics: Callable[[list[str]], None]
 ) -> list[str]:
     """Closes every orphan and deletes its topics; returns a line for each, also for one that resisted.
@@ -34,7 +34,7 @@ def sweep_orphans(
     `at_work`: whether Airflow's run of this id is queued or running, and not the caller's own.
     """
     said = _clean_up(settings, lambda attempt: _is_orphan(attempt, at_work), delete_topics)
-    _remove_parts(settings.records)
+    _remove_partial_records(settings.records)
     return said
 
 
@@ -42,9 +42,9 @@ def close_ownerless(settings: Settings, delete_topics: Callable[[list[str]], Non
     """The same of those only that ran without a scheduler and whose process is gone, such as after a power cut: nobody
     goes on with them. Not beside a window that is measured."""
     with contextlib.suppress(FaultlineError):  # damaged: it is named below
-        if not any(_is_ownerless(attempt) for attempt in unclosed(settings)):
+        if not any(_is_ownerless(attempt) for attempt in unclosed_attempts(settings)):
             return []
-    with beside_windows(settings.window_lock):
+    with share_measurement_lock(settings.window_lock):
         return _clean_up(settings, _is_ownerless, delete_topics)
 
 
@@ -52,13 +52,13 @@ def _clean_up(
     settings: Settings, is_dead: Callable[[Attempt], bool], delete_topics: Callable[[list[str]], None]
 ) -> list[str]:
     said = []
-    for attempt in unclosed(settings):
+    for attempt in unclosed_attempts(settings):
         try:
             if not attempt.is_of(settings.home) or not is_dead(attempt):
                 continue
-            with ended_if_unreadable(attempt):
+            with processes_ended_if_unreadable(attempt):
                 run = run_of(attempt, settings)
-            outcome = close(run, delete_topics)
+            outcome = close_attempt(run, delete_topics)
             cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
             trouble = f", but not healed: {why}; the next one tries again" if (why := outcome.get("unhealed")) else ""
             said.append(cleaned + trouble)
@@ -69,7 +69,7 @@ def _clean_up(
     return said
 
 
-def unclosed(settings: Settings) -> list[Attempt]:
+def unclosed_attempts(settings: Settings) -> list[Attempt]:
     """Attempts that nobody has closed, the oldest first; a folder that never came to be one is closed here."""
     if not settings.attempts.is_dir():
         return []
@@ -82,7 +82,7 @@ def unclosed(settings: Settings) -> list[Attempt]:
         # One from before there were plans has a ledger alone, once anything was started.
         if attempt.plan.exists() or attempt.ledger.exists():
             found.append(attempt)
-        elif time.time() - folder.stat().st_mtime > SETTLED_S:
+        elif time.time() - folder.stat().st_mtime > MIN_AGE_S:
             # Its `prepare` died before it wrote the plan: nothing was started.
             with contextlib.suppress(InfrastructureError):  # no room: the next one closes it
                 write_json(attempt.closed, {"ended": [], "topics": []})
@@ -105,12 +105,12 @@ def _is_ownerless(attempt: Attempt) -> bool:
     return owner is not None and not attempt.unhealed.exists() and live_process(**owner) is None
 
 
-def _remove_parts(records: Path) -> None:
+def _remove_partial_records(records: Path) -> None:
     """Removes records that were half written when their writer died: `.<attempt>.json.<pid>.tmp`."""
     for part in records.glob("*/.*.json.*.tmp"):
         pid = part.name.split(".")[-2]
         with contextlib.suppress(FileNotFoundError):
             # Its writer may be on another machine that shares the folder; nobody writes as long as this.
-            settled = time.time() - part.stat().st_mtime > SETTLED_S
+            settled = time.time() - part.stat().st_mtime > MIN_AGE_S
             if settled and pid.isdigit() and not psutil.pid_exists(int(pid)):
                 part.unlink()

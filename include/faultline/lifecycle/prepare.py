@@ -20,10 +20,10 @@ from faultline.experiment.build import BuildSpec
 from faultline.experiment.cell import require_sweep_id
 from faultline.experiment.config import Configuration
 from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.service_users import services_keeper
-from faultline.installation.targets.restrictions import check_target, not_measured, require_possible
+from faultline.installation.service_users import supervisor_pid
+from faultline.installation.targets.restrictions import check_target, require_supported, unavailable_figures
 from faultline.lifecycle.build_checkout import Build, build_of, check_build
-from faultline.lifecycle.environment import default_build, describe, job_hashes
+from faultline.lifecycle.environment import default_build, describe_environment, job_hashes
 from faultline.lifecycle.teardown import refused_record
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -33,7 +33,7 @@ from faultline.system.process_ledger import this_process
 from faultline.system.secrets import require_logins
 from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
-from faultline.system.waiting import longest_wait_s
+from faultline.system.waiting import max_wait_s
 
 if TYPE_CHECKING:  # who prepares no data does not load what reads it
     from generators.data_files import Data
@@ -87,15 +87,15 @@ def make_attempt(
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
-    longest_wait_s()
+    max_wait_s()
     check_folders(settings)
     if instance(settings):
         require_logins(settings.secrets)
-    check_here(order.config)
+    check_configuration(order.config)
     endpoints = engine_of(order.config).endpoints(settings, order.config)
-    if endpoints.elsewhere:
+    if endpoints.is_external:
         hosts = endpoints.hosts
-        require_possible(endpoints, order.config)
+        require_supported(endpoints, order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)
     attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
@@ -103,10 +103,10 @@ def make_attempt(
     sync_folder(settings.attempts)
     copy_job(order.config, attempt)
     # Written first: it says who may close the attempt, whatever becomes of the rest.
-    write_json(attempt.folder / "attempt.json", said_of(attempt, order, settings, java, built))
+    write_json(attempt.folder / "attempt.json", attempt_description(attempt, order, settings, java, built))
     plan = resolve(
         order.config,
-        ordered(order, settings, java, built),
+        labelled_order(order, settings, java, built),
         engine=PlannedEngine(
             name=engine.name,
             addresses=engine.addresses(endpoints),
@@ -116,9 +116,9 @@ def make_attempt(
         ),
         endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
-        places=_places(order.config, settings, engine, elsewhere=endpoints.elsewhere),
+        places=_places(order.config, settings, engine, elsewhere=endpoints.is_external),
         cycles=engine.capabilities.cycles,
-        not_measured=not_measured(endpoints),
+        not_measured=unavailable_figures(endpoints),
     )
     write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())
     return attempt
@@ -127,23 +127,23 @@ def make_attempt(
 def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
     """`elsewhere`: on a target, where the embedded services play no part."""
     mark = instance(settings).get("instance")
-    holds = {} if elsewhere else {"kafka": settings.hold("kafka"), **engine.restart_delays(settings)}
+    holds = {} if elsewhere else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
     return Places(
         window_lock=str(settings.window_lock),
         instance=None if elsewhere else mark,
         background=mark,
-        keeper=services_keeper(settings),
+        keeper=supervisor_pid(settings),
         holds={node: str(path) for node, path in holds.items()},
         ports={one.role: free_port() for one in config.kind.companions(config.own)},
-        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
+        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.is_spread and not elsewhere else None,
     )
 
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
     """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
     attempt = Attempt(settings.attempts / new_attempt_id(settings.attempts))
-    order_of_it = ordered(order, settings, java)
-    record = refused_record({**said_of(attempt, order, settings, java), **asdict(order_of_it)}, error)
+    order_of_it = labelled_order(order, settings, java)
+    record = refused_record({**attempt_description(attempt, order, settings, java), **asdict(order_of_it)}, error)
     Store(settings.results).write(record)
     return record
 
@@ -155,7 +155,7 @@ def copy_job(config: Configuration, attempt: Attempt) -> None:
         shutil.copyfile(path, attempt.job / name)
 
 
-def ordered(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
+def labelled_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
     """An order with its labels. `built`: the build that it names; None where none could be had, of which the record of
     the refusal tells."""
     made = None if order.build_spec.installed else built
@@ -174,7 +174,7 @@ def ordered(order: Order, settings: Settings, java: str, built: Build | None = N
     )
 
 
-def said_of(
+def attempt_description(
     attempt: Attempt, order: Order, settings: Settings, java: str, built: Build | None = None
 ) -> dict[str, Any]:
     """What `attempt.json` holds: who may close the attempt, and where it ran."""
@@ -186,11 +186,13 @@ def said_of(
         "owner": None if order.run_id else this_process(),
         "run_id": order.run_id,
         "prepared_wall_ns": time.time_ns(),
-        "environment": describe(settings, order.config, java, None if order.build_spec.installed else built),
+        "environment": describe_environment(
+            settings, order.config, java, None if order.build_spec.installed else built
+        ),
     }
 
 
-def check_here(config: Configuration) -> None:
+def check_configuration(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
     check_target(load_settings(), config)
     check_engine(config)
@@ -229,7 +231,7 @@ def check_hosts(config: Configuration) -> None:
                 f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
                 "down, and up --hosts 3"
             )
-    if config.kind.own_client and load_settings().placement.spread:
+    if config.kind.own_client and load_settings().placement.is_spread:
         raise ConfigError(
             f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
             "only; ./faultline down, and up --hosts 0"
@@ -242,8 +244,8 @@ def check_load(config: Configuration) -> None:
         return
     # At least: a warm-up that lasts until the engine is steady may be longer.
     seconds = config.warmup_s + config.duration_s
-    data = _data(config) if config.data_pace == "recorded" else None
-    records = config.rate * seconds if data is None else _recorded(data, config, seconds)
+    data = _load_data(config) if config.data_pace == "recorded" else None
+    records = config.rate * seconds if data is None else _recorded_count(data, config, seconds)
     if records < 1 and config.rate_curve is None:
         least = math.ceil(100 / seconds) / 100
         raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
@@ -261,11 +263,11 @@ def check_load(config: Configuration) -> None:
         )
 
 
-def pause_in(config: Configuration) -> str | None:
+def pause_warning(config: Configuration) -> str | None:
     """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
     from generators.pacing import RecordedSchedule
 
-    data = _data(config) if config.data_pace == "recorded" else None
+    data = _load_data(config) if config.data_pace == "recorded" else None
     if data is None:
         return None
     seconds = config.warmup_s + config.duration_s
@@ -282,7 +284,7 @@ def pause_in(config: Configuration) -> str | None:
     )
 
 
-def _recorded(data: Data, config: Configuration, seconds: float) -> int:
+def _recorded_count(data: Data, config: Configuration, seconds: float) -> int:
     """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
     sent."""
     from generators.pacing import RecordedSchedule
@@ -311,10 +313,10 @@ def check_source(config: Configuration) -> None:
             closes_of(named["prices"])
     except InputError as error:
         raise ConfigError(str(error)) from None
-    _data(config)
+    _load_data(config)
 
 
-def _data(config: Configuration) -> Data | None:
+def _load_data(config: Configuration) -> Data | None:
     """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
     from generators.data_files import read_data, require_ordered
     from generators.send_progress import InputError

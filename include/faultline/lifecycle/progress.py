@@ -15,12 +15,12 @@ from faultline.experiment.injections import expected_duration_s
 from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
-from faultline.system.journal import Line, events, last, read_journal
+from faultline.system.journal import Line, events, find_last, read_journal
 from faultline.system.locks import MachineLock
 from faultline.system.measured_window import Window
 from faultline.system.process_ledger import option_of
 from faultline.system.settings import Settings
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
@@ -67,7 +67,7 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
     return newest
 
 
-def describe(config: Configuration) -> str:
+def experiment_title(config: Configuration) -> str:
     """One experiment in a few words."""
     return title_of(config.model_dump(mode="json"))
 
@@ -86,28 +86,32 @@ def phase_of(
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
         return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
     conductor = read(attempt.conductor_journal)
-    gate = last(conductor, event="gate")
+    gate = find_last(conductor, event="gate")
     if gate is None and is_waiting(attempt):
         return Phase("waiting", "until this machine is free", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
-        return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
+        return Phase("starting", _startup_detail(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     began = int(gate["t0_wall_ns"])
     elapsed = (now - began) / 1e9
     # Without these lines the window is as long as the configuration says.
-    if measured := last(conductor, event="measured_from"):
+    if measured := find_last(conductor, event="measured_from"):
         window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
-    seen = _recorded(read(attempt.recorder_journal), now, began) if config.paced else _committed(attempt, began, read)
-    if config.paced and (late := ScheduleCheck(attempt).number_late()):
-        seen = f"{seen}; {counted(late, 'record')} sent late"
-    if elapsed > window_s or last(conductor, event="measured_until"):
+    seen = (
+        _recorded_text(read(attempt.recorder_journal), now, began)
+        if config.paced
+        else _committed_text(attempt, began, read)
+    )
+    if config.paced and (late := ScheduleCheck(attempt).late_count()):
+        seen = f"{seen}; {pluralize(late, 'record')} sent late"
+    if elapsed > window_s or find_last(conductor, event="measured_until"):
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "measuring" if measured or elapsed >= config.warmup_s else "warm-up"
-    if delivered := last(conductor, event="delivered"):
+    if delivered := find_last(conductor, event="delivered"):
         ago = (now - int(delivered["wall_ns"])) / 1e9
-        name, seen = "measuring", f"{act_text(conductor, int(delivered.get('fault', 0)))} {ago:.0f} s ago; {seen}"
+        name, seen = "measuring", f"{injection_text(conductor, int(delivered.get('fault', 0)))} {ago:.0f} s ago; {seen}"
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
 
 
@@ -131,13 +135,13 @@ def holder_text(settings: Settings) -> str | None:
         attempt = Attempt(holder.folder)
         plan = read_plan(attempt)
         sweep = plan.order.sweep_id
-        said = f"{describe(plan.configuration())}, {phase_of(attempt).name}"
+        text = f"{experiment_title(plan.configuration())}, {phase_of(attempt).name}"
     except FaultlineError:
         return holder.text
-    return f"{holder.attempt} ({said}{f', of the sweep {sweep}' if sweep else ''})"
+    return f"{holder.attempt} ({text}{f', of the sweep {sweep}' if sweep else ''})"
 
 
-def split_of(attempt: Attempt) -> dict[str, float]:
+def phase_durations(attempt: Attempt) -> dict[str, float]:
     """Seconds that an ended attempt spent in each part; parts it never reached are left out.
 
     start: its turn to gate · warmup, measured: as the conductor says · drain: end of the window to drained ·
@@ -147,7 +151,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
         return {}
     config = read_plan(attempt).configuration()
     conductor = read_journal(attempt.conductor_journal)
-    gate = last(conductor, event="gate")
+    gate = find_last(conductor, event="gate")
     if gate is None:
         return {}
     t0_ns = int(gate["t0_wall_ns"])
@@ -163,7 +167,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     return split
 
 
-def act_text(conductor: Sequence[Line], fault: int) -> str:
+def injection_text(conductor: Sequence[Line], fault: int) -> str:
     """What was done to which victims, by the conductor's lines: `killed executor 1`, `cut the connections to Kafka`."""
     delivered = [line for line in events(conductor, "delivered") if line.get("fault", 0) == fault]
     if not delivered:
@@ -189,14 +193,14 @@ def victim_name(victim: Line) -> str:
     return f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
 
 
-def _awaited(attempt: Attempt, config: Configuration) -> str:
+def _startup_detail(attempt: Attempt, config: Configuration) -> str:
     """What an attempt that has not begun to measure waits for."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     if "conductor" in roles:
         return "the conductor opens the gate, once the machine is quiet"
     filling = config.kind.filling(config.own, config)
     if "supervisor" in roles and filling is not None and filling.events:
-        return f"fills its state, {_committed(attempt, 0)} of {filling.events:,}"
+        return f"fills its state, {_committed_text(attempt, 0)} of {filling.events:,}"
     if "supervisor" in roles:
         return "waits until the engine has committed its first batches"
     if "generator" in roles:
@@ -204,7 +208,7 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     return "starts its processes" if roles else "makes its topics"
 
 
-def _committed(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:
+def _committed_text(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:
     """Events that the engine has made and committed since the gate, by the batches that it told of."""
     lines = events(read(attempt.listener_journal), "progress")
     # By their numbers: a query that reads a stream twice is told twice as many rows.
@@ -213,7 +217,7 @@ def _committed(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Lin
     return f"{max((end for _, end in ends), default=before) - before:,} events done"
 
 
-def _recorded(lines: Sequence[Line], now: int, t0: int) -> str:
+def _recorded_text(lines: Sequence[Line], now: int, t0: int) -> str:
     """Records that the recorder has seen come into the input topic since `t0`; or that it is silent."""
     if not lines:
         return "recorder not started"

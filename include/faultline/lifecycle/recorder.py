@@ -25,24 +25,24 @@ from faultline.engines.runtime import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run, run_of
-from faultline.installation.start import LONGEST_HOLD_S
-from faultline.system.background import Background, means
+from faultline.installation.start import MAX_DELAY_S
+from faultline.system.background import Background, background_methods
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka import KafkaEndOffsets
-from faultline.system.locks import LEAST_WAIT_S, LockClaim, MachineLock, is_measured
-from faultline.system.process_ledger import birth, read_ledger
+from faultline.system.locks import MIN_WAIT_S, LockClaim, MachineLock, is_measured
+from faultline.system.process_ledger import read_ledger, start_identity
 from faultline.system.process_tags import ROLES, SERVICES, instance_option
 from faultline.system.settings import load_settings
 
 PERIOD_S = 1.0
 # For so many looks after a window background processes are restored: one that was just started is seen by the second.
-RESTORED_LOOKS = 3
+RESTORE_SAMPLES = 3
 OFFSETS_TIMEOUT_S = 1.0
 
 
-def roles_here(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
+def local_roles(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     """Who plays which role on this host. `sampler`: of the plan's engine."""
     instance = plan.places.instance
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
@@ -50,7 +50,7 @@ def roles_here(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     apart = bool(plan.endpoints.hosts)
     child_roles = {"supervisor": "driver", **sampler.child_roles}
     return ProcessTable(
-        [*sampler.rules, *kafka], child_roles, reread_s=LONGEST_HOLD_S, own_namespace_only=apart, delay_roles=ROLES
+        [*sampler.rules, *kafka], child_roles, reread_s=MAX_DELAY_S, own_namespace_only=apart, delay_roles=ROLES
     )
 
 
@@ -63,15 +63,15 @@ class Recorder:
         self._endpoints = plan.endpoints
         self._journal = journal
         self._engine = engine_of_plan(plan).sampler(run)
-        self._roles = roles_here(plan, self._engine)
+        self._roles = local_roles(plan, self._engine)
         self._keeper = None if places.keeper is None else (places.keeper, SERVICES)
         self._input = KafkaEndOffsets(plan.endpoints.kafka, plan.topics["input"].name)
         self._seen: dict[Key, dict[str, Any]] = {}
         self._window = None if places.window_lock is None else Path(places.window_lock)
-        self._background = None if places.background is None else Background(places.background, means())
-        self._restored_looks = 0
+        self._background = None if places.background is None else Background(places.background, background_methods())
+        self._samples_after_window = 0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
         naming the one that cannot be reached, ConfigError for a broker that refuses to be asked."""
         if self._endpoints.hosts:
@@ -79,24 +79,24 @@ class Recorder:
 
             rules, heirs = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
-            recordings.begin(
-                self._run, rules, heirs, reread_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
+            recordings.start_recordings(
+                self._run, rules, heirs, reread_s=MAX_DELAY_S, longest_s=longest_s, note=self._journal.append
             )
-        if self._endpoints.elsewhere:
+        if self._endpoints.is_external:
             from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
 
-            broker_clock.ask(self._endpoints, self._journal.append)
+            broker_clock.record_clock(self._endpoints, self._journal.append)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Ends their recordings, and asks again. A host that is away ends its own by itself."""
         if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings
 
-            recordings.end(self._run, self._journal.append)
-        if self._endpoints.elsewhere:
+            recordings.stop_recordings(self._run, self._journal.append)
+        if self._endpoints.is_external:
             from faultline.lifecycle.hosts import broker_clock
 
-            broker_clock.ask_again(self._endpoints, self._journal.append)
+            broker_clock.record_final_clock(self._endpoints, self._journal.append)
 
     def sample(self) -> None:
         self._machine()
@@ -112,7 +112,7 @@ class Recorder:
         # Whatever the ledger names belongs to the experiment, and does not count as others'.
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._run.attempt.ledger)}
         present = self._roles.sample(ledger, self._keeper)
-        lowered = self._give_way({key for key, usage in present.items() if usage.role in ROLES})
+        lowered = self._lower_background({key for key, usage in present.items() if usage.role in ROLES})
         for key, usage in present.items():
             mark = {"lowered": True} if key in lowered else {}
             self._seen[key] = {"kind": "proc", **usage.as_json(), **mark, "final": False}
@@ -121,15 +121,15 @@ class Recorder:
         for key in [key for key in self._seen if key not in present]:
             self._journal.append({**self._seen.pop(key), "final": True})
 
-    def _give_way(self, measured: set[Key]) -> set[Key]:
+    def _lower_background(self, measured: set[Key]) -> set[Key]:
         """Has background processes give way while a window is measured, and takes that back after it; returns those
         that give way now."""
         if self._background is None or self._window is None:
             return set()
         if is_measured(self._window):
-            self._restored_looks = 0
+            self._samples_after_window = 0
             return self._background.lower(self._roles.stats, measured)
-        if self._restored_looks < RESTORED_LOOKS:
+        if self._samples_after_window < RESTORE_SAMPLES:
             self.restore()
         return set()
 
@@ -137,7 +137,7 @@ class Recorder:
         """Takes back whatever made background processes give way, also by a recorder that was killed."""
         if self._background is not None:
             restored = self._background.restore(self._roles.stats)
-            self._restored_looks += 1
+            self._samples_after_window += 1
             if restored:
                 self._journal.append({"kind": "restored", "pids": restored})
 
@@ -146,23 +146,23 @@ class Recorder:
             self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
 
 
-def record(
+def record_attempt(
     run: Run,
     stop: threading.Event,
     *,
     after: str | None = None,
     keep: Callable[[], object] = lambda: None,
 ) -> None:
-    """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it.
+    """Sample until `stop` is set; journal late samples, since a gap weakens the figures read from them.
 
-    `after`: the attempt that had the machine before, as `take_turn` tells it. `keep`: raises when the target is not the
-    attempt's any more.
+    `after`: the attempt that held the machine before; see `claim_turn`. `keep`: raises when the attempt has lost its
+    target.
     """
     with Journal(run.attempt.recorder_journal) as journal:
         recorder = Recorder(run, journal)
-        recorder.begin()
+        recorder.start()
         journal.append(
-            {"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": pid_namespace_of("self")}
+            {"kind": "start", "after": after, "boot": start_identity(os.getpid())[1], "space": pid_namespace_of("self")}
         )
         due = time.monotonic()
         try:
@@ -178,25 +178,25 @@ def record(
             recorder.sample()
         finally:
             recorder.restore()
-        recorder.end()
+        recorder.stop()
         journal.append({"kind": "stop"}, sync=True)
 
 
 @contextlib.contextmanager
-def target_held(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
+def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
     """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
     endpoints = run.plan.endpoints
-    if not endpoints.elsewhere:
+    if not endpoints.is_external:
         yield lambda: None
         return
-    from faultline.installation.targets.target_lock import held
+    from faultline.installation.targets.target_lock import hold_target
     from faultline.lifecycle.hosts.broker_clock import broker_of
 
-    with held(broker_of(endpoints), run.attempt.id, wait_s=wait_s, over=over) as turn:
-        yield turn.keep
+    with hold_target(broker_of(endpoints), run.attempt.id, wait_s=wait_s, is_cancelled=over) as turn:
+        yield turn.refresh
 
 
-def take_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
+def claim_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
     """Notes in `turn` that the machine is the attempt's now; returns which one had it before, None for the first one.
 
     That is its id, or its folder where that lies elsewhere: of another installation only what was waited for is known.
@@ -217,16 +217,16 @@ def main() -> None:
     parser.add_argument("--attempt-dir", type=Path, required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--turn", type=Path, required=True)
-    parser.add_argument("--wait", type=float, default=LEAST_WAIT_S, help="seconds to wait for the machine's turn")
+    parser.add_argument("--wait", type=float, default=MIN_WAIT_S, help="seconds to wait for the machine's turn")
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    waited_for = MachineLock(options.machine).take(wait_s=options.wait, over=stop.is_set)
+    waited_for = MachineLock(options.machine).take(wait_s=options.wait, is_cancelled=stop.is_set)
     run = run_of(attempt, load_settings())
-    with target_held(run, options.wait, stop.is_set) as keep:
-        record(run, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
+    with hold_target(run, options.wait, stop.is_set) as keep:
+        record_attempt(run, stop, after=claim_turn(options.turn, attempt, waited_for), keep=keep)
 
 
 if __name__ == "__main__":

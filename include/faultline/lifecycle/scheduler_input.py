@@ -16,7 +16,7 @@ from fault.victims import VictimGuard
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import AttemptPlan, FaultPhase, read_plan
 from faultline.experiment.common_parameters import MAX_WAIT_S, RECOVERED_WITHIN
-from faultline.installation.start import lay_hold
+from faultline.installation.start import write_delay
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.ssh_hosts import remote_hosts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on
 
 @dataclass(frozen=True)
 class SchedulerInput:
-    """What the conductor takes from both. `aim`, `warmup_max_s`, `max_wait_s`, `within`: see the plan.
+    """What the conductor takes from both. `aim`, `warmup_max_s`, `max_wait_s`, `recovered_within`: see the plan.
 
     `generator`: its specification, which holds the send schedule; None where the engine makes the events itself.
     """
@@ -48,15 +48,15 @@ class SchedulerInput:
     window_lock: Path | None = None
     warmup_s: float = 0.0
     aim: FaultPhase | None = None
-    here: str = ""
+    local_address: str = ""
     disks: Mapping[str, str] = field(default_factory=dict)
     warmup_max_s: float | None = None
     max_wait_s: float = MAX_WAIT_S
-    within: float = RECOVERED_WITHIN
+    recovered_within: float = RECOVERED_WITHIN
     generator: Mapping[str, Any] | None = None
 
     @property
-    def several(self) -> bool:
+    def has_several_faults(self) -> bool:
         """Whether the fault of the short form is injected several times."""
         return self.aim is not None and len(self.planned) > 1
 
@@ -77,24 +77,24 @@ class SchedulerInput:
             repetition=self.repetition,
             delay_restart=self._delay_restart,
             restart_delay_s=self.restart_delay_s,
-            addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
+            addresses={"": self.local_address, **{name: host.host for name, host in self.hosts.items()}},
             disks=self.disks,
         )
 
     def _delay_restart(self, service: str, until_mono_ns: int) -> None:
         if service in self.holds:
-            lay_hold(self.holds[service], until_mono_ns)
+            write_delay(self.holds[service], until_mono_ns)
 
 
-def read_assignment(directory: Path) -> SchedulerInput:
+def read_scheduler_input(directory: Path) -> SchedulerInput:
     """Reads DIR/plan.json. Raises ConfigError with one line that names what is wrong."""
     try:
-        return assignment_of(Attempt(directory), read_plan(Attempt(directory)))
+        return scheduler_input_of(Attempt(directory), read_plan(Attempt(directory)))
     except (FaultError, InfrastructureError) as error:
         raise ConfigError(str(error)) from None
 
 
-def assignment_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
+def scheduler_input_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
     """What a conductor takes from a plan."""
     places, hosts = plan.places, plan.endpoints.hosts
     # Of each host what may be filled; of this one, "", the disk of checkpoints.
@@ -116,19 +116,19 @@ def assignment_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
         window_lock=None if places.window_lock is None else Path(places.window_lock),
         warmup_s=plan.warmup_s,
         aim=plan.aim,
-        here=plan.endpoints.here,
+        local_address=plan.endpoints.here,
         disks={name: str(disk) for name, disk in disks.items() if disk},
         warmup_max_s=plan.warmup_max_s,
         max_wait_s=plan.max_wait_s,
-        within=plan.recovered_within,
+        recovered_within=plan.recovered_within,
         generator=plan.generator,
     )
 
 
-def injector_of(assignment: SchedulerInput) -> Injector:
+def injector_of(scheduler_input: SchedulerInput) -> Injector:
     """Reaches this machine and each one that is reached over SSH; to none it connects before it is asked."""
-    if not assignment.hosts:
+    if not scheduler_input.hosts:
         return Injector()
     from fault.ssh_connection import SshChannel
 
-    return Injector({name: SshChannel(host) for name, host in assignment.hosts.items()})
+    return Injector({name: SshChannel(host) for name, host in scheduler_input.hosts.items()})

@@ -14,42 +14,42 @@ from typing import Any
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.prerequisites import PreloadGoal
-from faultline.installation.kafka import TIMEOUTS, admin_of, kafka_ready, let_workload_in
+from faultline.installation.kafka import TIMEOUTS, admin_client, grant_workload_rights, kafka_ready
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.attempt_processes import (
-    death,
-    folder_of,
-    module,
-    newest,
-    seen,
-    spawn,
+    attempt_option,
+    exit_message,
+    last_line,
+    module_command,
+    newest_entry,
+    spawn_process,
     start_companion,
     start_fault_daemons,
-    workload_trouble,
+    workload_failure,
 )
 from faultline.lifecycle.context import RunContext
-from faultline.lifecycle.ending.drain_limit import await_drained, await_last_batch, has_settled
+from faultline.lifecycle.ending.drain_limit import await_drained, await_last_batch, is_idle
 from faultline.lifecycle.progress import holder_text
-from faultline.lifecycle.teardown import heal_leftovers
-from faultline.lifecycle.window.measured_window import LONGEST_S
+from faultline.lifecycle.teardown import undo_leftovers
+from faultline.lifecycle.window.measured_window import MAX_BARRIER_WAIT_S
 from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.locks import RECORDER
-from faultline.system.process_ledger import LedgerEntry, process_of, send, victim_of
+from faultline.system.process_ledger import LedgerEntry, process_of, send_signals, victim_of
 from faultline.system.process_tags import load_token
 from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings, is_open
-from faultline.system.waiting import await_quiet, longest_wait_s, seldom, wait_until
+from faultline.system.settings import Settings, is_auth_disabled
+from faultline.system.waiting import await_low_steal, max_wait_s, rate_limited, wait_until
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 RECORDER_START_S = 15.0
 # How often a step asks whether its sweep was stopped, which takes a call to Airflow's API server.
-CANCELLED_CHECK_S = 5.0
+CANCEL_CHECK_S = 5.0
 # How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
-CANCELLED_S = 10.0
+QUEUE_CANCEL_CHECK_S = 10.0
 # The longest wait for the experiment before: hours, as its window may last hours.
-TURN_S = 6 * 3600.0
+MAX_TURN_WAIT_S = 6 * 3600.0
 # Also the processes of the experiment before may have to end first.
 SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
@@ -57,10 +57,10 @@ CONDUCTOR_START_S = 60.0
 SETTLE_S = 30.0
 STOP_S = 60.0
 # Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
-WHILE_STARTING_S = 0.25
+STARTUP_POLL_S = 0.25
 # Between two looks at the journals.
-IN_WINDOW_S = 1.0
-AT_END_S = 0.1
+WINDOW_POLL_S = 1.0
+END_POLL_S = 0.1
 
 
 def provision_topics(run: RunContext) -> None:
@@ -84,9 +84,9 @@ def provision_topics(run: RunContext) -> None:
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=copies, config=conf(role))
         for role, topic in plan.topics.items()
     ]
-    client = admin_of(there) if there.target else run.hooks.kafka_admin()
-    if there.target is None and not is_open(there):
-        let_workload_in(client)
+    client = admin_client(there) if there.target else run.hooks.kafka_admin()
+    if there.target is None and not is_auth_disabled(there):
+        grant_workload_rights(client)
     for name, future in client.create_topics(topics, **TIMEOUTS).items():
         try:
             future.result()
@@ -101,32 +101,32 @@ def start_recorder(run: RunContext) -> LedgerEntry:
     The recorder waits for the end of the recording before: neither that one's harvest nor what comes after it is
     measured, so this attempt's start may go on beside them.
     """
-    attempt, settings, cancelled = run.attempt, run.settings, run.hooks.cancelled
+    attempt, settings, cancelled = run.attempt, run.settings, run.hooks.is_cancelled
     if holder := holder_text(settings):
         print(f"waits for {holder}")
-    entry = spawn(
+    entry = spawn_process(
         attempt,
         settings,
         "recorder",
         [
-            *(*module(RECORDER), *folder_of(attempt)),
-            *("--machine", settings.machine, "--turn", str(settings.turn), "--wait", f"{TURN_S:g}"),
+            *(*module_command(RECORDER), *attempt_option(attempt)),
+            *("--machine", settings.machine, "--turn", str(settings.turn), "--wait", f"{MAX_TURN_WAIT_S:g}"),
         ],
         stdout=attempt.logs / "recorder.out",
     )
-    now_and_then = seldom(cancelled, CANCELLED_S)
+    now_and_then = rate_limited(cancelled, QUEUE_CANCEL_CHECK_S)
     wait_until(
-        lambda: seen(attempt.recorder_journal, kind="start") or _cancelled(now_and_then),
-        timeout_s=TURN_S + RECORDER_START_S,
+        lambda: last_line(attempt.recorder_journal, kind="start") or _raise_if_cancelled(now_and_then),
+        timeout_s=MAX_TURN_WAIT_S + RECORDER_START_S,
         what="recorder: its first sample",
-        alive=lambda: death(attempt, entry),
+        alive=lambda: exit_message(attempt, entry),
     )
     # Its turn may have come because its sweep was stopped.
-    _cancelled(cancelled)
+    _raise_if_cancelled(cancelled)
     await_services(run)
-    if wait_s := longest_wait_s():
+    if wait_s := max_wait_s():
         print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
-        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
+        print(f"waited {await_low_steal(wait_s, cancelled=cancelled):.0f} s")
     return entry
 
 
@@ -137,7 +137,7 @@ def await_services(run: RunContext) -> None:
 
     def ready() -> bool:
         nonlocal lacking
-        supervisor.start_given_up()
+        supervisor.start_failed()
         lacking = (
             run.engine.startup_blocker(endpoints, run.config)
             if kafka_ready(endpoints.kafka, logins)
@@ -165,14 +165,14 @@ def start_generator(run: RunContext) -> LedgerEntry | None:
     write_json(specification, plan.generator)
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
-    command: list[str] = [*module("generators"), *arguments]
+    command: list[str] = [*module_command("generators"), *arguments]
     environment: Mapping[str, str] = {CREDENTIALS_ENV: str(login_file(run.there.logins, HARNESS))}
     token = None
     if run.config.generator_on != "host":
         job = run.engine.generator(run, run.runtime, arguments)
         command, environment, token = run.hooks.command(job), job.environment, load_token(attempt.id)
     journal = attempt.generator_journal
-    return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
+    return spawn_process(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
 
 
 def submit_workload(run: RunContext) -> LedgerEntry:
@@ -203,68 +203,68 @@ def submit_workload(run: RunContext) -> LedgerEntry:
     start_fault_daemons(run)
     for companion in plan.companions:
         start_companion(run, companion)
-    entry = _fill(run, plan.filling) if plan.filling else _prime(run)
+    entry = _start_with_preload(run, plan.filling) if plan.filling else _start_with_primer(run)
     run.engine.on_ready(run, run.runtime)
     return entry
 
 
-def _prime(run: RunContext) -> LedgerEntry:
+def _start_with_primer(run: RunContext) -> LedgerEntry:
     """Starts a workload, and waits until it has committed what the generator sent before the gate."""
-    attempt, made = run.attempt, run.progress
-    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
+    attempt, progress = run.attempt, run.progress
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
 
     def sent() -> dict[str, Any] | None:
-        _cancelled(cancelled)
-        return seen(attempt.generator_journal, event="primed")
+        _raise_if_cancelled(cancelled)
+        return last_line(attempt.generator_journal, event="primed")
 
     primed = wait_until(
         sent,
         timeout_s=PRIMER_TIMEOUT_S,
         what="generator: its primer",
-        alive=lambda: death(attempt, newest(attempt, "generator")),
+        alive=lambda: exit_message(attempt, newest_entry(attempt, "generator")),
     )
     entry = _start_supervisor(attempt, run.settings)
 
     def taken() -> bool:
-        batches = made.covering(primed["end_offsets"])
-        return batches >= run.plan.primed_batches or (batches > 0 and has_settled(made, run.plan.checkpoint_interval_s))
+        batches = progress.covering(primed["end_offsets"])
+        return batches >= run.plan.primed_batches or (batches > 0 and is_idle(progress, run.plan.checkpoint_interval_s))
 
     _await_commit(run, entry, "its input", taken)
     return entry
 
 
-def _fill(run: RunContext, filling: PreloadGoal) -> LedgerEntry:
+def _start_with_preload(run: RunContext, filling: PreloadGoal) -> LedgerEntry:
     """Starts a workload without a generator, and waits for what fills its state."""
-    entry, made = _start_supervisor(run.attempt, run.settings), run.progress
+    entry, progress = _start_supervisor(run.attempt, run.settings), run.progress
 
     def filled_and_begun() -> bool:
-        return made.covering(filling.offsets) >= 1 and made.runs() >= filling.runs
+        return progress.covering(filling.offsets) >= 1 and progress.runs() >= filling.runs
 
     _await_commit(run, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
     return entry
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> LedgerEntry:
-    command = [*module("faultline.lifecycle.workload_supervisor"), *folder_of(attempt)]
-    return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
+    command = [*module_command("faultline.lifecycle.workload_supervisor"), *attempt_option(attempt)]
+    return spawn_process(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
 
 
 def _await_commit(
     run: RunContext, entry: LedgerEntry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
     attempt, starting = run.attempt, run.engine.while_starting(run)
-    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
 
     def look() -> bool:
         starting()
-        return committed() or _cancelled(cancelled)
+        return committed() or _raise_if_cancelled(cancelled)
 
     wait_until(
         look,
         timeout_s=limit_s,
-        every_s=WHILE_STARTING_S,
+        every_s=STARTUP_POLL_S,
         what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.engine_logs / 'driver-0.log'}",
-        alive=lambda: workload_trouble(run, entry),
+        alive=lambda: workload_failure(run, entry),
     )
 
 
@@ -274,35 +274,35 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
     Returns the journal's last line on them (for a control: the gate's).
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
-    entry = spawn(
+    entry = spawn_process(
         attempt,
         settings,
         "conductor",
-        [*module("faultline.lifecycle.fault_scheduler"), *folder_of(attempt)],
+        [*module_command("faultline.lifecycle.fault_scheduler"), *attempt_option(attempt)],
         stdout=attempt.logs / "conductor.out",
     )
 
-    punctuality = ScheduleCheck(attempt)
+    schedule = ScheduleCheck(attempt)
 
     def alive() -> str | None:
-        punctuality.require(plan)
-        failed = seen(attempt.conductor_journal, event="failed")
-        return f"conductor: {failed['message']}" if failed else death(attempt, entry)
+        schedule.require_on_time(plan)
+        failed = last_line(attempt.conductor_journal, event="failed")
+        return f"conductor: {failed['message']}" if failed else exit_message(attempt, entry)
 
     gate = wait_until(
-        lambda: seen(attempt.conductor_journal, event="gate"),
-        timeout_s=CONDUCTOR_START_S + LONGEST_S,
+        lambda: last_line(attempt.conductor_journal, event="gate"),
+        timeout_s=CONDUCTOR_START_S + MAX_BARRIER_WAIT_S,
         what="conductor: opening the gate",
         alive=alive,
     )
     for one in plan.faults:
         gate = wait_until(
             lambda index=one.index: (  # type: ignore[misc]
-                seen(attempt.conductor_journal, event="settled", fault=index)
-                or seen(attempt.conductor_journal, event="not_normal")
+                last_line(attempt.conductor_journal, event="settled", fault=index)
+                or last_line(attempt.conductor_journal, event="not_normal")
             ),
             timeout_s=plan.over_s(one) + SETTLE_S,
-            every_s=IN_WINDOW_S,
+            every_s=WINDOW_POLL_S,
             what=f"conductor: the outcome of fault {one.index}",
             alive=alive,
         )
@@ -316,23 +316,23 @@ def await_end(run: RunContext) -> dict[str, Any]:
     invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
     """
     attempt, plan = run.attempt, run.plan
-    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
     problems: list[str] = []
 
-    punctuality = ScheduleCheck(attempt)
+    schedule = ScheduleCheck(attempt)
 
     def alive(role: str) -> str | None:
-        punctuality.require(plan)
-        return death(attempt, newest(attempt, role))
+        schedule.require_on_time(plan)
+        return exit_message(attempt, newest_entry(attempt, role))
 
     scheduled = [("conductor", attempt.conductor_journal)]
     scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
     for role, journal in scheduled:
         try:
             wait_until(
-                lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
+                lambda journal=journal: last_line(journal, event="done") or _raise_if_cancelled(cancelled),  # type: ignore[misc]
                 timeout_s=plan.window_s + SETTLE_S,
-                every_s=_pace(attempt, plan),
+                every_s=_poll_interval(attempt, plan),
                 what=f"{role}: the end of its schedule",
                 alive=lambda role=role: alive(role),  # type: ignore[misc]
             )
@@ -340,7 +340,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
             raise
         except InfrastructureError as error:
             problems.append(str(error))
-            heal_leftovers(run)  # a dead conductor's pause would hold everything up from here on
+            undo_leftovers(run)  # a dead conductor's pause would hold everything up from here on
     drained = await_drained(run, problems) if plan.paced else await_last_batch(run, problems)
     attempt.stop_file.touch()
     # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
@@ -351,20 +351,20 @@ def await_end(run: RunContext) -> dict[str, Any]:
     return outcome
 
 
-def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
+def _poll_interval(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
     """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
-    gate = seen(attempt.conductor_journal, event="gate")
+    gate = last_line(attempt.conductor_journal, event="gate")
     longest_ns = gate["t0_mono_ns"] + round(plan.window_s * 1e9) if gate else 0
 
     def pace_s() -> float:
         ends_ns = read_document(attempt.load_end)["end_mono_ns"] if attempt.load_end.exists() else longest_ns
-        return IN_WINDOW_S if time.monotonic_ns() < ends_ns - round(IN_WINDOW_S * 1e9) else AT_END_S
+        return WINDOW_POLL_S if time.monotonic_ns() < ends_ns - round(WINDOW_POLL_S * 1e9) else END_POLL_S
 
     return pace_s
 
 
 def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
-    entry = newest(attempt, role)
+    entry = newest_entry(attempt, role)
     if entry is None:
         return
     try:
@@ -374,18 +374,18 @@ def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: flo
 
 
 def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
-    entry = newest(attempt, "recorder")
+    entry = newest_entry(attempt, "recorder")
     process = victim_of(entry) if entry else None
     if process is None:
         # This step may be begun twice: then the recorder was told to stop before.
-        if not seen(attempt.recorder_journal, kind="stop"):
+        if not last_line(attempt.recorder_journal, kind="stop"):
             problems.append("recorder: died before the end")
         return
-    send(process, signal.SIGTERM)
+    send_signals(process, signal.SIGTERM)
     _await_exit(attempt, "recorder", problems)
 
 
-def _cancelled(cancelled: Callable[[], bool]) -> bool:
+def _raise_if_cancelled(cancelled: Callable[[], bool]) -> bool:
     """False; raises Cancelled when the sweep was stopped."""
     if cancelled():
         raise Cancelled("the sweep was stopped")

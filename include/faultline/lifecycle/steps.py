@@ -19,13 +19,13 @@ from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import AGAIN_AFTER_S, TRIED_AGAIN, Cell
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
-from faultline.installation.targets.preflight import require_well
+from faultline.installation.targets.preflight import require_preflight
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
-from faultline.lifecycle.ending.drain_limit import LONGEST_S
-from faultline.lifecycle.orphans import sweep_orphans, unclosed
+from faultline.lifecycle.ending.drain_limit import MAX_DRAIN_S
+from faultline.lifecycle.orphans import close_orphans, unclosed_attempts
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
-from faultline.lifecycle.start import CANCELLED_CHECK_S, TURN_S
+from faultline.lifecycle.start import CANCEL_CHECK_S, MAX_TURN_WAIT_S
 from faultline.lifecycle.teardown import (
     UnfinishedError,
     has_record,
@@ -37,48 +37,52 @@ from faultline.lifecycle.teardown import (
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
-from faultline.system.locks import beside_windows
+from faultline.system.locks import share_measurement_lock
 from faultline.system.settings import Settings
-from faultline.system.target_registry import target
-from faultline.system.waiting import longest_wait_s, seldom, wait_until
+from faultline.system.target_registry import find_target
+from faultline.system.waiting import max_wait_s, rate_limited, wait_until
 
 # Between two looks at another run that measures the same cell.
-TWIN_CHECK_S = 2.0
+DUPLICATE_CHECK_S = 2.0
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `repeatable`: it may be begun twice on one attempt, also on one that is closed.
+    """One step. `is_repeatable`: it may be begun twice on one attempt, also on one that is closed.
 
     `timeout_s`: by the plan, after how long it is given up. A last resort: what a step waits for has limits of its own.
     """
 
     name: str
-    do: Callable[[RunContext], Any]
-    repeatable: bool = False
+    action: Callable[[RunContext], Any]
+    is_repeatable: bool = False
     timeout_s: Callable[[AttemptPlan], float] = lambda plan: 2 * MINUTE_S
 
 
-def filling_s(plan: AttemptPlan) -> float:
+def preload_s(plan: AttemptPlan) -> float:
     """How long the state may take to be filled before the gate."""
     return 0.0 if plan.filling is None else plan.filling.longest_s
 
 
-TEARDOWN = Step("teardown", finish.teardown, repeatable=True, timeout_s=lambda plan: 15 * MINUTE_S)
+TEARDOWN = Step("teardown", finish.teardown, is_repeatable=True, timeout_s=lambda plan: 15 * MINUTE_S)
 # In order; the last one is performed whatever became of the others. `await_end` is not tried again: by then the window
 # is over, and whoever cancelled it, or made it invalid, does so again. A task that was killed in it ends the attempt.
 STEPS = {
     step.name: step
     for step in (
         Step("provision_topics", start.provision_topics),
-        Step("start_recorder", start.start_recorder, timeout_s=lambda plan: TURN_S + longest_wait_s() + 15 * MINUTE_S),
+        Step(
+            "start_recorder",
+            start.start_recorder,
+            timeout_s=lambda plan: MAX_TURN_WAIT_S + max_wait_s() + 15 * MINUTE_S,
+        ),
         Step("start_generator", start.start_generator),
-        Step("submit_workload", start.submit_workload, timeout_s=lambda plan: 15 * MINUTE_S + filling_s(plan)),
+        Step("submit_workload", start.submit_workload, timeout_s=lambda plan: 15 * MINUTE_S + preload_s(plan)),
         Step("inject_fault", start.inject_fault, timeout_s=lambda plan: plan.window_s + 20 * MINUTE_S),
-        Step("await_end", start.await_end, timeout_s=lambda plan: plan.window_s + LONGEST_S + 10 * MINUTE_S),
-        Step("harvest", finish.harvest, repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
-        Step("judge", finish.judge, repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
+        Step("await_end", start.await_end, timeout_s=lambda plan: plan.window_s + MAX_DRAIN_S + 10 * MINUTE_S),
+        Step("harvest", finish.harvest, is_repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
+        Step("judge", finish.judge, is_repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
         TEARDOWN,
     )
 }
@@ -89,10 +93,10 @@ class RefusedError(FaultlineError):
 
     def __init__(self, why: FaultlineError, record: Record) -> None:
         super().__init__(str(why))
-        self.why, self.record = why, record
+        self.reason, self.record = why, record
 
 
-class MeasuredError(FaultlineError):
+class AlreadyMeasuredError(FaultlineError):
     """The cell of the order has a valid record, and only missing ones were asked for."""
 
 
@@ -103,42 +107,42 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
     """
     if order.only_missing and order.series is not None:
         cell = Cell(order.config.config_id, order.repetition, order.series)
-        await_twin(cell, hooks, settings)
+        await_duplicate_run(cell, hooks, settings)
         if Store(settings.results).sound(cell):
-            raise MeasuredError("the cell got a valid record while this run was queued")
+            raise AlreadyMeasuredError("the cell got a valid record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
-        with beside_windows(settings.window_lock):
-            for line in sweep_orphans(
-                settings, hooks.run_is_alive, lambda topics: delete_topics(hooks.kafka_admin(), topics)
+        with share_measurement_lock(settings.window_lock):
+            for line in close_orphans(
+                settings, hooks.is_run_active, lambda topics: delete_topics(hooks.kafka_admin(), topics)
             ):
                 print(line)
-            if (elsewhere := target(settings, order.config.target)) is not None:
-                hooks.take_target(elsewhere)
-                require_well(settings, elsewhere, print)
+            if (elsewhere := find_target(settings, order.config.target)) is not None:
+                hooks.store_target(elsewhere)
+                require_preflight(settings, elsewhere, print)
             attempt = make_attempt(order, settings, java, hosts=hooks.hosts())
     except FaultlineError as error:
         raise RefusedError(error, record_refusal(order, settings, java, error)) from error
     return open_run(attempt.id, hooks, settings)
 
 
-def await_twin(cell: Cell, hooks: Hooks, settings: Settings) -> None:
+def await_duplicate_run(cell: Cell, hooks: Hooks, settings: Settings) -> None:
     """Waits while another run measures the cell, perhaps of another sweep: it need not be measured twice."""
 
     def measured_elsewhere() -> bool:
-        for attempt in unclosed(settings):
+        for attempt in unclosed_attempts(settings):
             with contextlib.suppress(FaultlineError):  # damaged: whoever cleans up says so
                 if attempt.over is None and read_plan(attempt).order.cell == cell:
                     run_id = attempt.read()["run_id"]
-                    if run_id and hooks.run_is_alive(str(run_id)):
+                    if run_id and hooks.is_run_active(str(run_id)):
                         return True
         return False
 
-    cancelled = seldom(hooks.cancelled, CANCELLED_CHECK_S)
+    cancelled = rate_limited(hooks.is_cancelled, CANCEL_CHECK_S)
     wait_until(
         lambda: cancelled() or not measured_elsewhere(),
-        timeout_s=TURN_S,
-        every_s=TWIN_CHECK_S,
+        timeout_s=MAX_TURN_WAIT_S,
+        every_s=DUPLICATE_CHECK_S,
         what="experiment: the end of the run that measures the same cell",
     )
 
@@ -150,15 +154,15 @@ def perform(step: Step, run: RunContext) -> Any:
     restarted and for a step that takes too long, and what the step raises.
     """
     attempt = run.attempt
-    if not step.repeatable:
+    if not step.is_repeatable:
         refuse_closed(attempt)
     try:
         if step.name != TEARDOWN.name and not (step.name == "judge" and has_record(attempt, run.settings)):
             refuse_unfinished(attempt)
-        if not step.repeatable:
+        if not step.is_repeatable:
             refuse_restarted(run)
-        with _within(step, step.timeout_s(run.plan)):
-            return step.do(run)
+        with _time_limit(step, step.timeout_s(run.plan)):
+            return step.action(run)
     except Exception as error:
         if step.name != TEARDOWN.name:
             cause = error if isinstance(error, FaultlineError) else run.hooks.cause_of(error)
@@ -167,7 +171,7 @@ def perform(step: Step, run: RunContext) -> Any:
 
 
 @contextlib.contextmanager
-def _within(step: Step, limit_s: float) -> Iterator[None]:
+def _time_limit(step: Step, limit_s: float) -> Iterator[None]:
     """Gives a step up that takes longer; in a thread that takes no signals it has as long as it takes."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -211,7 +215,7 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
         note_failure(context.attempt.folder, step.name, Cancelled("it was interrupted"))
         raise
     finally:
-        with _undisturbed():
+        with _signals_ignored():
             _tear_down(context)
     record = stored_record(context.attempt, settings)
     if record is None:
@@ -221,7 +225,7 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
 
 def _perform(step: Step, run: RunContext) -> None:
     """Performs a step, and again where that may help."""
-    for left in reversed(range(TRIED_AGAIN + 1 if step.repeatable else 1)):
+    for left in reversed(range(TRIED_AGAIN + 1 if step.is_repeatable else 1)):
         try:
             perform(step, run)
             return
@@ -246,7 +250,7 @@ def _tear_down(run: RunContext) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _signals_ignored() -> Iterator[None]:
     """Signals that ask for the end do not end what ends everything."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -14,12 +14,12 @@ from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import Run
 from faultline.installation.kafka import delete_own_topics
-from faultline.lifecycle.collect import drop_recordings, remove_working_data
+from faultline.lifecycle.collect import remove_recordings, remove_working_data
 from faultline.system.background import restore
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.journal import Journal, read_journal
-from faultline.system.process_ledger import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.system.process_ledger import boot_id, end_ledger, end_processes, processes_with_mark, read_ledger
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings, instance
 from faultline.system.target_registry import endpoints_at
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def note_failure(folder: Path, step: str, error: BaseException) -> None:
-    """Keeps why a step failed, for the record that `close` writes; where there is no room for it, in the log alone."""
+    """Journal why a step failed, for the record that `close_attempt` writes; print it if the disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with Journal(folder / "failures.jsonl") as journal:
@@ -45,10 +45,10 @@ def refuse_closed(attempt: Attempt) -> None:
         raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
 
 
-def went_down(attempt: Attempt) -> bool:
+def has_rebooted(attempt: Attempt) -> bool:
     """Whether the machine was started anew since a process of the attempt began. Then raw files and topics hold what
     happened to be on the disk."""
-    present = present_boot()
+    present = boot_id()
     return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
 
 
@@ -59,7 +59,7 @@ class UnfinishedError(InfrastructureError):
 def refuse_unfinished(attempt: Attempt) -> None:
     """Raises UnfinishedError for a step of an open attempt whose machine went down: its figures would be those of
     a part of it."""
-    if not attempt.over and went_down(attempt):
+    if not attempt.over and has_rebooted(attempt):
         raise UnfinishedError(
             f"{attempt.id}: the machine was started anew before it was judged, and what the disk did not have is lost; "
             "clear the whole run"
@@ -76,7 +76,7 @@ def refuse_restarted(run: Run) -> None:
         )
 
 
-def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
+def close_attempt(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
     """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 
     Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
@@ -90,11 +90,11 @@ def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any
         ended = end_ledger(attempt.ledger)
     finally:
         # Also when a process would not end: a paused service would stay so for everybody.
-        unhealed = heal_leftovers(run)
-    ended += end_processes(marked(RUN_MARK, attempt.id))
+        unhealed = undo_leftovers(run)
+    ended += end_processes(processes_with_mark(RUN_MARK, attempt.id))
     restore(instance(settings).get("instance"), settings.window_lock)
     try:
-        topics = _free(run, delete_topics)
+        topics = _remove_data(run, delete_topics)
     finally:  # also when the broker does not answer
         if not has_record(attempt, settings):
             from faultline.records.store import Store
@@ -110,7 +110,7 @@ def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any
 
 
 @contextlib.contextmanager
-def ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
+def processes_ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
     """Ends the attempt's processes where its plan, which is read inside, cannot be read: a recorder would keep the
     machine, and a stopped victim would stay so, for as long as nobody mends the file."""
     try:
@@ -119,15 +119,15 @@ def ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
         try:
             end_ledger(attempt.ledger)
         finally:
-            end_processes(marked(RUN_MARK, attempt.id))
+            end_processes(processes_with_mark(RUN_MARK, attempt.id))
         raise
 
 
-def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
+def _remove_data(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
     """Removes what nobody reads any more; returns the topics that were deleted."""
     attempt, order = run.attempt, run.plan.order
     harvested = (attempt.harvest / "counts.parquet").exists()
-    ran_through = (attempt.folder / "end.json").exists() and not went_down(attempt)
+    ran_through = (attempt.folder / "end.json").exists() and not has_rebooted(attempt)
     # What was made of checkpoint and topics is on the disk before they go.
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
@@ -136,11 +136,11 @@ def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
         return []
     topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
     # Where the target is reached today: its address may have changed since.
-    there = run.settings.at(endpoints_at(run.settings, str(order.config["target"])))
+    there = run.settings.for_target(endpoints_at(run.settings, str(order.config["target"])))
     delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
     try:
         remove_working_data(run)
-        for problem in drop_recordings(run):
+        for problem in remove_recordings(run):
             print(problem)
     finally:
         # Whatever becomes of the rest: a storage may be away that the broker knows nothing of.
@@ -148,15 +148,15 @@ def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
     return topics
 
 
-def heal_leftovers(run: Run) -> str | None:
+def undo_leftovers(run: Run) -> str | None:
     """Undoes what a dead conductor left. What cannot be undone is noted, and given; it stops nothing else."""
     attempt = run.attempt
     if not attempt.conductor_journal.exists():
         return None
-    from faultline.lifecycle.ending.undo_replay import heal
+    from faultline.lifecycle.ending.undo_replay import replay_undos
 
     try:
-        heal(attempt)
+        replay_undos(attempt)
     except FaultlineError as error:
         note_failure(attempt.folder, "heal", error)
         return str(error)

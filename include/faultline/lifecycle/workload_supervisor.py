@@ -34,10 +34,10 @@ from faultline.system.journal import Journal
 from faultline.system.settings import load_settings
 
 TERM_GRACE_S = 10.0
-WATCH_EVERY_S = 0.25
+WATCH_INTERVAL_S = 0.25
 
 
-class _Kept:
+class _SupervisedProcess:
     """One process that is kept running, as the specification has it, and its present life."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
@@ -59,45 +59,45 @@ class WorkloadSupervisor:
 
     def __init__(self, run: Run, specification: Mapping[str, Any]) -> None:
         self._attempt = run.attempt
-        self._kept = [_Kept(one) for one in specification["processes"]]
+        self._processes = [_SupervisedProcess(one) for one in specification["processes"]]
         self._ends_itself = bool(specification["ends_itself"])
         self._guardian = engine_of_plan(run.plan).state_guardian(run)
         self._stop = threading.Event()
-        # Those that have ended; None: stop() was called.
-        self._ended: queue.SimpleQueue[_Kept | None] = queue.SimpleQueue()
+        # Those that have exited; None: stop() was called.
+        self._exits: queue.SimpleQueue[_SupervisedProcess | None] = queue.SimpleQueue()
 
     def stop(self) -> None:
         """Ends the processes and with them this supervisor; may be called from a signal handler."""
         self._stop.set()
-        for child in [one.child for one in self._kept]:
+        for child in [one.child for one in self._processes]:
             if child is not None and child.poll() is None:
                 child.terminate()
-        self._ended.put(None)
+        self._exits.put(None)
 
     def run(self) -> int:
-        """Returns the exit status of the last incarnation of the process that ended first, else of the first one;
+        """Returns the exit status of the last incarnation of the process that exited first, else of the first one;
         negative: the signal that ended it."""
         with Journal(self._attempt.supervisor_journal) as journal:
-            for one in self._kept:
+            for one in self._processes:
                 self._start(journal, one)
-            decisive = self._until_one_is_over(journal) or self._kept[0]
-            self._end_all(journal)
+            decisive = self._run_until_final_exit(journal) or self._processes[0]
+            self._terminate_all(journal)
             journal.write("stop", returncode=decisive.returncode, sync=True)
         return decisive.returncode
 
-    def _until_one_is_over(self, journal: Journal) -> _Kept | None:
+    def _run_until_final_exit(self, journal: Journal) -> _SupervisedProcess | None:
         """The process that is not started again; None when they were stopped."""
         while not self._stop.is_set():
-            ended = self._next_end(1.0 if self._guardian is None else WATCH_EVERY_S)
-            if ended is not None:
-                self._note_end(journal, ended)
-                if not self._starts_again(journal, ended):
-                    return ended
+            exited = self._next_exit(1.0 if self._guardian is None else WATCH_INTERVAL_S)
+            if exited is not None:
+                self._journal_exit(journal, exited)
+                if not self._schedule_restart(journal, exited):
+                    return exited
             elif self._stop.is_set():
                 break
             elif not self._ends_itself and self._attempt.stop_file.exists():
                 self.stop()
-            elif waiting := [one for one in self._kept if one.restart_at_s is not None]:
+            elif waiting := [one for one in self._processes if one.restart_at_s is not None]:
                 for one in waiting:
                     if one.restart_at_s is not None and one.restart_at_s <= time.monotonic():
                         self._start(journal, one)
@@ -105,28 +105,28 @@ class WorkloadSupervisor:
                 self._guardian.watch(journal)
         return None
 
-    def _next_end(self, longest_s: float) -> _Kept | None:
+    def _next_exit(self, longest_s: float) -> _SupervisedProcess | None:
         """The next process that ends; None when that takes longer, or longer than until one is to be started again."""
-        due_s = [one.restart_at_s - time.monotonic() for one in self._kept if one.restart_at_s is not None]
+        due_s = [one.restart_at_s - time.monotonic() for one in self._processes if one.restart_at_s is not None]
         with contextlib.suppress(queue.Empty):
-            return self._ended.get(timeout=max(0.0, min([longest_s, *due_s])))
+            return self._exits.get(timeout=max(0.0, min([longest_s, *due_s])))
         return None
 
-    def _starts_again(self, journal: Journal, ended: _Kept) -> bool:
-        if ended.returncode == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
+    def _schedule_restart(self, journal: Journal, exited: _SupervisedProcess) -> bool:
+        if exited.returncode == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
             return False
         # No fault comes before the gate: what ends by itself there would end again.
         if not self._attempt.gate.exists():
             return False
         if self._guardian is not None:
             self._guardian.on_driver_exit(journal)
-        if ended.incarnation >= ended.max_restarts:
+        if exited.incarnation >= exited.max_restarts:
             return False
-        journal.write("restart", role=ended.role, delay_s=ended.restart_delay_s)
-        ended.restart_at_s = time.monotonic() + ended.restart_delay_s
+        journal.write("restart", role=exited.role, delay_s=exited.restart_delay_s)
+        exited.restart_at_s = time.monotonic() + exited.restart_delay_s
         return True
 
-    def _start(self, journal: Journal, one: _Kept) -> None:
+    def _start(self, journal: Journal, one: _SupervisedProcess) -> None:
         one.incarnation, one.restart_at_s = one.incarnation + 1, None
         log = self._attempt.engine_logs / f"{one.role}-{one.incarnation}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -143,32 +143,32 @@ class WorkloadSupervisor:
         journal.write(
             "start", role=one.role, incarnation=one.incarnation, pid=process.pid, create_time=process.create_time()
         )
-        threading.Thread(target=self._await_end, args=(one, one.child), daemon=True).start()
+        threading.Thread(target=self._await_exit, args=(one, one.child), daemon=True).start()
 
-    def _await_end(self, one: _Kept, child: subprocess.Popen[bytes]) -> None:
+    def _await_exit(self, one: _SupervisedProcess, child: subprocess.Popen[bytes]) -> None:
         one.returncode = child.wait()
-        self._ended.put(one)
+        self._exits.put(one)
 
-    def _note_end(self, journal: Journal, one: _Kept) -> None:
+    def _journal_exit(self, journal: Journal, one: _SupervisedProcess) -> None:
         code, one.child = one.returncode, None
         number = -code if code < 0 else None
         journal.write("exit", role=one.role, incarnation=one.incarnation, returncode=code, signal=number, sync=True)
 
-    def _end_all(self, journal: Journal) -> None:
+    def _terminate_all(self, journal: Journal) -> None:
         """Ends whatever runs: asks it to, and does not wait for ever."""
         if not self._stop.is_set():
             self.stop()
         until_s: float | None = time.monotonic() + TERM_GRACE_S
-        while running := [one.child for one in self._kept if one.child is not None]:
+        while running := [one.child for one in self._processes if one.child is not None]:
             try:
-                ended = self._ended.get(timeout=None if until_s is None else max(0.0, until_s - time.monotonic()))
+                exited = self._exits.get(timeout=None if until_s is None else max(0.0, until_s - time.monotonic()))
             except queue.Empty:
                 for child in running:
                     child.kill()
                 until_s = None
                 continue
-            if ended is not None:
-                self._note_end(journal, ended)
+            if exited is not None:
+                self._journal_exit(journal, exited)
 
 
 def main() -> int:

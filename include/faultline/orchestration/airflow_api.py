@@ -20,8 +20,8 @@ from faultline.system.secrets import read_secrets
 from faultline.system.settings import Settings
 
 FINISHED = frozenset({"success", "failed"})
-TOKEN_LIFE_S = 3600.0
-RETRY_S = 60.0
+TOKEN_LIFETIME_S = 3600.0
+RETRY_LIMIT_S = 60.0
 
 
 class AirflowApi:
@@ -93,7 +93,7 @@ class AirflowApi:
         # A look may be repeated, and a note or state set once more: the server is busy, or its database locked.
         for attempt in Retrying(
             retry=retry_if_exception_type(InfrastructureError),
-            stop=stop_after_attempt(2) if method == "PATCH" else stop_after_delay(RETRY_S),
+            stop=stop_after_attempt(2) if method == "PATCH" else stop_after_delay(RETRY_LIMIT_S),
             wait=wait_fixed(1),
             reraise=True,
         ):
@@ -107,7 +107,7 @@ class AirflowApi:
             self._require_own_server()
             body = {"username": USER, "password": password(self._settings)}
             self._token = str(self._request("POST", "/auth/token", body, {})["access_token"])
-            self._token_until = time.monotonic() + TOKEN_LIFE_S
+            self._token_until = time.monotonic() + TOKEN_LIFETIME_S
         return self._token
 
     def is_own(self) -> bool:
@@ -143,7 +143,7 @@ class AirflowApi:
             detail = error.read().decode(errors="replace")
             if error.code < 500:
                 raise ConfigError(
-                    f"airflow: {method} {path.split('?')[0]} refused ({error.code}): {_detail(detail)}"
+                    f"airflow: {method} {path.split('?')[0]} refused ({error.code}): {_error_detail(detail)}"
                 ) from None
             raise InfrastructureError(
                 f"airflow: {method} {path} failed ({error.code}); see airflow-api-server.log"
@@ -159,7 +159,7 @@ def _quote(run_id: str) -> str:
     return urllib.parse.quote(run_id, safe="")
 
 
-def _detail(text: str) -> str:
+def _error_detail(text: str) -> str:
     try:
         detail = json.loads(text).get("detail", text)
     except (ValueError, AttributeError):

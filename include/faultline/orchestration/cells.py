@@ -20,27 +20,27 @@ from faultline.system.settings import Settings
 OLD_KEEP_INVALID = "keep_unsound"
 
 # Failures of a nightly run's baseline, none of which got it to run, after which the night goes on without it.
-MOST_FAILED = 3
-UNFINISHED = frozenset({"queued", "running"})
+MAX_REFERENCE_FAILURES = 3
+ACTIVE_STATES = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True)
 class CellDecision:
     """What to do about a cell, and why. `done`: it needs nothing more."""
 
-    do: Literal["done", "wait", "trigger", "skip", "give_up"]
-    why: str = ""
+    action: Literal["done", "wait", "trigger", "skip", "give_up"]
+    reason: str = ""
 
 
 @dataclass(frozen=True)
-class SweptCell:
+class RunningCell:
     """A cell of a running sweep. `conf`: configuration and labels of its experiment; `params`: the sweep's; `begun`:
     when the sweep's run started, or was cleared."""
 
     settings: Settings
     conf: Mapping[str, Any]
     params: Mapping[str, Any]
-    begun: datetime | None
+    started_at: datetime | None
     max_measurements: int
 
     @property
@@ -48,7 +48,7 @@ class SweptCell:
         config = parse_configuration({key: self.conf[key] for key in Configuration.model_fields if key in self.conf})
         return Cell(config.config_id, int(self.conf["repetition"]), str(self.conf["series"]))
 
-    def measured(self) -> list[Record]:
+    def own_records(self) -> list[Record]:
         """The records of the cell that this sweep has measured."""
         sweep = self.conf.get("sweep_id")
         return [one for one in Store(self.settings.results).of(self.cell) if one.sweep_id == sweep]
@@ -58,23 +58,23 @@ class SweptCell:
 
         The latter is for retries: the first try may have ended well unseen.
         """
-        if any(record.sound for record in self.measured()):
+        if any(record.sound for record in self.own_records()):
             return True
         only_missing = bool(self.params.get("only_missing", True))
         return only_missing and Store(self.settings.results).sound(self.cell) is not None
 
 
-def before(swept: SweptCell, child_state: Callable[[], str | None]) -> CellDecision:
+def decide_before_run(cell: RunningCell, child_state: Callable[[], str | None]) -> CellDecision:
     """What to do about a cell whose turn has come. `child_state`: of the run that measures it; None without one."""
-    if swept.is_done():
+    if cell.is_done():
         return CellDecision("done", "the cell is measured already")
-    if child_state() in UNFINISHED:
+    if child_state() in ACTIVE_STATES:
         return CellDecision("wait")
-    why = settled(swept)
+    why = skip_reason(cell)
     return CellDecision("skip", why) if why else CellDecision("trigger")
 
 
-def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> CellDecision:
+def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_id: str) -> CellDecision:
     """What to do about a cell whose run has ended. `known`: the attempts that its sweep had measured before this try;
     `tries`: how many there were, with this one, since the sweep's run started or was cleared.
 
@@ -82,57 +82,57 @@ def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> 
     """
     from faultline.records.judge.rejudge import error_of
 
-    if swept.is_done():
+    if cell.is_done():
         return CellDecision("done")
-    own = swept.measured()
+    own = cell.own_records()
     new = [record for record in own if record.attempt not in known]
     if not new:
         raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
     error = error_of(new[-1])
     assert error is not None, "a valid record of this sweep is what is_done looks for"
     in_vain = sum(record.status == "invalid" for record in own[-max(1, tries) :])
-    if isinstance(error, InvalidMeasurement) and in_vain >= swept.max_measurements:
-        if swept.params.get("keep_invalid") or swept.params.get(OLD_KEEP_INVALID):
-            return CellDecision("skip", f"kept as invalid after {swept.max_measurements} measurements: {error}")
-        return CellDecision("give_up", f"given up after {swept.max_measurements} measurements: {error}")
+    if isinstance(error, InvalidMeasurement) and in_vain >= cell.max_measurements:
+        if cell.params.get("keep_invalid") or cell.params.get(OLD_KEEP_INVALID):
+            return CellDecision("skip", f"kept as invalid after {cell.max_measurements} measurements: {error}")
+        return CellDecision("give_up", f"given up after {cell.max_measurements} measurements: {error}")
     raise error
 
 
-def settled(swept: SweptCell) -> str | None:
+def skip_reason(cell: RunningCell) -> str | None:
     """Why the cell need not be measured: what the sweep is to decide is decided, or its baseline never runs."""
-    settings = swept.settings
-    plan = SweepPlans(settings.results).read(str(swept.conf.get("sweep_id")))
+    settings = cell.settings
+    plan = SweepPlans(settings.results).read(str(cell.conf.get("sweep_id")))
     if plan is not None and plan.baseline is not None:
-        return _baseline_fails(swept, plan.baseline.series)
+        return _reference_failure(cell, plan.baseline.series)
     if plan is None or plan.decide is None:
         return None
     hours = plan.decide.hours
-    if hours is not None and swept.begun and datetime.now(UTC) - swept.begun > timedelta(hours=hours):
+    if hours is not None and cell.started_at and datetime.now(UTC) - cell.started_at > timedelta(hours=hours):
         return f"the budget of {hours:g} hours is spent"
-    return "all of its comparisons are decided, or the experiments are spent" if _is_decided(swept, plan) else None
+    return "all of its comparisons are decided, or the experiments are spent" if _is_decided(cell, plan) else None
 
 
-def _is_decided(swept: SweptCell, plan: SweepPlan) -> bool:
+def _is_decided(cell: RunningCell, plan: SweepPlan) -> bool:
     # It loads the statistics, which a sweep that asks nothing need not wait for.
     from faultline.comparison.decisions import settled_in
 
-    index = Index(swept.settings.results, swept.settings.home)
+    index = Index(cell.settings.results, cell.settings.home)
     index.refresh()
-    return swept.cell.config_id in settled_in(plan, index.of_configurations(one.config_id for one in plan.cells))
+    return cell.cell.config_id in settled_in(plan, index.of_configurations(one.config_id for one in plan.cells))
 
 
-def _baseline_fails(swept: SweptCell, series: str) -> str | None:
+def _reference_failure(cell: RunningCell, series: str) -> str | None:
     """Why a baseline is not tried again: since the run began, or was cleared, it failed repeatedly and never ran."""
-    if swept.conf.get("series") != series:
+    if cell.conf.get("series") != series:
         return None
-    sweep = Store(swept.settings.results).query(sweep=str(swept.conf.get("sweep_id")))
-    own = _since([record for record in sweep if record.series == series], swept.begun)
-    if len(own) < MOST_FAILED or any(record.status != "failed" for record in own):
+    sweep = Store(cell.settings.results).query(sweep=str(cell.conf.get("sweep_id")))
+    own = _records_since([record for record in sweep if record.series == series], cell.started_at)
+    if len(own) < MAX_REFERENCE_FAILURES or any(record.status != "failed" for record in own):
         return None
     return f"the baseline failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
 
 
-def _since(records: Sequence[Record], begun: datetime | None) -> list[Record]:
+def _records_since(records: Sequence[Record], begun: datetime | None) -> list[Record]:
     """Those of attempts since then: what was given up before is not counted again."""
     # An attempt's id begins with its time in UTC, to the second.
     first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""

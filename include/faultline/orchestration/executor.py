@@ -14,7 +14,7 @@ import os
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.installation.server_proof import keep_tokens
+from faultline.installation.server_proof import guard_tokens
 from faultline.orchestration.forms import configuration_params
 from faultline.system.hashes import LoadedCode
 from faultline.system.locks import is_measured
@@ -38,7 +38,7 @@ LIBRARIES = (
 # Of the project itself. A task runs the code that lies there when it runs: when a file was changed since, it loads all
 # of it by itself.
 PACKAGES = ("faultline", "fault", "generators")
-OWN = (
+PROJECT_MODULES = (
     "faultline.orchestration.experiment",
     "faultline.orchestration.hooks",
     "faultline.orchestration.local_spark",
@@ -50,28 +50,28 @@ OWN = (
     "faultline.lifecycle.steps",
 )
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
-IDLE_S = 0.8
-MEASURED_S = 8.0
+IDLE_WAIT_S = 0.8
+MEASURED_WAIT_S = 8.0
 
 
 class EventExecutor(LocalExecutor):
     """See `airflow.executors.local_executor.LocalExecutor`."""
 
     def start(self) -> None:
-        for name in (*LIBRARIES, *OWN):
+        for name in (*LIBRARIES, *PROJECT_MODULES):
             importlib.import_module(name)
         configuration_params()  # whose schema every DAG is made with
         own = LoadedCode.of(PACKAGES)
-        os.register_at_fork(after_in_child=lambda: own.forget() if own.is_stale() else None)
+        os.register_at_fork(after_in_child=lambda: own.unload() if own.is_stale() else None)
         settings = load_settings()
         # The processes that run tasks are forked from here.
-        keep_tokens(Client, settings)
+        guard_tokens(Client, settings)
         self._window_lock = settings.window_lock
         super().start()
 
     def sync(self) -> None:
         """Waits for a worker's word, at most as long as new work may wait; then reads what there is."""
-        wait_s = MEASURED_S if is_measured(self._window_lock) else IDLE_S
+        wait_s = MEASURED_WAIT_S if is_measured(self._window_lock) else IDLE_WAIT_S
         with contextlib.suppress(AttributeError):  # a queue of another Python: the scheduler's own sleep remains
             self.result_queue._reader.poll(wait_s)
         super().sync()

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.forms import experiment_params
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import AGAIN, AT_ONCE
+from faultline.orchestration.run_experiment import MAX_ACTIVE_RUNS, RETRY_ARGUMENTS
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.settings import load_settings
 
@@ -42,7 +42,7 @@ def experiment_dag() -> DAG:
     with DAG(
         EXPERIMENT,
         schedule=None,
-        max_active_runs=AT_ONCE,
+        max_active_runs=MAX_ACTIVE_RUNS,
         is_paused_upon_creation=False,
         catchup=False,
         params=experiment_params(),
@@ -53,7 +53,7 @@ def experiment_dag() -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         attempt = prepare()
-        harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, **AGAIN)
+        harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, **RETRY_ARGUMENTS)
         end = teardown(attempt)
         topics = provision_topics(attempt)
         steps = [
@@ -72,15 +72,15 @@ def experiment_dag() -> DAG:
     return dag
 
 
-def tell(record: Record) -> None:
+def publish_note(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
     from faultline.reports.notes import experiment_note, experiment_path
 
     print(f"results: {load_settings().endpoints.airflow}{experiment_path(record)}")
-    say_in_note(experiment_note(record))
+    set_run_note(experiment_note(record))
 
 
-def say_in_note(note: str) -> None:
+def set_run_note(note: str) -> None:
     """Puts a line into the note of this run."""
     from faultline.orchestration.airflow_api import note_run
 
@@ -101,18 +101,18 @@ def prepare() -> str:
     try:
         order = order_of_run(dict(context["params"]), context["run_id"])
     except ConfigError as error:
-        say_in_note(experiment_refusal_note(error))
-        raise refusal(error) from None
+        set_run_note(experiment_refusal_note(error))
+        raise skip_refused(error) from None
     try:
         return steps.prepare(order, AirflowHooks(settings, context), settings).attempt.id
-    except steps.MeasuredError as measured:
+    except steps.AlreadyMeasuredError as measured:
         raise AirflowSkipException(str(measured)) from None
     except steps.RefusedError as refused:
-        tell(refused.record)
-        raise refusal(refused.why) from None
+        publish_note(refused.record)
+        raise skip_refused(refused.reason) from None
 
 
-def refusal(error: FaultlineError) -> Exception:
+def skip_refused(error: FaultlineError) -> Exception:
     """What `prepare` raises where nothing can be measured: the steps after it are skipped, not failed, and
     `require_accepted` makes the run red for the one reason that there is."""
     from airflow.sdk.exceptions import AirflowSkipException
@@ -131,7 +131,7 @@ def require_accepted() -> None:
         raise AirflowFailException(reason)
 
 
-def run_here(attempt_id: str, **hooks: Any) -> RunContext:
+def open_task_run(attempt_id: str, **hooks: Any) -> RunContext:
     """The attempt in this task."""
     from faultline.lifecycle.context import open_run
     from faultline.orchestration.hooks import AirflowHooks
@@ -140,7 +140,7 @@ def run_here(attempt_id: str, **hooks: Any) -> RunContext:
     return open_run(attempt_id, AirflowHooks(settings, get_current_context(), **hooks), settings)
 
 
-def task_of(name: str) -> Any:
+def step_task(name: str) -> Any:
     """The task that performs a step once. Its value: the pid of what it has started, or what else the step tells."""
 
     @task(task_id=name)
@@ -150,7 +150,7 @@ def task_of(name: str) -> Any:
         from faultline.lifecycle.steps import STEPS, perform
 
         try:
-            value = perform(STEPS[name], run_here(attempt_id))
+            value = perform(STEPS[name], open_task_run(attempt_id))
         except FaultlineError as error:
             raise AirflowFailException(str(error)) from None
         return getattr(value, "pid", value)
@@ -158,12 +158,12 @@ def task_of(name: str) -> Any:
     return body
 
 
-provision_topics = task_of("provision_topics")
-start_recorder = task_of("start_recorder")
-start_generator = task_of("start_generator")
-submit_workload = task_of("submit_workload")
-inject_fault = task_of("inject_fault")
-await_end = task_of("await_end")
+provision_topics = step_task("provision_topics")
+start_recorder = step_task("start_recorder")
+start_generator = step_task("start_generator")
+submit_workload = step_task("submit_workload")
+inject_fault = step_task("inject_fault")
+await_end = step_task("await_end")
 
 
 class HarvestOperator(LocalSparkJob):
@@ -178,10 +178,10 @@ class HarvestOperator(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from functools import partial
 
-        perform_again("harvest", run_here(self.attempt_id, batch=partial(self.run_batch, context=context)))
+        perform_repeatable("harvest", open_task_run(self.attempt_id, batch=partial(self.run_batch, context=context)))
 
 
-@task(**AGAIN)
+@task(**RETRY_ARGUMENTS)
 def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
@@ -189,8 +189,8 @@ def judge(attempt_id: str) -> str:
     from faultline.records.judge.rejudge import require_valid
     from faultline.system.errors import InvalidMeasurement
 
-    record = perform_again("judge", run_here(attempt_id))
-    tell(record)
+    record = perform_repeatable("judge", open_task_run(attempt_id))
+    publish_note(record)
     try:
         require_valid(record)
     except InvalidMeasurement as error:
@@ -198,7 +198,7 @@ def judge(attempt_id: str) -> str:
     return str(Path("records") / record.config_id / f"{record.attempt}.json")
 
 
-def perform_again(name: str, run: RunContext) -> Any:
+def perform_repeatable(name: str, run: RunContext) -> Any:
     """Performs a step that is tried again when it fails, but not on what a machine left that went down."""
     from airflow.sdk.exceptions import AirflowFailException
 
@@ -218,18 +218,18 @@ def teardown(attempt_id: str) -> dict[str, Any]:
 
     from faultline.experiment.attempt import Attempt
     from faultline.lifecycle.steps import TEARDOWN, perform
-    from faultline.lifecycle.teardown import ended_if_unreadable
+    from faultline.lifecycle.teardown import processes_ended_if_unreadable
     from faultline.orchestration.airflow_api import note_stopped
     from faultline.records.store import Store
 
-    with ended_if_unreadable(Attempt(load_settings().attempts / attempt_id)):
-        run = run_here(attempt_id)
+    with processes_ended_if_unreadable(Attempt(load_settings().attempts / attempt_id)):
+        run = open_task_run(attempt_id)
     outcome: dict[str, Any] = perform(TEARDOWN, run)
     settings, attempt = run.settings, run.attempt
     judged = (attempt.folder / "audit.json").exists()  # and told
     records = [] if judged else Store(settings.results).read(run.plan.order.config_id).records
     for record in (one for one in records if one.attempt == attempt.id):
-        tell(record)
+        publish_note(record)
         params = get_current_context()["params"]
         if record.status == "cancelled" and params.get("parent_run_id") and params.get("matrix"):
             note_stopped(settings, params["matrix"], params["parent_run_id"])

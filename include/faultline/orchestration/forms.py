@@ -19,12 +19,12 @@ from faultline.experiment.workloads.protocol import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
 
 
-def own_sections() -> list[str]:
+def workload_sections() -> list[str]:
     """The sections of parameters that only some workloads have, but for the first one of the form."""
     return list(dict.fromkeys(one.section for one in WORKLOADS.values() if one.section != Workload.section))
 
 
-def own_section(section: str) -> tuple[str, ...]:
+def workload_section_fields(section: str) -> tuple[str, ...]:
     """The parameters of the workloads that stand in `section`, each where it comes first."""
     first: dict[str, str] = {}
     for one in WORKLOADS.values():
@@ -36,11 +36,11 @@ def own_section(section: str) -> tuple[str, ...]:
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
         "workload", "rate", "warmup_s", "warmup_max_s", "duration_s", "corpus", "skew", "vocabulary",
-        *own_section("Workload"),
+        *workload_section_fields("Workload"),
     ),
     "Your data": ("data", "data_key", "data_time", "data_time_unit", "data_pace", "data_speed"),
     "Load": ("rate_curve", "skew_curve", "accept_overload", "generator_processes", "generator_on"),
-    **{name: own_section(name) for name in own_sections()},
+    **{name: workload_section_fields(name) for name in workload_sections()},
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
@@ -81,7 +81,7 @@ def field_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def _in_brackets(name: str) -> str:
+def _limits_text(name: str) -> str:
     text = limits(name, Configuration)
     return f" ({text})" if text else ""
 
@@ -95,7 +95,7 @@ def field_param(name: str, **override: Any) -> Param:
     return Param(
         default,
         title=name,
-        description=f"{field.description}{_in_brackets(name)}",
+        description=f"{field.description}{_limits_text(name)}",
         section=section_of(name),
         **schema,
     )
@@ -127,13 +127,13 @@ def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
     return Param(
         None,
         title=name,
-        description=f"{field.description}{_in_brackets(name)} {_when_empty(presets, default)}",
+        description=f"{field.description}{_limits_text(name)} {_empty_text(presets, default)}",
         section=section_of(name),
         **schema,
     )
 
 
-def _when_empty(presets: Mapping[str, Any], default: Any) -> str:
+def _empty_text(presets: Mapping[str, Any], default: Any) -> str:
     """What an empty field comes to."""
     said = [f"{value_text(value)} ({name})" for name, value in presets.items()]
     if default is not None:
@@ -163,7 +163,7 @@ def axis_param(name: str, presets: Mapping[str, Sequence[Any]]) -> Param:
         type=["null", "string", "array", "number", "integer"],
         examples=list(dict.fromkeys(axis_text(values) for values in presets.values())),
         title=name,
-        description=f"Axis, such as `1, 8` or `1..32 ×2`. {field.description}{_in_brackets(name)} Empty: {said}.",
+        description=f"Axis, such as `1, 8` or `1..32 ×2`. {field.description}{_limits_text(name)} Empty: {said}.",
     )
 
 

@@ -11,9 +11,9 @@ from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 from faultline.engines.runtime import BatchJob, Program
 from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.cell import EXPERIMENT
-from faultline.orchestration.cells import UNFINISHED
-from faultline.orchestration.run_experiment import state_of
-from faultline.orchestration.targets.connection_query import take_target
+from faultline.orchestration.cells import ACTIVE_STATES
+from faultline.orchestration.run_experiment import run_state
+from faultline.orchestration.targets.connection_query import store_target
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
@@ -21,7 +21,9 @@ from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 if TYPE_CHECKING:
     from faultline.system.target_registry import Target
 
-ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
+TASK_SUPERVISOR_DIED = (
+    "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
+)
 
 
 class AirflowHooks:
@@ -29,7 +31,7 @@ class AirflowHooks:
 
     def __init__(self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None) -> None:
         self._settings, self._context, self._batch = settings, context, batch
-        self._beside = os.getppid()
+        self._supervisor_pid = os.getppid()
 
     def kafka_admin(self) -> Any:
         return KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
@@ -81,16 +83,16 @@ class AirflowHooks:
             found[name] = check_ssh_host(f"Connection ssh_{name}", {**address, **connection.extra_dejson})
         return found
 
-    def take_target(self, target: Target) -> None:
-        take_target(self._settings, target)
+    def store_target(self, target: Target) -> None:
+        store_target(self._settings, target)
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         if run_id == self._context["run_id"]:  # an earlier attempt of this very run is over
             return False
         count = self._context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"])
         return bool(count)
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the matrix run that asked for this experiment is over or gone: it waits while it wants it."""
         params = self._context["params"]
         matrix, parent = params.get("matrix"), params.get("parent_run_id")
@@ -98,8 +100,8 @@ class AirflowHooks:
             return False
         if not self._context["ti"].get_dr_count(dag_id=matrix, run_ids=[parent]):
             return True
-        return state_of(self._context, matrix, parent) not in UNFINISHED
+        return run_state(self._context, matrix, parent) not in ACTIVE_STATES
 
     def cause_of(self, error: Exception) -> Exception:
         """Without the process that Airflow has beside a task nothing more can be told, and that is what failed."""
-        return error if os.getppid() == self._beside else InfrastructureError(ALONE)
+        return error if os.getppid() == self._supervisor_pid else InfrastructureError(TASK_SUPERVISOR_DIED)

@@ -16,7 +16,14 @@ from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, POLL_S, RETRIES, RunExperiment, retry_policy
+from faultline.orchestration.run_experiment import (
+    CELL_RETRIES,
+    MAX_ACTIVE_RUNS,
+    POLL_S,
+    RETRY_ARGUMENTS,
+    RunExperiment,
+    retry_policy,
+)
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 
@@ -57,19 +64,19 @@ def matrix_dag(name: str) -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         planned, end = plan(), aggregate()
-        runs = measure(planned)
+        runs = run_experiments(planned)
         steps = [planned, runs, *([search(planned)] if spec.search else []), end]
         chain(*steps[1:])
         steps >> require_success()
     return dag
 
 
-def measure(planned: Any) -> Any:
+def run_experiments(planned: Any) -> Any:
     """`run_experiment`, mapped over what a plan returns: one cell is measured at a time, and the next one ready."""
     return RunExperiment.partial(
         task_id="run_experiment",
-        max_active_tis_per_dagrun=AT_ONCE,
-        retries=RETRIES,
+        max_active_tis_per_dagrun=MAX_ACTIVE_RUNS,
+        retries=CELL_RETRIES,
         retry_policy=retry_policy(),
         retry_delay=timedelta(seconds=10),
         map_index_template="{{ task.cell }}",
@@ -89,11 +96,11 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         "axes": further_axes_param(),
         "repetitions": integer_param(
             "repetitions", None, 1, 100,
-            f"Measurements of each configuration. Empty: {_of_presets(spec, 'repetitions')}",
+            f"Measurements of each configuration. Empty: {_preset_counts(spec, 'repetitions')}",
         ),
         "controls": integer_param(
             "controls", None, 0, 100,
-            f"Runs of the first configuration without fault. Empty: {_of_presets(spec, 'controls')}",
+            f"Runs of the first configuration without fault. Empty: {_preset_counts(spec, 'controls')}",
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
@@ -122,7 +129,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
     }  # fmt: skip
 
 
-def _of_presets(spec: MatrixSpec, name: str) -> str:
+def _preset_counts(spec: MatrixSpec, name: str) -> str:
     """What each preset makes of a number of the sweep."""
     return ", ".join(f"{number} ({preset})" for preset, number in spec.said_of(name).items()) + "."
 
@@ -138,40 +145,40 @@ def presets_text(spec: MatrixSpec) -> str:
     return "\n".join([*head, *rows])
 
 
-@task(**AGAIN)
+@task(**RETRY_ARGUMENTS)
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
     try:
-        planned, note = sweep_run().plan(get_current_context()["params"])
+        planned, note = current_sweep_run().plan(get_current_context()["params"])
     except ConfigError as error:
-        raise refused(error) from None
-    say_planned(note)
+        raise reject_plan(error) from None
+    set_planned_note(note)
     return planned
 
 
-def sweep_run() -> SweepRun:
+def current_sweep_run() -> SweepRun:
     """This run, which plans a sweep."""
     from faultline.orchestration.planning import SweepRun
-    from faultline.orchestration.targets.connection_query import look_before
+    from faultline.orchestration.targets.connection_query import preflight_in_task
 
     context = get_current_context()
-    return SweepRun(context["dag"].dag_id, context["run_id"], load_settings(), look_before)
+    return SweepRun(context["dag"].dag_id, context["run_id"], load_settings(), preflight_in_task)
 
 
-def say_planned(note: str) -> None:
+def set_planned_note(note: str) -> None:
     """Puts what a sweep sets out to do into the note of its run, where its outcome will stand."""
     from faultline.orchestration.airflow_api import note_run
 
     note_run(load_settings(), get_current_context(), note)
 
 
-def refused(error: ConfigError) -> Any:
+def reject_plan(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.reports.notes import sweep_refusal_note
 
-    say_planned(sweep_refusal_note(error))
+    set_planned_note(sweep_refusal_note(error))
     return AirflowFailException(str(error))
 
 
@@ -195,7 +202,7 @@ class Aggregate(LocalSparkJob):
 
 def aggregate() -> Aggregate:
     """The last task; also when some experiments failed."""
-    return Aggregate(task_id="aggregate", trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
+    return Aggregate(task_id="aggregate", trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 
 
 @task(trigger_rule=TriggerRule.ONE_FAILED)
@@ -267,8 +274,8 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
         found, records = search_capacity(
             config,
             partial(highest_sustained, low=params["search_low"], high=params["search_high"]),
-            lambda there: _known(there, series),
-            lambda there: _measure(there, labels),
+            lambda there: _newest_record(there, series),
+            lambda there: _run_experiment(there, labels),
         )
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
@@ -277,7 +284,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     return {"sustained": found.sustained, "exceeded": found.exceeded, "tried": [list(one) for one in found.tried]}
 
 
-def _known(config: Configuration, series: str) -> Record | None:
+def _newest_record(config: Configuration, series: str) -> Record | None:
     """The newest record of this configuration in the series."""
     from faultline.experiment.cell import Cell
     from faultline.records.store import Store
@@ -285,7 +292,7 @@ def _known(config: Configuration, series: str) -> Record | None:
     return Store(load_settings().results).newest(Cell(config.config_id, 0, series))
 
 
-def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
+def _run_experiment(config: Configuration, labels: Mapping[str, str]) -> Record:
     """One run of `experiment`, waited for; an earlier try's, when that still runs.
 
     Raises InfrastructureError when it leaves no record.
@@ -297,7 +304,7 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
 
     api = AirflowApi(load_settings())
     prefix = f"{labels['sweep_id']}__{config.config_id}-search-"
-    before = _known(config, labels["series"])
+    before = _newest_record(config, labels["series"])
     running = [run["dag_run_id"] for run in api.runs(EXPERIMENT, "queued", "running")]
     run_id = next((name for name in running if name.startswith(prefix)), None) or api.trigger(
         EXPERIMENT,
@@ -306,7 +313,7 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
     )
     while api.run_state(EXPERIMENT, run_id) not in FINISHED:
         time.sleep(POLL_S)
-    record = _known(config, labels["series"])
+    record = _newest_record(config, labels["series"])
     if record is None or (before is not None and record.attempt == before.attempt):
         raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
     return record

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 BUILD_SPEC = "build_spec"
 # What the experiment itself needs to know of a run.
-SWITCHES = ("keep_topics", "only_missing")
+EXPERIMENT_SWITCHES = ("keep_topics", "only_missing")
 SWEEP_PARAMS = (
     "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_invalid", "series", "build",
     "decide", "resume",
@@ -38,7 +38,7 @@ SWEEP_PARAMS = (
 SEARCH_PARAMS = ("search", "search_low", "search_high")
 
 
-def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+def reject_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
     for key in given:
         if key not in known:
@@ -50,10 +50,10 @@ def order_of(params: Mapping[str, Any], run_id: str | None = None) -> Order:
     from faultline.lifecycle.prepare import Order
 
     known = Configuration.model_fields
-    refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])
+    reject_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *EXPERIMENT_SWITCHES])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
-    given |= {key: bool(params.get(key)) for key in SWITCHES}
+    given |= {key: bool(params.get(key)) for key in EXPERIMENT_SWITCHES}
     build_spec = parse_build(params.get(BUILD_SPEC), BUILD_SPEC)
     return Order(config, run_id=run_id, build_spec=build_spec, **given)
 
@@ -70,7 +70,7 @@ class SweepRun:
     matrix: str
     run_id: str
     settings: Settings
-    look: Callable[[Settings, Iterable[str]], None]
+    preflight: Callable[[Settings, Iterable[str]], None]
 
     def plan(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """The cells to measure, as arguments of `run_experiment`, for the `given` params; and the run's note.
@@ -82,17 +82,17 @@ class SweepRun:
 
         # Runs of an earlier version may have it; only their cells read it.
         given = {key: value for key, value in given.items() if key != OLD_KEEP_INVALID}
-        refuse_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
+        reject_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         if given["resume"]:
             return self._resume(given)
         spec = MATRICES[self.matrix]
         params = spec.resolve(given)
-        require_search(params)
+        check_search(params)
         matrix = spec.matrix(params)
         build = params["build"] or installed_build(self.settings, configurations=matrix.configurations())
         series = params["series"] or build
         cells, question = self._cells(matrix, params, series)
-        planned = self.begin(cells, series=series, build=build, params=params, question=question)
+        planned = self.write_plan(cells, series=series, build=build, params=params, question=question)
         # What was taken, since a field of the form may have made another number of what was typed.
         return planned, plan_note(matrix, params, len(cells), len(planned))
 
@@ -124,13 +124,15 @@ class SweepRun:
             raise ConfigError(f"resume: {name} is no sweep of {self.matrix}{suggest(name, known)}")
         cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
         build = given["build"] or installed_build(self.settings, configurations=[one.config for one in cells])
-        if refusal := other_build(f"resume: {name}", plan.build, build, remedy="trigger a sweep of its own"):
+        if refusal := build_mismatch(f"resume: {name}", plan.build, build, remedy="trigger a sweep of its own"):
             raise ConfigError(refusal)
         how = {**given, "only_missing": True, "axes": plan.axes}
-        planned = self.begin(cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since)
+        planned = self.write_plan(
+            cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since
+        )
         return planned, resumed_plan_note(name, len(cells), len(planned))
 
-    def begin(
+    def write_plan(
         self,
         cells: list[PlannedCell],
         *,
@@ -160,16 +162,16 @@ class SweepRun:
         asked: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
         records = Store(self.settings.results).query()
         if question is not None:
-            _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
+            _check_one_build(records, {planned.config.config_id for planned in cells}, series, build)
         plan = SweepPlan(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
         measured = [Cell.of(one) for one in records if one.sound and plan.counts(one)]
         how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
         ordered = (
             plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
         )
-        self.look(self.settings, sorted({planned.config.target for planned in ordered}))
+        self.preflight(self.settings, sorted({planned.config.target for planned in ordered}))
         SweepPlans(self.settings.results).write(plan)
-        names = _names_of(cells)
+        names = _config_names(cells)
         sides = {series: labels}
         if baseline:
             other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec}
@@ -192,14 +194,14 @@ class SweepRun:
         ]
 
 
-def other_build(what: str, measured_with: str, at_hand: str, *, remedy: str) -> str | None:
+def build_mismatch(what: str, measured_with: str, at_hand: str, *, remedy: str) -> str | None:
     """Why the rest of a sweep or a night is not measured: the build at hand is another. None where it is its own."""
     if at_hand == measured_with:
         return None
     return f"{what} was measured with the build {measured_with}, and {at_hand} is at hand: they do not mix; {remedy}"
 
 
-def require_search(params: Mapping[str, Any]) -> None:
+def check_search(params: Mapping[str, Any]) -> None:
     """Raises ConfigError when the search that a form asks for has nothing to look between."""
     if params.get("search") and params["search_low"] >= params["search_high"]:
         raise ConfigError(
@@ -207,14 +209,14 @@ def require_search(params: Mapping[str, Any]) -> None:
         )
 
 
-def _names_of(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
+def _config_names(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
     from faultline.comparison.config_points import Point, names_of
 
     configs = {planned.config.config_id: planned.config for planned in cells}
     return names_of([Point(config_id, one.model_dump(mode="json"), ()) for config_id, one in configs.items()])
 
 
-def _require_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
+def _check_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
     """Raises ConfigError where a series holds cells of a question that were measured with another build: they count as
     measured, and answer nothing."""
     others = {one.build for one in records if one.sound and one.series == series and one.config_id in configurations}

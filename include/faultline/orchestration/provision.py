@@ -9,7 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from faultline.installation.airflow import connections, present_database
+from faultline.installation.airflow import configured_database, connections
 from faultline.system.settings import Settings, load_settings
 
 
@@ -19,7 +19,7 @@ def provision(settings: Settings) -> None:
     stamp = settings.airflow_home / "provisioned.json"
     digest = _digest(wanted, settings)
     # A database elsewhere may be another one at the same address.
-    if stamp.exists() and stamp.read_text() == digest and present_database(settings) is None:
+    if stamp.exists() and stamp.read_text() == digest and configured_database(settings) is None:
         return
     from airflow.models.connection import Connection
     from airflow.utils.db import initdb

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from faultline.records.index import Index
     from faultline.reports.pages.site import ResultsSite
 
-_OF_RUN = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
+_RUN_PAGE = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
 # What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
 VIEWS = (
     {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": UI_ROUTE},
-    {"name": "Results", "href": _OF_RUN, "destination": "dag_run", "url_route": "faultline-run"},
-    {"name": "Results", "href": _OF_RUN, "destination": "task_instance", "url_route": "faultline-task"},
+    {"name": "Results", "href": _RUN_PAGE, "destination": "dag_run", "url_route": "faultline-run"},
+    {"name": "Results", "href": _RUN_PAGE, "destination": "task_instance", "url_route": "faultline-task"},
     {"name": "Results", "href": f"{PREFIX}/dags/{{DAG_ID}}", "destination": "dag", "url_route": "faultline-dag"},
 )
 
@@ -52,7 +52,7 @@ class ProofApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
 
-        from faultline.installation.server_proof import answer
+        from faultline.installation.server_proof import compute_proof
         from faultline.system.secrets import read_secrets
         from faultline.system.settings import load_settings
 
@@ -60,7 +60,7 @@ class ProofApp:
             return
         settings = load_settings()
         challenge = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("challenge", [""])[0]
-        given = answer(read_secrets(settings.secrets).proof, challenge, settings.ports["airflow"])
+        given = compute_proof(read_secrets(settings.secrets).proof, challenge, settings.ports["airflow"])
         body = f'"{given or ""}"'.encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200 if given else 400, "headers": headers})

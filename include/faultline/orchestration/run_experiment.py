@@ -15,20 +15,20 @@ from faultline.system.errors import ConfigError, InfrastructureError, InvalidMea
 from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.orchestration.cells import SweptCell
+    from faultline.orchestration.cells import RunningCell
 
 # Runs of it that go on together: one is measured, and the next one waits for its turn or starts; the machine's lock
 # sees to it that two never measure.
-AT_ONCE = 2
+MAX_ACTIVE_RUNS = 2
 # Two runs go on together, so the next one is ready when an end is noticed late; each look takes 10 ms of CPU time.
 POLL_S = 5
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
-RETRIES = 9
+CELL_RETRIES = 9
 # For tasks that give the same when they are done again: one that died is tried again.
-AGAIN: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=AGAIN_AFTER_S)}
-ENDED = [DagRunState.SUCCESS, DagRunState.FAILED]
+RETRY_ARGUMENTS: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=AGAIN_AFTER_S)}
+FINAL_STATES = [DagRunState.SUCCESS, DagRunState.FAILED]
 # Under which a try leaves the attempts that its sweep had measured of the cell before.
-KNOWN = "known"
+KNOWN_ATTEMPTS_KEY = "known"
 
 
 def retry_policy() -> ExceptionRetryPolicy:
@@ -41,7 +41,7 @@ def retry_policy() -> ExceptionRetryPolicy:
     )
 
 
-def state_of(context: Any, dag_id: str, run_id: str) -> str:
+def run_state(context: Any, dag_id: str, run_id: str) -> str:
     """State of another run, as seen from a task: queued, running, success or failed."""
     state = context["ti"].get_dagrun_state(dag_id=dag_id, run_id=run_id)
     # The SDK answers with an enumeration whose text is its name ("DagRunState.FAILED"), whatever its signature says.
@@ -73,7 +73,7 @@ class RunExperiment(TriggerDagRunOperator):
             reset_dag_run=True,
             wait_for_completion=True,
             poke_interval=POLL_S,
-            allowed_states=ENDED,
+            allowed_states=FINAL_STATES,
             failed_states=[],
             deferrable=True,
             openlineage_inject_parent_info=False,
@@ -87,18 +87,18 @@ class RunExperiment(TriggerDagRunOperator):
 
         from faultline.orchestration import cells
 
-        ti, swept = context["ti"], self._swept(context)
-        verdict = cells.before(swept, lambda: self._child_state(context))
-        if verdict.do == "done":
-            self.log.info(verdict.why)
+        ti, cell = context["ti"], self._sweep_cell(context)
+        decision = cells.decide_before_run(cell, lambda: self._child_state(context))
+        if decision.action == "done":
+            self.log.info(decision.reason)
             return
         # So that what this try measures is told from that by no clock, which may be set meanwhile.
-        ti.xcom_push(key=KNOWN, value=[record.attempt for record in swept.measured()])
-        if verdict.do == "skip":
-            raise AirflowSkipException(verdict.why)
-        if verdict.do == "wait":
+        ti.xcom_push(key=KNOWN_ATTEMPTS_KEY, value=[record.attempt for record in cell.own_records()])
+        if decision.action == "skip":
+            raise AirflowSkipException(decision.reason)
+        if decision.action == "wait":
             waits = DagStateTrigger(
-                dag_id=EXPERIMENT, states=ENDED, run_ids=[str(self.trigger_run_id)], poll_interval=POLL_S
+                dag_id=EXPERIMENT, states=FINAL_STATES, run_ids=[str(self.trigger_run_id)], poll_interval=POLL_S
             )
             self.defer(trigger=waits, method_name="execute_complete")
         super().execute(context)
@@ -110,22 +110,22 @@ class RunExperiment(TriggerDagRunOperator):
         from faultline.orchestration import cells
 
         ti = context["ti"]
-        known = ti.xcom_pull(key=KNOWN, map_indexes=ti.map_index if ti.map_index >= 0 else None) or []
+        known = ti.xcom_pull(key=KNOWN_ATTEMPTS_KEY, map_indexes=ti.map_index if ti.map_index >= 0 else None) or []
         # A try measures once, and clearing adds to the tries that there may be.
         tries = ti.try_number - (ti.max_tries - (self.retries or 0))
-        verdict = cells.after(self._swept(context), known, tries, str(event[1]["run_ids"][0]))
-        if verdict.do == "skip":
-            raise AirflowSkipException(verdict.why)
-        if verdict.do == "give_up":
-            raise AirflowFailException(verdict.why)
+        decision = cells.decide_after_run(self._sweep_cell(context), known, tries, str(event[1]["run_ids"][0]))
+        if decision.action == "skip":
+            raise AirflowSkipException(decision.reason)
+        if decision.action == "give_up":
+            raise AirflowFailException(decision.reason)
 
-    def _swept(self, context: Any) -> SweptCell:
-        from faultline.orchestration.cells import SweptCell
+    def _sweep_cell(self, context: Any) -> RunningCell:
+        from faultline.orchestration.cells import RunningCell
 
         begun, conf = context["dag_run"].start_date, dict(self.conf or {})
-        return SweptCell(load_settings(), conf, context["params"], begun, self.max_measurements)
+        return RunningCell(load_settings(), conf, context["params"], begun, self.max_measurements)
 
     def _child_state(self, context: Any) -> str | None:
         """State of the child's run, or None when there is none yet."""
         known = context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[str(self.trigger_run_id)])
-        return state_of(context, EXPERIMENT, str(self.trigger_run_id)) if known else None
+        return run_state(context, EXPERIMENT, str(self.trigger_run_id)) if known else None

@@ -15,7 +15,7 @@ from faultline.records.record import Record
 from faultline.records.record_problems import content_problem
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
-from faultline.system.text import nearest
+from faultline.system.text import nearest_name
 
 LAST = "last"
 _OTHER = "give a file of `results --json`"
@@ -97,5 +97,5 @@ def _attempt(reference: str, known: list[str]) -> str:
         return found[0]
     if found:
         raise ConfigError(f"{reference}: {len(found)} attempts begin so, the last is {found[-1]}; give more of the id")
-    near = nearest(reference, known, cutoff=0.0)
+    near = nearest_name(reference, known, cutoff=0.0)
     raise ConfigError(f"{reference}: no such attempt; the nearest is {near}, the last {known[-1]}")

@@ -34,7 +34,7 @@ from faultline.reports.views.sweep_summary import (
     summary_lines,
     verdict_text,
 )
-from faultline.system.text import finite
+from faultline.system.text import finite_or_none
 
 _STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.EQUIVALENT: "", EffectVerdict.INCONCLUSIVE: "dim"}
 
@@ -136,7 +136,7 @@ def summary_json(summary: SweepSummary) -> dict[str, Any]:
             {
                 "configuration": place.candidate.name,
                 "config_ids": place.candidate.config_ids,
-                **{key: finite(value) for key, value in zip(summary.front.keys, place.figures, strict=True)},
+                **{key: finite_or_none(value) for key, value in zip(summary.front.keys, place.figures, strict=True)},
                 "beaten_by": place.beaten_by,
                 "sure": place.sure,
                 "certain": place.certain,
@@ -148,7 +148,7 @@ def summary_json(summary: SweepSummary) -> dict[str, Any]:
         "placebo": None
         if summary.placebo is None
         else {
-            **{name: finite(value) for name, value in asdict(summary.placebo).items()},
+            **{name: finite_or_none(value) for name, value in asdict(summary.placebo).items()},
             "relied_on": summary.placebo.relied_on,
         },
     }
@@ -159,14 +159,16 @@ def _json_candidate(one: Candidate, advice: Recommendation) -> dict[str, Any]:
     return {
         "configuration": one.name,
         "config_ids": one.config_ids,
-        **{key: None if (figure := one.figure(COSTS[key])) is None else finite(figure) for key in costs},
+        **{key: None if (figure := one.figure(COSTS[key])) is None else finite_or_none(figure) for key in costs},
     }
 
 
 def _json_change(effect: Effect) -> dict[str, float | None]:
     change = asdict(effect.found.change)
     return {
-        name: math.expm1(known) if effect.ratio and (known := finite(value)) is not None else finite(value)
+        name: math.expm1(known)
+        if effect.ratio and (known := finite_or_none(value)) is not None
+        else finite_or_none(value)
         for name, value in change.items()
     }
 

@@ -18,7 +18,7 @@ from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.views.runs import run_name
 from faultline.system.errors import ConfigError
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix
@@ -86,7 +86,7 @@ def plan_note(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: in
         if value is not None and name not in matrix.axes and name not in _CONTROL_PARAMETERS
     ]
     parts = [
-        f"**{missing} of {counted(cells, 'experiment')} to measure**",
+        f"**{missing} of {pluralize(cells, 'experiment')} to measure**",
         escape_markdown(axes) if axes else "one configuration",
     ]
     parts += [escape_markdown(f"{params.get('preset') or 'default'}: {', '.join(filled)}")]
@@ -97,7 +97,7 @@ def resumed_plan_note(sweep_id: str, cells: int, missing: int) -> str:
     """What a sweep sets out to measure that goes on with another one."""
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     return join_within_limit(
-        [f"**{missing} of {counted(cells, 'experiment')} to measure**", f"goes on with {escape_markdown(sweep_id)}"],
+        [f"**{missing} of {pluralize(cells, 'experiment')} to measure**", f"goes on with {escape_markdown(sweep_id)}"],
         link,
     )
 
@@ -112,12 +112,12 @@ def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: 
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
         if missing:
-            lacking = f"{counted(missing, 'cell')} {'is' if missing == 1 else 'are'} missing"
+            lacking = f"{pluralize(missing, 'cell')} {'is' if missing == 1 else 'are'} missing"
             return f"No experiment got as far as a record, and {lacking}: the red tasks say why."
         return f"Nothing had to be measured: {decided or 'every cell has a valid record already'}."
     statuses = Counter(record.status for record in records)
     parts = [
-        f"**{counted(len(records), 'experiment')}**: "
+        f"**{pluralize(len(records), 'experiment')}**: "
         + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
     ]
     parts += [f"**{decided}**"] if decided else []
@@ -266,10 +266,10 @@ def nightly_alert(
     `verdict`: as it is kept in results/nights/, None where there is none; `planned`: cells, of which so many are
     `missing`, and `valid` records there are. What became worse is told before what is missing, and both are told.
     """
-    gap = f"{missing} of {counted(planned, 'cell')} without a valid record" if missing else ""
+    gap = f"{missing} of {pluralize(planned, 'cell')} without a valid record" if missing else ""
     known = verdict or NightlyVerdict()
     counts = [(len(known.beyond), "beyond a limit"), (len(known.reasons), "worse")]
-    worse = ", ".join(f"{counted(number, 'figure')} {word}" for number, word in counts if number)
+    worse = ", ".join(f"{pluralize(number, 'figure')} {word}" for number, word in counts if number)
     figures, lines = known.figures, (gap, *([known.problem] if known.problem else []))
     if not planned:
         kind, what, lines = "broken", "not planned", ("nothing was measured; the note of its run says why",)
@@ -281,7 +281,7 @@ def nightly_alert(
         why = "inconclusive" if not gap and verdict else "incomplete"
         kind, what = "broken", why
     elif known.improvements:
-        kind, what, lines = "better", f"{counted(len(known.improvements), 'figure')} better", known.improvements
+        kind, what, lines = "better", f"{pluralize(len(known.improvements), 'figure')} better", known.improvements
     else:
         return None
     return AlertContent(kind, dag_id, night, f"Night {night[:10]}: {what}", _first_lines(lines), link, figures)

@@ -36,7 +36,7 @@ from faultline.reports.views.experiment_report import Pairs
 from faultline.reports.views.run import OVERSUBSCRIBED, period_text, run_view
 from faultline.reports.views.runs import sort_records, table_rows, used_columns
 from faultline.reports.views.sweep import SweepPageQuery, SweepView
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 # In words, what versions are known of: the engines, and what is there beside each.
 _SOFTWARE = {name: words for one in ENGINES.by_name.values() for name, words in one.packages.items()} | {
@@ -133,13 +133,13 @@ def overview_text(records: Sequence[Record], view: SweepView, *, has_faults: boo
     recoveries."""
     if not view.entries:
         return "No record has figures, so there is nothing to draw; each one below says why."
-    parts = [f"{counted(view.usable, 'usable run')} of {counted(len(view.points), 'configuration')}"]
+    parts = [f"{pluralize(view.usable, 'usable run')} of {pluralize(len(view.points), 'configuration')}"]
     if view.invalid:
-        parts.append(f"{counted(view.invalid, 'invalid run')}, hollow, with the reason at the mark")
+        parts.append(f"{pluralize(view.invalid, 'invalid run')}, hollow, with the reason at the mark")
     if others := len(view.entries) - len(view.members):
-        parts.append(f"not {counted(others, 'record')} of other builds, since builds are never mixed")
+        parts.append(f"not {pluralize(others, 'record')} of other builds, since builds are never mixed")
     if without := len(records) - len(view.entries):
-        parts.append(f"{counted(without, 'record')} without figures")
+        parts.append(f"{pluralize(without, 'record')} without figures")
     text = f"Drawn: {'; '.join(parts)}."
     if view.usable and not view.is_repeated and view.axes:
         text += " A single run of a configuration is noise, so no line joins them."

@@ -38,7 +38,7 @@ from faultline.reports.views.run import RunView, run_view
 from faultline.reports.views.runs import load_parts, rerun_command, table_rows, used_columns
 from faultline.reports.views.series import has_curves
 from faultline.system.errors import ConfigError
-from faultline.system.files import check_target
+from faultline.system.files import check_output_path
 from faultline.system.settings import Settings
 
 _SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
@@ -340,7 +340,7 @@ def explain_json(record_ref: str, settings: Settings, *, plot: Path | None = Non
 def _load_view(record_ref: str, settings: Settings, plot: Path | None) -> tuple[RunView, Path | None, str]:
     """The view, its page, and why there is no page."""
     if plot is not None:
-        check_target(plot, "--plot")
+        check_output_path(plot, "--plot")
     record, results = find_record(record_ref, settings)
     view = run_view(record, results)
     if plot is None and not has_curves(results / "attempts" / record.attempt):

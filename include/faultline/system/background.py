@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fault.process_sampler import MIN_AGE_S, Key
 from fault.procfs import all_pids, owner_of, stat_of
-from faultline.system.child_environment import allowed_in_a_thread
+from faultline.system.child_environment import is_allowed_in_thread
 from faultline.system.locks import is_measured
 from faultline.system.process_tags import BACKGROUND_MARK
 
@@ -33,7 +33,7 @@ LOWEST_NICENESS = 19
 # The kernel lets an ordinary user change one autogroup in a tenth of a second.
 GROUP_PAUSE_S = 0.12
 # Autogroups that one look changes at most, so that a recorder's samples stay on time.
-GROUPS_A_LOOK = 3
+GROUPS_PER_CALL = 3
 _PROC = Path("/proc")
 _ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -60,21 +60,21 @@ class BackgroundMethods:
                 "class back, and sessions are not weighed as groups; a limit of RLIMIT_NICE 20 (`ulimit -e 20`) or "
                 "CAP_SYS_NICE would do; what they take counts as others' load"
             )
-        how = [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
-        return f"background processes give way while a window is measured ({' and '.join(how)})"
+        methods = [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
+        return f"background processes give way while a window is measured ({' and '.join(methods)})"
 
 
-def means() -> BackgroundMethods:
+def background_methods() -> BackgroundMethods:
     """What this process can do, found by trying it on a thread of its own."""
     return BackgroundMethods(idle=_is_idle_taken_back(), groups=_are_sessions_weighed())
 
 
 def _is_idle_taken_back() -> bool:
-    def there_and_back() -> None:
+    def set_and_reset() -> None:
         for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
             _set_policy(threading.get_native_id(), policy)
 
-    return allowed_in_a_thread(there_and_back)
+    return is_allowed_in_thread(set_and_reset)
 
 
 def _are_sessions_weighed() -> bool:
@@ -110,19 +110,19 @@ def background_sessions(background: Collection[Key], others: Collection[Key], st
     A process that is neither, since it is too young to be looked at, decides nothing. `stats`: of all processes;
     field 6 of /proc/PID/stat is the session.
     """
-    mixed = {_session(stats[key]) for key in others}
-    return {_session(stats[key]): key[0] for key in background if _session(stats[key]) not in mixed}
+    mixed = {_session_of(stats[key]) for key in others}
+    return {_session_of(stats[key]): key[0] for key in background if _session_of(stats[key]) not in mixed}
 
 
 class Background:
     """The background processes of one installation; whose a process is, is read once."""
 
-    def __init__(self, instance: str, ways: BackgroundMethods) -> None:
-        self._instance, self._ways = instance, ways
+    def __init__(self, instance: str, methods: BackgroundMethods) -> None:
+        self._instance, self._methods = instance, methods
         self._known: dict[Key, bool] = {}
         self._groups: dict[Key, str] = {}
 
-    def look(self, stats: Stats) -> set[Key]:
+    def find(self, stats: Stats) -> set[Key]:
         """Those among all processes of `stats`."""
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _HERTZ
         for key in stats.keys() - self._known.keys():
@@ -140,27 +140,27 @@ class Background:
         self._groups = {key: group for key, group in self._groups.items() if key in stats}
         # One that has ended meanwhile is in no group any more, and says nothing.
         groups = {self._group(key) for key in measured} - {""}
-        found = {key for key in self.look(stats) if groups <= {self._group(key)}}
+        found = {key for key in self.find(stats) if groups <= {self._group(key)}}
         # What has ended and is not buried yet shows no environment, and takes nothing.
         others = {key for key in self._known.keys() - found if stats[key][0] not in "ZXx"}
-        sessions = background_sessions(found, others, stats) if self._ways.groups else {}
-        _set_niceness(sessions.values(), LOWEST_NICENESS, at_most=GROUPS_A_LOOK)
+        sessions = background_sessions(found, others, stats) if self._methods.groups else {}
+        _set_niceness(sessions.values(), LOWEST_NICENESS, at_most=GROUPS_PER_CALL)
         grouped = {session for session, pid in sessions.items() if niceness_of(pid) == LOWEST_NICENESS}
-        lowered = {key for key in found if _session(stats[key]) in grouped}
-        if self._ways.idle:
-            idle = {key for key in found if _each_thread(key[0], os.SCHED_IDLE)}
+        lowered = {key for key in found if _session_of(stats[key]) in grouped}
+        if self._methods.idle:
+            idle = {key for key in found if _set_thread_policies(key[0], os.SCHED_IDLE)}
             # Where sessions are weighed, the class alone says nothing to others.
-            lowered = idle & lowered if self._ways.groups else idle
+            lowered = idle & lowered if self._methods.groups else idle
         return lowered
 
     def restore(self, stats: Stats | None = None) -> list[int]:
         """Takes back what lowered them, whoever did that; returns the pids that were lowered."""
         stats = all_stats() if stats is None else stats
-        found = self.look(stats)
+        found = self.find(stats)
         restored = {key[0] for key in found if os.SCHED_IDLE in policies_of(key[0])}
         for pid in restored:
-            _each_thread(pid, os.SCHED_OTHER)
-        sessions = {_session(stats[key]): key[0] for key in found if niceness_of(key[0]) == LOWEST_NICENESS}
+            _set_thread_policies(pid, os.SCHED_OTHER)
+        sessions = {_session_of(stats[key]): key[0] for key in found if niceness_of(key[0]) == LOWEST_NICENESS}
         _set_niceness(sessions.values(), 0)
         return sorted({*restored, *sessions.values()})
 
@@ -178,7 +178,7 @@ def restore(instance: str | None, window_lock: Path) -> list[int]:
     return Background(instance, BackgroundMethods(idle=False, groups=False)).restore()
 
 
-def be_ordinary() -> None:
+def leave_idle_class() -> None:
     """Takes this process out of the idle class, which it may have from its starter; where that is not allowed it
     stays."""
     with contextlib.suppress(AttributeError, OSError):
@@ -196,7 +196,7 @@ def is_background(pid: int, instance: str) -> bool:
 
 def policies_of(pid: int) -> set[int]:
     """The scheduling policies of its threads; none when it has ended."""
-    return {policy for thread in _threads(pid) if (policy := _asked(os.sched_getscheduler, thread)) is not None}
+    return {policy for thread in _threads(pid) if (policy := _query(os.sched_getscheduler, thread)) is not None}
 
 
 def niceness_of(pid: int) -> int | None:
@@ -227,7 +227,7 @@ def control_group(pid: int) -> str:
     return ""
 
 
-def _each_thread(pid: int, policy: int) -> bool:
+def _set_thread_policies(pid: int, policy: int) -> bool:
     """Whether each thread has the policy now. One that is started meanwhile inherits its starter's."""
     threads = _threads(pid)
     for thread in threads:
@@ -267,12 +267,12 @@ def _threads(pid: int) -> list[int]:
     return []
 
 
-def _asked(ask: Callable[[int], int], thread: int) -> int | None:
+def _query(ask: Callable[[int], int], thread: int) -> int | None:
     try:
         return ask(thread)
     except OSError:
         return None
 
 
-def _session(stat: Sequence[str]) -> int:
+def _session_of(stat: Sequence[str]) -> int:
     return int(stat[3])

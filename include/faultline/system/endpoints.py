@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from faultline.system.files import undamaged
+from faultline.system.files import reject_damaged
 
 HOST = "127.0.0.1"
 HOSTS_FILE = "hosts.json"
@@ -46,7 +46,7 @@ class Placement:
         return cls(f"{subnet}.1", bridge, tuple(hosts))
 
     @property
-    def spread(self) -> bool:
+    def is_spread(self) -> bool:
         """Whether anything runs on another host."""
         return bool(self.hosts)
 
@@ -69,14 +69,14 @@ class Placement:
         return cls(values["conductor"], values["bridge"], tuple(Host(**one) for one in values["hosts"]))
 
 
-HERE = Placement()
+LOCAL_PLACEMENT = Placement()
 
 
 def read_placement(home: Path) -> Placement:
     """What the last `up` chose. Raises ConfigError for a file that cannot be read."""
     file = home / HOSTS_FILE
-    with undamaged(file, "run ./faultline down, delete it, and `up` writes it anew"):
-        return Placement.from_mapping(json.loads(file.read_text())) if file.exists() else HERE
+    with reject_damaged(file, "run ./faultline down, delete it, and `up` writes it anew"):
+        return Placement.from_mapping(json.loads(file.read_text())) if file.exists() else LOCAL_PLACEMENT
 
 
 # ---- Addresses of a target ----
@@ -115,12 +115,12 @@ class Endpoints:
     storage_web: str = ""
 
     @property
-    def elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether its services are not this installation's."""
         return self.target != EMBEDDED
 
     @classmethod
-    def embedded(cls, ports: Mapping[str, int], placement: Placement = HERE, logins: str = "") -> Self:
+    def embedded(cls, ports: Mapping[str, int], placement: Placement = LOCAL_PLACEMENT, logins: str = "") -> Self:
         """Those of the embedded services, by the ports and hosts that `up` chose. What stands between workload and
         broker runs on this machine, and so does Airflow, which listens on loopback only."""
         broker, here = placement.address("kafka"), placement.conductor

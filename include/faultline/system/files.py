@@ -20,32 +20,32 @@ from typing import Any
 from faultline.system.errors import ConfigError, InfrastructureError
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Writes beside, syncs, puts it in its place, and syncs the folder: a reader sees the old file or all of the new.
 
     Raises InfrastructureError, naming the file, when it cannot be written; then the old one stands, and nothing beside.
     """
-    _write(path, _beside(path), text)
+    _write(path, _temporary_path(path), text)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
-    write_whole(path, json.dumps(value, indent=1))
+    """Write `value` as JSON atomically; raises as `write_atomic`."""
+    write_atomic(path, json.dumps(value, indent=1))
 
 
 def write_private(path: Path, text: str) -> None:
     """The same of a file that only its owner can read, whatever the umask."""
-    temporary = _beside(path)
+    temporary = _temporary_path(path)
     temporary.unlink(missing_ok=True)
-    _write(path, temporary, text, _for_its_owner)
+    _write(path, temporary, text, _owner_only)
 
 
-def _for_its_owner(path: str, flags: int) -> int:
+def _owner_only(path: str, flags: int) -> int:
     # A link that lies there is no file of ours.
     return os.open(path, flags | os.O_EXCL, 0o600)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
 
 
@@ -63,7 +63,7 @@ def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], 
             raise
         sync_folder(path.parent)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise write_error(path, error) from None
 
 
 def make_folder(folder: Path) -> None:
@@ -89,7 +89,7 @@ def sync_tree(folder: Path) -> None:
         sync_files(Path(inner))
 
 
-def unwritable(path: Path, error: OSError) -> InfrastructureError:
+def write_error(path: Path, error: OSError) -> InfrastructureError:
     """What to raise for a file that the system would not let be written."""
     return InfrastructureError(
         f"{path}: cannot be written: {error.strerror or error}; free disk space or mend the folder's permissions"
@@ -111,7 +111,7 @@ def sync_folder(path: Path) -> None:
 # Raw files that hold one JSON object each, and what is said of one that is missing or broken.
 
 
-def require(path: Path) -> None:
+def require_file(path: Path) -> None:
     """Raises InfrastructureError, naming the file and a remedy, when it is missing."""
     if not path.exists():
         raise InfrastructureError(f"{path}: missing; clear the task that writes it, or run the experiment again")
@@ -119,7 +119,7 @@ def require(path: Path) -> None:
 
 def read_document(path: Path) -> dict[str, Any]:
     """The object in a file. Raises InfrastructureError when the file is missing or holds anything else."""
-    require(path)
+    require_file(path)
     try:
         value = json.loads(path.read_text())
     except ValueError:
@@ -130,7 +130,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def undamaged(file: Path, remedy: str) -> Iterator[None]:
+def reject_damaged(file: Path, remedy: str) -> Iterator[None]:
     """Around what reads a file of the installation: ConfigError naming it, and the remedy, when it holds anything
     else."""
     try:
@@ -142,7 +142,7 @@ def undamaged(file: Path, remedy: str) -> Iterator[None]:
 # Files that a command is told to write: looked at before it works, so that it need not find out afterwards.
 
 
-def check_target(path: Path, option: str) -> None:
+def check_output_path(path: Path, option: str) -> None:
     """Raises ConfigError naming the `option` where no file can be written at `path`. Makes nothing."""
 
     def refuse(why: str) -> ConfigError:
@@ -175,7 +175,7 @@ def make_private_folder(link: Path, above: Path) -> Path:
 
     Raises InfrastructureError for one that is not this user's own, or that others may enter.
     """
-    found = _named_by(link)
+    found = _link_target(link)
     if found is None:
         found = above / f"faultline-{secrets.token_hex(12)}"
         link.symlink_to(found)
@@ -188,7 +188,7 @@ def make_private_folder(link: Path, above: Path) -> Path:
 
 def find_private_folder(link: Path) -> Path | None:
     """The folder that `link` names; None where there is none. Raises InfrastructureError as `make_private_folder`."""
-    found = _named_by(link)
+    found = _link_target(link)
     if found is None or not os.path.lexists(found):
         return None
     _require_own(found, link)
@@ -204,7 +204,7 @@ def remove_private_folder(link: Path) -> None:
     link.unlink(missing_ok=True)
 
 
-def _named_by(link: Path) -> Path | None:
+def _link_target(link: Path) -> Path | None:
     return Path(os.readlink(link)) if link.is_symlink() else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from faultline.system.text import say
+from faultline.system.text import progress
 
 COMMANDS = {
     "install": ("airflow", "install"),
@@ -34,7 +34,7 @@ def adopt_renamed_variables() -> None:
     for old in former:
         os.environ[VARIABLES[old]] = os.environ[old]
     if former:
-        say("environment: renamed variables; use " + ", ".join(f"{VARIABLES[old]} for {old}" for old in former))
+        progress("environment: renamed variables; use " + ", ".join(f"{VARIABLES[old]} for {old}" for old in former))
 
 
 def current_words(words: Sequence[str]) -> list[str]:

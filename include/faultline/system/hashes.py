@@ -22,16 +22,16 @@ def file_hash(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def kept_hash(file: Path) -> str:
+def cached_hash(file: Path) -> str:
     """The same of a file that is asked for again and again: read once in this process while nothing changes it."""
     about = file.stat()
     if time.time_ns() - about.st_mtime_ns < FRESH_NS:
         return file_hash(file)
-    return _kept(file, about.st_size, about.st_mtime_ns)
+    return _hash_unchanged(file, about.st_size, about.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _kept(file: Path, size: int, changed_ns: int) -> str:
+def _hash_unchanged(file: Path, size: int, changed_ns: int) -> str:
     return file_hash(file)
 
 
@@ -65,7 +65,7 @@ class LoadedCode:
         """Whether a file was changed or removed since."""
         return any(_stamp(file) != stamp for file, stamp in self.stamps.items())
 
-    def forget(self) -> None:
+    def unload(self) -> None:
         """Has the next import of each of these modules read its file."""
         for name in _modules(self.packages):
             del sys.modules[name]

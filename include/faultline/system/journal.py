@@ -2,7 +2,7 @@
 
 One process writes a journal, any number read it. A line is written by a single system call and
 counts once its newline is there, so a reader never sees half of one. `read_journal` reads one that may
-still be written to, `read_ended` what a process left when it ended, however it did.
+still be written to, `read_finished` what a process left when it ended, however it did.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import read_document, require, sync_folder, unwritable, write_whole
+from faultline.system.files import read_document, require_file, sync_folder, write_atomic, write_error
 
 Line = dict[str, Any]
 
@@ -58,13 +58,13 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            _cut_half_line(path)
+            _truncate_partial_line(path)
             fresh = not path.exists()
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if fresh:
                 sync_folder(path.parent)
         except OSError as error:
-            raise unwritable(path, error) from None
+            raise write_error(path, error) from None
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +96,7 @@ class Journal:
             if sync:
                 os.fsync(self._file)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
         return instant
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def read_journal(path: Path) -> list[Line]:
     return JournalReader(path).poll()
 
 
-def read_ended(path: Path) -> tuple[Line, ...]:
+def read_finished(path: Path) -> tuple[Line, ...]:
     """The lines of a raw file that nobody writes to any more; none when the file is missing.
 
     A last line that was cut by a kill is dropped. Raises InfrastructureError for a broken line anywhere else, naming
@@ -191,17 +191,17 @@ def read_files(
     """
     found: dict[str, Any] = {name: read_document(folder / name) for name in documents}
     for name in present:
-        require(folder / name)
+        require_file(folder / name)
     found |= {name: read_document(folder / name) if (folder / name).exists() else None for name in optional}
     for pattern in lines:
         paths = sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]
-        found |= {str(path.relative_to(folder)): read_ended(path) for path in paths}
-    return found | {name: by_event(read_ended(folder / name)) for name in events}
+        found |= {str(path.relative_to(folder)): read_finished(path) for path in paths}
+    return found | {name: by_event(read_finished(folder / name)) for name in events}
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the content of a file by these lines, as they are; raises as `write_whole` does."""
-    write_whole(path, b"".join(map(line_bytes, lines)).decode())
+    """Replaces the content of a file by these lines, as they are; raises as `write_atomic` does."""
+    write_atomic(path, b"".join(map(line_bytes, lines)).decode())
 
 
 def line_bytes(line: Mapping[str, Any]) -> bytes:
@@ -231,12 +231,12 @@ def by_event(lines: Iterable[Line]) -> Events:
     return found
 
 
-def last(lines: Sequence[Line], **fields: str | int) -> Line | None:
+def find_last(lines: Sequence[Line], **fields: str | int) -> Line | None:
     """The last line whose fields are as given, such as event="settled", fault=1; None when there is none."""
     return next((line for line in reversed(lines) if fields.items() <= line.items()), None)
 
 
-def _cut_half_line(path: Path) -> None:
+def _truncate_partial_line(path: Path) -> None:
     """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only.
 
     Where a power cut kept a place in the file and lost what was written there, the place holds zeros, which no line

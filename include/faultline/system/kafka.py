@@ -26,7 +26,7 @@ def kafka_client(
     installation's, or that of its target with the address. `more`: further ones. Raises ConfigError when the login is
     missing, or others can read it."""
     if secrets is None:
-        secrets = _whose(bootstrap)
+        secrets = _secrets_of(bootstrap)
     login = {} if secrets is None else _login(secrets, user)
     return {"bootstrap.servers": bootstrap, **login, **(more or {})}
 
@@ -34,7 +34,7 @@ def kafka_client(
 def kafka_options(settings: Settings) -> dict[str, str]:
     """Options of Spark's Kafka source and sink beside the address, in a JVM that was told with what to log in: none of
     them is a secret. Raises ConfigError as `kafka_client`."""
-    if settings.endpoints.elsewhere:
+    if settings.endpoints.is_external:
         file = options_file(settings.logins)
         require_private(file)
         return {f"kafka.{name}": value for name, value in json.loads(file.read_text()).items()}
@@ -43,7 +43,7 @@ def kafka_options(settings: Settings) -> dict[str, str]:
     return {"kafka.security.protocol": PROTOCOL, "kafka.sasl.mechanism": MECHANISM}
 
 
-def _whose(bootstrap: str) -> Path | None:
+def _secrets_of(bootstrap: str) -> Path | None:
     settings = load_settings()
     if bootstrap in (settings.endpoints.kafka, settings.endpoints.kafka_detour):
         return settings.secrets
@@ -92,13 +92,13 @@ class KafkaEndOffsets:
 
     def read(self, timeout_s: float) -> dict[str, int]:
         """One reading. Raises InfrastructureError when the broker does not answer in time."""
-        return self._asked("latest", timeout_s)
+        return self._list_offsets("latest", timeout_s)
 
-    def first(self, timeout_s: float) -> dict[str, int]:
+    def earliest(self, timeout_s: float) -> dict[str, int]:
         """The offsets that the topic begins at: 0, unless records were deleted. Raises as `read` does."""
-        return self._asked("earliest", timeout_s)
+        return self._list_offsets("earliest", timeout_s)
 
-    def _asked(self, which: str, timeout_s: float) -> dict[str, int]:
+    def _list_offsets(self, which: str, timeout_s: float) -> dict[str, int]:
         from confluent_kafka import KafkaException, TopicPartition
 
         # Loaded as Any: the package does not re-export OffsetSpec for type checkers.
@@ -126,7 +126,7 @@ Reading = tuple[dict[str, int], Instant]
 
 
 @contextlib.contextmanager
-def following(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], Reading | None]]:
+def poll_offsets(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], Reading | None]]:
     """While inside, reads the offsets over and over beside the main thread, when `wanted`.
 
     Gives a function from an instant to the newest reading that was answered before it, or None.
@@ -174,15 +174,15 @@ class OffsetsWatch:
 
     def _run(self) -> None:
         try:
-            if self._rest_s() > 0:
+            if self._remaining_s() > 0:
                 # Only the second reading counts; should the first one fail, the second says so.
                 with contextlib.suppress(InfrastructureError):
                     self._reader.read(_WARM_UP_TIMEOUT_S)
-                time.sleep(max(0.0, self._rest_s()))
+                time.sleep(max(0.0, self._remaining_s()))
             self._answer.set_result((self._reader.read(OFFSETS_TIMEOUT_S), Instant.now()))
         except Exception as error:
             self._answer.set_exception(error)
 
-    def _rest_s(self) -> float:
+    def _remaining_s(self) -> float:
         """Until the broker is to be asked."""
         return (self._due_ns - time.monotonic_ns()) / 1e9 - OFFSETS_LEAD_S

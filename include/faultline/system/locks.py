@@ -33,22 +33,22 @@ import psutil
 
 from fault.procfs import start_ticks
 from faultline.system.errors import InfrastructureError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 # The program that holds the machine.
 RECORDER = "faultline.lifecycle.recorder"
 # What it calls itself while it has the machine, and while it looks whether it can have it. The kernel keeps 15 bytes.
 HOLDS, WANTS = "faultline-holds", "faultline-wants"
 # Two that want it at once take a moment to see who goes first.
-LEAST_WAIT_S = 1.0
-DRAW_BACK_S = 0.02
+MIN_WAIT_S = 1.0
+BACKOFF_S = 0.02
 # Between two looks at whether the waiting is still wanted. The end of who is waited for is noticed at once.
-LOOK_S = 0.25
+RECHECK_S = 0.25
 # How long other users are waited for in all: who has the machine, and who wants it and does not take it, for which a
 # recorder needs milliseconds.
-OTHERS_HOLD_S = 15 * 60.0
-OTHERS_WANT_S = 5.0
-_SHOWN = 100
+OTHER_USERS_HOLD_S = 15 * 60.0
+OTHER_USERS_WANT_S = 5.0
+_SHOWN_CHARACTERS = 100
 _PROC = Path("/proc")
 
 
@@ -87,7 +87,7 @@ class LockClaim:
         return f"{self.attempt} of {self.user} (pid {self.pid}, {_printable(str(self.folder.parent.parent))})"
 
     @property
-    def turn(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """Its place among those that wait: who came first."""
         return self.started, self.pid
 
@@ -102,67 +102,67 @@ class MachineLock:
 
     name: str
 
-    def take(self, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> LockClaim | None:
+    def take(self, *, wait_s: float = MIN_WAIT_S, is_cancelled: Callable[[], bool] = bool) -> LockClaim | None:
         """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders
         had it while it waited.
 
-        Waits `wait_s` seconds for its turn, of which OTHERS_HOLD_S for other users, or until `over` says that nobody
-        wants it any more. Raises InfrastructureError naming the holder when another experiment runs for longer.
+        Waits `wait_s` seconds for its turn, of which OTHER_USERS_HOLD_S for other users, or until `is_cancelled`
+        returns True. Raises InfrastructureError naming the holder when another experiment runs for longer.
         """
-        usual = _called(os.getpid())
+        process_name = _process_name(os.getpid())
         try:
-            before = self._await_turn(time.monotonic() + wait_s, over, usual)
+            before = self._await_turn(time.monotonic() + wait_s, is_cancelled, process_name)
         except BaseException:
-            _call(usual)
+            _set_process_name(process_name)
             raise
-        _call(HOLDS)
+        _set_process_name(HOLDS)
         return before
 
     def holder(self) -> LockClaim | None:
         """The experiment that has the machine, of whichever installation and user; None when it is free."""
         return _holder(one for one in _claims() if one.is_of(self.name))
 
-    def _await_turn(self, deadline: float, over: Callable[[], bool], usual: str) -> LockClaim | None:
+    def _await_turn(self, deadline: float, is_cancelled: Callable[[], bool], process_name: str) -> LockClaim | None:
         """Returns when this process has said that it wants the machine, and nobody else says anything."""
-        before, told = None, False
-        hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
+        before, has_reported = None, False
+        hold_s, want_s = OTHER_USERS_HOLD_S, OTHER_USERS_WANT_S
         while True:
-            _call(WANTS)
-            own, others = self._own_and_others()
-            minded = [one for one in others if one.own or one.holds or want_s > 0]
-            if not minded and (not others or self._nobody_takes()):
+            _set_process_name(WANTS)
+            own, others = self._own_and_other_claims()
+            blocking = [one for one in others if one.own or one.holds or want_s > 0]
+            if not blocking and (not others or self._has_no_new_holder()):
                 for one in others:
-                    say(f"machine: {one.text} wants it and does not take it; it is not waited for")
+                    progress(f"machine: {one.text} wants it and does not take it; it is not waited for")
                 return before
-            ahead = [one for one in minded if one.holds or one.turn < own.turn]
+            ahead = [one for one in blocking if one.holds or one.order < own.order]
             if ahead:
-                _call(usual)
+                _set_process_name(process_name)
             holder = _holder(ahead)
             # What another user wrote is not where to look for what is done.
             before = holder if holder is not None and holder.own else before
-            for line in () if told else false_lock_holders():
-                say(f"machine: {line}; it is not waited for")
-            told, began = True, time.monotonic()
+            for line in () if has_reported else false_lock_holders():
+                progress(f"machine: {line}; it is not waited for")
+            has_reported, began = True, time.monotonic()
             until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
-            if minded and (over() or began >= until):
-                raise InfrastructureError(_refusal(holder or minded[0]))
-            _await_change(holder, until, over)
+            if blocking and (is_cancelled() or began >= until):
+                raise InfrastructureError(_refusal(holder or blocking[0]))
+            _await_change(holder, until, is_cancelled)
             waited_s = time.monotonic() - began
             if holder is not None:
                 hold_s -= 0.0 if holder.own else waited_s
-            elif not all(one.own for one in minded):
+            elif not all(one.own for one in blocking):
                 want_s -= waited_s
 
-    def _own_and_others(self) -> tuple[LockClaim, list[LockClaim]]:
+    def _own_and_other_claims(self) -> tuple[LockClaim, list[LockClaim]]:
         claims = [one for one in _claims() if one.is_of(self.name)]
         own = next((one for one in claims if one.pid == os.getpid()), None)
         if own is None:
             raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
         return own, [one for one in claims if one.pid != own.pid]
 
-    def _nobody_takes(self) -> bool:
+    def _has_no_new_holder(self) -> bool:
         """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
-        time.sleep(LOOK_S)
+        time.sleep(RECHECK_S)
         return self.holder() is None
 
 
@@ -180,8 +180,8 @@ def _refusal(one: LockClaim) -> str:
     if one.own:
         rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
     else:
-        says = "says that it is being measured" if one.holds else "wants it, too"
-        rest = f"{says}; only {one.user} or root can end it; measure again when it is over"
+        claim = "says that it is being measured" if one.holds else "wants it, too"
+        rest = f"{claim}; only {one.user} or root can end it; measure again when it is over"
     return f"machine: {one.text} {rest}"
 
 
@@ -190,13 +190,13 @@ def _holder(claims: Iterable[LockClaim]) -> LockClaim | None:
     return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
 
 
-def _await_change(holder: LockClaim | None, deadline: float, over: Callable[[], bool]) -> None:
+def _await_change(holder: LockClaim | None, deadline: float, is_cancelled: Callable[[], bool]) -> None:
     """Returns when there is something new to look for."""
     if holder is None:
-        time.sleep(DRAW_BACK_S)
+        time.sleep(BACKOFF_S)
         return
-    while _claim(holder.pid) == holder and not over() and (left_s := deadline - time.monotonic()) > 0:
-        _await_end(holder.pid, min(LOOK_S, left_s))
+    while _claim(holder.pid) == holder and not is_cancelled() and (left_s := deadline - time.monotonic()) > 0:
+        _await_end(holder.pid, min(RECHECK_S, left_s))
 
 
 def _await_end(pid: int, limit_s: float) -> None:
@@ -206,7 +206,7 @@ def _await_end(pid: int, limit_s: float) -> None:
     except ProcessLookupError:
         return
     except OSError:  # not allowed in here
-        time.sleep(min(DRAW_BACK_S, limit_s))
+        time.sleep(min(BACKOFF_S, limit_s))
         return
     try:
         poll = select.poll()
@@ -226,7 +226,7 @@ def _claims() -> Iterator[LockClaim]:
 def _claim(pid: int) -> LockClaim | None:
     """What a process says of the machine; None when it says nothing, or has ended."""
     with contextlib.suppress(OSError, psutil.Error):
-        called = _called(pid)
+        called = _process_name(pid)
         if called in (HOLDS, WANTS):
             process = psutil.Process(pid)
             command = tuple(process.cmdline())
@@ -238,25 +238,25 @@ def _claim(pid: int) -> LockClaim | None:
     return None
 
 
-def _called(pid: int) -> str:
+def _process_name(pid: int) -> str:
     return (_PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
 
 
-def _call(name: str) -> None:
+def _set_process_name(name: str) -> None:
     """Gives this process a name that all can read."""
     (_PROC / "self" / "comm").write_text(name)
 
 
 def _printable(text: str) -> str:
     """The beginning of what a stranger wrote, as one line that does nothing to a terminal."""
-    return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])
+    return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN_CHARACTERS])
 
 
 # ---- Files ----
 
 POLL_S = 0.1
 # Tables over a great many results take minutes.
-LONGEST_WORK_S = 900.0
+MAX_WORK_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class FileLock:
     path: Path
 
     @contextlib.contextmanager
-    def held(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[LockHold]:
+    def acquire(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[LockHold]:
         """The lock, while it lasts; without it after `limit_s` seconds."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -297,12 +297,12 @@ class LockHold:
 
 
 @contextlib.contextmanager
-def window(path: Path, *, limit_s: float = LONGEST_WORK_S) -> Iterator[float]:
+def hold_measurement_lock(path: Path, *, limit_s: float = MAX_WORK_S) -> Iterator[float]:
     """Holds the window's lock alone; gives the seconds that it took to get it.
 
     Raises InfrastructureError when others work for longer than `limit_s`.
     """
-    with FileLock(path).held(limit_s=limit_s) as hold:
+    with FileLock(path).acquire(limit_s=limit_s) as hold:
         if hold.waited_s is None:
             raise InfrastructureError(
                 f"window: aggregate or another job works here for {limit_s:g} s already; measure again when it is done"
@@ -311,12 +311,12 @@ def window(path: Path, *, limit_s: float = LONGEST_WORK_S) -> Iterator[float]:
 
 
 @contextlib.contextmanager
-def beside_windows(path: Path, *, limit_s: float = LONGEST_WORK_S) -> Iterator[float | None]:
+def share_measurement_lock(path: Path, *, limit_s: float = MAX_WORK_S) -> Iterator[float | None]:
     """Waits while a window is measured, and keeps the next one shut for as long as the caller works.
 
     Gives the seconds waited, or None after `limit_s`: then the work is done all the same.
     """
-    with FileLock(path).held(shared=True, limit_s=limit_s) as hold:
+    with FileLock(path).acquire(shared=True, limit_s=limit_s) as hold:
         yield hold.waited_s
 
 
@@ -324,5 +324,5 @@ def is_measured(path: Path) -> bool:
     """Whether a window is measured now; none is where there is no place for the lock yet."""
     if not path.parent.exists():
         return False
-    with FileLock(path).held(shared=True, limit_s=0.0) as hold:
+    with FileLock(path).acquire(shared=True, limit_s=0.0) as hold:
         return hold.waited_s is None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.system.journal import Line, last
+from faultline.system.journal import Line, find_last
 
 NS = 1_000_000_000
 # Timestamps of Spark's logs and REST interface are cut to 1 ms; a file's mtime comes from the
@@ -41,7 +41,7 @@ class Window:
         `conductor`: its journal. Where that says when the engine was steady, or when the last recovery was over, the
         window begins and ends there, and not after fixed times.
         """
-        begun, ended = (last(conductor, event=name) for name in ("measured_from", "measured_until"))
+        begun, ended = (find_last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
         end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
         return cls(t0_ns, start, end, round(checkpoint_interval_s * NS))
@@ -66,23 +66,23 @@ class Window:
 
 # A process that loses its core between reading one clock and the other sees a difference that is none; so many
 # samples in a row do not.
-_ROW = 5
+_SAMPLES_PER_MINIMUM = 5
 
 
-def jump_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
+def clock_step_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """By how many milliseconds the wall clock went furthest ahead (or back, negative) of where it was at first.
 
     `lines` of one process's journal, each with `wall_ns` and `mono_ns`. The least difference of each five lines
     counts. None for fewer than five lines.
     """
     pairs = [(line["wall_ns"], line["mono_ns"]) for line in lines if "wall_ns" in line and "mono_ns" in line]
-    if len(pairs) < _ROW:
+    if len(pairs) < _SAMPLES_PER_MINIMUM:
         return None
     first_wall, first_mono = pairs[0]
     # From the first line on, so that nanoseconds since 1970 do not lose digits.
     import numpy as np  # takes its time, and most who look at a window need none
 
     ahead = np.array([(wall - first_wall) - (mono - first_mono) for wall, mono in pairs])
-    least = np.lib.stride_tricks.sliding_window_view(ahead, _ROW).min(axis=1)
+    least = np.lib.stride_tricks.sliding_window_view(ahead, _SAMPLES_PER_MINIMUM).min(axis=1)
     moved = least - least[0]
     return float(moved[np.abs(moved).argmax()]) / 1e6

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from fault.procfs import process_handle, send_signal, start_ticks
-from faultline.system.background import be_ordinary
+from faultline.system.background import leave_idle_class
 from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_folder
@@ -38,15 +38,15 @@ from faultline.system.process_tags import BACKGROUND_MARK, RUN_MARK, load_option
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
 # Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
-PUNCTUAL_NICENESS = -10
+HIGH_PRIORITY_NICENESS = -10
 # While a program takes a process's place, the kernel shows no command line of it.
-EXEC_S = 2.0
+EXEC_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
     """One line of a ledger. `create_time` is seconds since the epoch, as psutil gives it; `start_ticks` and `boot` are
-    those of `birth`.
+    those of `start_identity`.
     """
 
     pid: int
@@ -69,7 +69,7 @@ def process_of(entry: LedgerEntry) -> psutil.Process | None:
 def victim_of(entry: LedgerEntry) -> psutil.Process | None:
     """The same for whoever signals it: None also when it is another user's, or does not bear the attempt's mark."""
     process = process_of(entry)
-    return process if process is not None and bears(process, entry.attempt) else None
+    return process if process is not None and has_attempt_mark(process, entry.attempt) else None
 
 
 def is_own(process: psutil.Process) -> bool:
@@ -77,20 +77,20 @@ def is_own(process: psutil.Process) -> bool:
     return bool(process.uids().real == os.getuid())
 
 
-def bears(process: psutil.Process, attempt: str) -> bool:
+def has_attempt_mark(process: psutil.Process, attempt: str) -> bool:
     """Whether it is this user's, with a token of the attempt as one whole argument, or RUN_MARK in its environment."""
     tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
     with contextlib.suppress(psutil.Error, OSError):
         if not is_own(process):
             return False
-        deadline = time.monotonic() + EXEC_S
+        deadline = time.monotonic() + EXEC_TIMEOUT_S
         while not (command := process.cmdline()) and time.monotonic() < deadline:
             time.sleep(0.01)
         return bool(tokens & set(command)) or process.environ().get(RUN_MARK) == attempt
     return False
 
 
-def marked(mark: str, value: str) -> list[psutil.Process]:
+def processes_with_mark(mark: str, value: str) -> list[psutil.Process]:
     """This user's live processes that inherited RUN_MARK or INSTANCE_MARK with this value; not this very one."""
     others = (process for process in psutil.process_iter() if process.pid != os.getpid())
     return [process for process in others if is_marked(process, mark, value)]
@@ -113,12 +113,12 @@ def option_of(command: str | Sequence[str], name: str) -> str | None:
 def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
     """The process with this pid that was created then, or None when it ended (a zombie has ended).
 
-    With `start_ticks` and `boot` of `birth` these decide, and the clock may have been set meanwhile.
+    With `start_ticks` and `boot` of `start_identity` these decide, and the clock may have been set meanwhile.
     """
     try:
         process = psutil.Process(pid)
         if start_ticks is not None and boot:
-            same = birth(pid) == (start_ticks, boot)
+            same = start_identity(pid) == (start_ticks, boot)
         else:
             same = abs(process.create_time() - create_time) <= CREATION_TOLERANCE_S
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
@@ -126,19 +126,19 @@ def live_process(pid: int, create_time: float, start_ticks: int | None = None, b
         return None
 
 
-def birth(pid: int) -> tuple[int, str]:
+def start_identity(pid: int) -> tuple[int, str]:
     """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
-    return start_ticks(pid), present_boot()
+    return start_ticks(pid), boot_id()
 
 
 def this_process() -> dict[str, Any]:
     """This very process, as a file keeps it for `live_process`."""
     own = psutil.Process()
-    ticks, boot = birth(own.pid)
+    ticks, boot = start_identity(own.pid)
     return {"pid": own.pid, "create_time": own.create_time(), "start_ticks": ticks, "boot": boot}
 
 
-def present_boot() -> str:
+def boot_id() -> str:
     """Which start of the machine this is: another name after each."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -155,7 +155,7 @@ class _Spec:
     stderr: str
     cwd: str
     env: dict[str, str]
-    punctual: bool
+    high_priority: bool
     reply: str
 
 
@@ -168,7 +168,7 @@ os.setsid()
 if os.fork():
     os._exit(0)
 import faultline.system.process_ledger as processes
-processes.become(spec)
+processes.exec_command(spec)
 """
 
 
@@ -182,7 +182,7 @@ def spawn_detached(
     stderr: Path,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    punctual: bool = False,
+    high_priority: bool = False,
     token: str | None = None,
     for_workload: bool = False,
 ) -> LedgerEntry:
@@ -192,7 +192,7 @@ def spawn_detached(
     get (`for_workload`: with what the user passes on to workloads). The ledger line is synced to disk before the
     program itself starts: a process that runs is always in the ledger. The attempt's token is appended to the command,
     or `token`, and RUN_MARK stands in its environment.
-    A `punctual` process is scheduled before others, where the system lets this user ask for that.
+    A `high_priority` process is scheduled before others, where the system lets this user ask for that.
 
     Returns the ledger entry. Raises InfrastructureError when the process could not be started.
     """
@@ -205,7 +205,7 @@ def spawn_detached(
         stderr=str(stderr),
         cwd=str(cwd),
         env=clean_environment(env, for_workload=for_workload),
-        punctual=punctual,
+        high_priority=high_priority,
         reply=str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
     )
     for stream in (stdout, stderr):
@@ -237,16 +237,16 @@ def _launch(spec: _Spec) -> LedgerEntry:
         ) from None
     reply = Path(spec.reply)
     if starter.returncode or not reply.exists():
-        said = problem.strip().splitlines()[-1:] or "no reply"
-        raise InfrastructureError(f"{spec.role}: could not be started: {said}")
+        last_output = problem.strip().splitlines()[-1:] or "no reply"
+        raise InfrastructureError(f"{spec.role}: could not be started: {last_output}")
     entry = LedgerEntry(**json.loads(reply.read_text()))
     reply.unlink()
     return entry
 
 
-def become(told: dict[str, Any]) -> None:
+def exec_command(values: dict[str, Any]) -> None:
     """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
-    spec = _Spec(**told)
+    spec = _Spec(**values)
     entry = LedgerEntry(
         **this_process(), role=spec.role, command=spec.command, attempt=spec.attempt, token=run_token(spec.attempt),
         wall_ns=time.time_ns(), mono_ns=time.monotonic_ns(),
@@ -256,9 +256,9 @@ def become(told: dict[str, Any]) -> None:
     temporary = reply.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(entry)))
     temporary.rename(reply)
-    be_ordinary()
-    if spec.punctual:
-        be_punctual()
+    leave_idle_class()
+    if spec.high_priority:
+        raise_priority()
     os.chdir(spec.cwd)
     _redirect(spec.stdout, spec.stderr)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
@@ -277,16 +277,16 @@ def _redirect(stdout: str, stderr: str) -> None:
     os.closerange(3, 256)
 
 
-def be_punctual() -> None:
+def raise_priority() -> None:
     """Asks for a place before other processes, where the system lets this user have it.
 
     Linux groups processes by session (autogroups) and weighs whole groups against each other; a session of its
     own has a group of its own, in which a niceness alone would mean nothing.
     """
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, PUNCTUAL_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, HIGH_PRIORITY_NICENESS)
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(PUNCTUAL_NICENESS))
+        Path("/proc/self/autogroup").write_text(str(HIGH_PRIORITY_NICENESS))
 
 
 def append_entry(ledger: Path, entry: LedgerEntry) -> None:
@@ -294,7 +294,7 @@ def append_entry(ledger: Path, entry: LedgerEntry) -> None:
 
     Raises OSError for a ledger that is a link to another file.
     """
-    with open(ledger, "a+b", opener=_no_link) as file:
+    with open(ledger, "a+b", opener=_refuse_link) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         whole = end == 0 or file.read(1) == b"\n"
@@ -311,15 +311,15 @@ def read_ledger(ledger: Path) -> list[LedgerEntry]:
     A link, and a file of another user's, names nobody.
     """
     entries = []
-    for line in map(parse_line, _own_bytes(ledger).splitlines()):
+    for line in map(parse_line, _read_own_file(ledger).splitlines()):
         with contextlib.suppress(TypeError):  # of another form
             entries.append(LedgerEntry(**(line or {})))
     return entries
 
 
-def _own_bytes(file: Path) -> bytes:
+def _read_own_file(file: Path) -> bytes:
     try:
-        opened = open(file, "rb", opener=_no_link)  # closed below
+        opened = open(file, "rb", opener=_refuse_link)  # closed below
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
             return b""
@@ -329,7 +329,7 @@ def _own_bytes(file: Path) -> bytes:
         return opened.read() if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else b""
 
 
-def _no_link(path: str, flags: int) -> int:
+def _refuse_link(path: str, flags: int) -> int:
     # A pipe that somebody laid in the file's place would hold up whoever opens it.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
@@ -337,17 +337,17 @@ def _no_link(path: str, flags: int) -> int:
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) -> list[int]:
     """SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that had to be ended."""
     # A stopped process cannot act on SIGTERM before it is continued.
-    alive = [process for process in processes if send(process, signal.SIGCONT, signal.SIGTERM)]
-    stubborn = _outlive(alive, grace_s)
+    alive = [process for process in processes if send_signals(process, signal.SIGCONT, signal.SIGTERM)]
+    stubborn = _await_end(alive, grace_s)
     for process in stubborn:
-        send(process, signal.SIGKILL)
-    if immortal := _outlive(stubborn, grace_s):
+        send_signals(process, signal.SIGKILL)
+    if immortal := _await_end(stubborn, grace_s):
         names = ", ".join(str(process.pid) for process in immortal)
         raise InfrastructureError(f"processes {names}: still there after SIGKILL; look at them with ps")
     return [process.pid for process in alive]
 
 
-def send(process: psutil.Process, *signals: signal.Signals) -> bool:
+def send_signals(process: psutil.Process, *signals: signal.Signals) -> bool:
     """Sends signals to exactly this process; False when it has ended, or is not this user's.
 
     The handle is taken before the look at who it is, so that a pid which is handed out in between is never hit.
@@ -360,7 +360,7 @@ def send(process: psutil.Process, *signals: signal.Signals) -> bool:
     return False
 
 
-def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+def _await_end(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those that have not ended after so many seconds. One that nobody has buried yet (a zombie) has ended."""
     left, deadline = list(processes), time.monotonic() + seconds
     while left := [process for process in left if live_process(process.pid, process.create_time()) is not None]:
@@ -375,12 +375,12 @@ def end_ledger(ledger: Path) -> list[int]:
 
     The lines count for the attempt in whose folder the ledger lies; others have no business there.
     """
-    doomed: dict[int, psutil.Process] = {}
+    found: dict[int, psutil.Process] = {}
     for entry in reversed(read_ledger(ledger)):
         process = victim_of(entry) if entry.attempt == ledger.parent.name else None
         if process is None:
             continue
         with contextlib.suppress(psutil.NoSuchProcess):
             for one in [process, *process.children(recursive=True)]:
-                doomed.setdefault(one.pid, one)
-    return end_processes(doomed.values())
+                found.setdefault(one.pid, one)
+    return end_processes(found.values())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.system.errors import ConfigError
-from faultline.system.files import undamaged, write_private
+from faultline.system.files import reject_damaged, write_private
 
 # Of the broker: itself, whoever makes and reads topics, and whoever is measured.
 BROKER, HARNESS, WORKLOAD = "broker", "harness", "workload"
@@ -39,7 +39,7 @@ def make_secrets(folder: Path) -> Secrets:
     """The secrets in `folder`, which are made when there are none yet. Raises ConfigError as `read_secrets`."""
     make_private(folder)
     if not (folder / FILE).exists():
-        made = {"spark": _new(), "kafka": {user: _new() for user in USERS}, "proof": _new()}
+        made = {"spark": _new_password(), "kafka": {user: _new_password() for user in USERS}, "proof": _new_password()}
         write_private(folder / FILE, json.dumps(made))
     return read_secrets(folder)
 
@@ -49,7 +49,7 @@ def read_secrets(folder: Path) -> Secrets:
     file = folder / FILE
     require_private(folder)
     require_private(file)
-    with undamaged(file, "./faultline down, delete it, and `up` makes new ones"):
+    with reject_damaged(file, "./faultline down, delete it, and `up` makes new ones"):
         return Secrets(**json.loads(file.read_text()))
 
 
@@ -129,5 +129,5 @@ def properties(values: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def _new() -> str:
+def _new_password() -> str:
     return secrets.token_hex(24)

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from faultline.system.child_environment import shares_results
-from faultline.system.endpoints import HERE, Endpoints, Placement, read_placement
+from faultline.system.child_environment import has_shared_results
 from faultline.system.endpoints import HOST as HOST
+from faultline.system.endpoints import LOCAL_PLACEMENT, Endpoints, Placement, read_placement
 from faultline.system.errors import ConfigError
-from faultline.system.files import find_private_folder, make_private_folder, undamaged
+from faultline.system.files import find_private_folder, make_private_folder, reject_damaged
 
 ROOT = Path(__file__).resolve().parents[3]
 # Spark workers of an installation on one machine, and the least of one on several.
@@ -52,7 +52,7 @@ DEFAULT_PORTS: dict[str, int] = {
     "airflow": 18090,
 }
 _WORKER = "spark_worker_"
-_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ports_with(workers: int) -> dict[str, int]:
@@ -62,7 +62,7 @@ def ports_with(workers: int) -> dict[str, int]:
     return {**DEFAULT_PORTS, **more}
 
 
-class _Place:
+class _InstallationPath:
     """A path of an installation, below one of its two folders."""
 
     def __init__(self, folder: str, *parts: str) -> None:
@@ -82,36 +82,36 @@ class Settings:
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
     # Experiments under another name are not waited for, and do not wait.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
-    placement: Placement = HERE
+    placement: Placement = LOCAL_PLACEMENT
     # Of a cluster that exists, in place of the embedded services; see `at`.
     target: Endpoints | None = None
 
-    def at(self, endpoints: Endpoints) -> Self:
+    def for_target(self, endpoints: Endpoints) -> Self:
         """These settings for what runs on a target."""
-        return replace(self, target=endpoints if endpoints.elsewhere else None)
+        return replace(self, target=endpoints if endpoints.is_external else None)
 
     # Raw files of every attempt, a folder each.
-    attempts = _Place("results", "attempts")
+    attempts = _InstallationPath("results", "attempts")
     # The records, `<config_id>/<attempt>.json`.
-    records = _Place("results", "records")
-    jars = _Place("home", "jars")
+    records = _InstallationPath("results", "records")
+    jars = _InstallationPath("home", "jars")
     # What only this user may read; see `faultline.system.secrets`.
-    secrets = _Place("home", "secrets")
+    secrets = _InstallationPath("home", "secrets")
     # Logs of the services.
-    logs = _Place("home", "logs")
-    airflow_home = _Place("home", "airflow")
+    logs = _InstallationPath("home", "logs")
+    airflow_home = _InstallationPath("home", "airflow")
     # Logging settings of every Spark process.
-    spark_logging = _Place("home", "spark", "log4j2.properties")
+    spark_logging = _InstallationPath("home", "spark", "log4j2.properties")
     # Working directories of the Spark applications, by application and executor.
-    spark_work = _Place("home", "spark", "work")
+    spark_work = _InstallationPath("home", "spark", "work")
     # Which of this installation's experiments had the machine last; the recorder notes it.
-    turn = _Place("home", "turn.json")
+    turn = _InstallationPath("home", "turn.json")
     # Held by the conductor while a window is measured, and shared by whatever works beside experiments.
-    window_lock = _Place("home", "window.lock")
+    window_lock = _InstallationPath("home", "window.lock")
     # When each service that faults may hit was started.
-    services_journal = _Place("home", "services.jsonl")
+    services_journal = _InstallationPath("home", "services.jsonl")
     # What the hosts have for themselves, a folder each.
-    hosts = _Place("home", "hosts")
+    hosts = _InstallationPath("home", "hosts")
 
     @property
     def logins(self) -> Path:
@@ -125,14 +125,14 @@ class Settings:
         It belongs to the Python environment, as Spark's jars do, so that one class-data archive serves all
         installations that share them.
         """
-        return self.class_data / "conf"
+        return self.cds_folder / "conf"
 
     @property
-    def class_data(self) -> Path:
+    def cds_folder(self) -> Path:
         """Where the class-data archive lies."""
         return Path(sys.prefix) / "share" / "faultline"
 
-    def hold(self, service: str) -> Path:
+    def restart_delay(self, service: str) -> Path:
         """A fault's word on how long `service` stays down; see `faultline.installation.start`."""
         return self.home / "holds" / f"{service}.json"
 
@@ -157,7 +157,7 @@ class Settings:
         """Names a folder with a short path, where that of the state directory is too long for sockets."""
         return self.home / "sockets"
 
-    def make_place_for_sockets(self) -> None:
+    def make_socket_folder(self) -> None:
         """To be called before anybody is to listen. Raises InfrastructureError as `make_private_folder`."""
         if len(str(self.home / "supervisor.sock")) > MAX_SOCKET_PATH:
             make_private_folder(self._sockets, Path(tempfile.gettempdir()))
@@ -186,7 +186,7 @@ def load_settings() -> Settings:
     ports = dict(DEFAULT_PORTS)
     chosen = home / "ports.json"
     if chosen.exists():
-        with undamaged(chosen, "delete it, and `up` writes it anew"):
+        with reject_damaged(chosen, "delete it, and `up` writes it anew"):
             ports.update(json.loads(chosen.read_text()))
     return Settings(ROOT, home, results, ports, placement=read_placement(home))
 
@@ -213,13 +213,13 @@ def instance(settings: Settings) -> dict[str, str]:
     return value
 
 
-OPEN_TEXT = (
+AUTH_DISABLED_TEXT = (
     "OPEN: services accept every local user, because FAULTLINE_NO_AUTH was set at `up`; fix: `down`, then `up` without "
     "it"
 )
 
 
-def is_open(settings: Settings) -> bool:
+def is_auth_disabled(settings: Settings) -> bool:
     """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
     return instance(settings).get("open") == "yes"
 
@@ -232,11 +232,11 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
     for key, folder in (("FAULTLINE_HOME", settings.home), ("FAULTLINE_RESULTS", settings.results)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _close_to_others(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and shares_results() else 0o700)
-            if key == "FAULTLINE_RESULTS" and shares_results():
+            _restrict_rights(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and has_shared_results() else 0o700)
+            if key == "FAULTLINE_RESULTS" and has_shared_results():
                 # The group can come to them; nobody could before.
                 for below in filter(Path.is_dir, (settings.records, settings.attempts)):
-                    _close_to_others(key, below, 0o750)
+                    _restrict_rights(key, below, 0o750)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
                 pass
         except OSError as error:
@@ -250,7 +250,7 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
             )
 
 
-def _close_to_others(key: str, folder: Path, widest: int) -> None:
+def _restrict_rights(key: str, folder: Path, widest: int) -> None:
     """Takes from a folder what rights others have beyond `widest`. Raises ConfigError for one that they can change."""
     found = folder.stat()
     mode = stat.S_IMODE(found.st_mode)
@@ -275,7 +275,7 @@ def port_is_free(port: int) -> bool:
 
 def free_port() -> int:
     """A loopback port that nothing listens on now, and that the kernel gives to nobody who asks for just any."""
-    given_out = int(_GIVEN_OUT.read_text().split()[0])
+    given_out = int(_EPHEMERAL_PORTS.read_text().split()[0])
     while True:
         # Above those of installations, which stand free while nothing runs.
         port = random.SystemRandom().randrange(20_000, max(given_out, 25_000))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-End = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"
@@ -22,7 +22,7 @@ _CONNECTED = ("01", "08")
 _ANY = "0.0.0.0"
 
 
-def owner_of(local: End, remote: End) -> int | None:
+def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
     """The user whose connected socket has these two ends, both IPv4; None when there is none, or it was closed."""
     # Of a socket that no process has open any more, the tables say that it is root's.
     return next(
@@ -35,7 +35,7 @@ def owner_of(local: End, remote: End) -> int | None:
     )
 
 
-def listener_of(address: End) -> int | None:
+def listener_of(address: SocketAddress) -> int | None:
     """The user who listens there, on that address or on all; None when nobody does."""
     places = (address, (_ANY, address[1]))
     return next((owner for here, _, state, owner, _ in _sockets() if state == _LISTENS and here in places), None)
@@ -46,15 +46,15 @@ def can_identify() -> bool:
     return Path(_TABLES[0]).exists()
 
 
-def _sockets() -> Iterator[tuple[End | None, End | None, str, int, int]]:
+def _sockets() -> Iterator[tuple[SocketAddress | None, SocketAddress | None, str, int, int]]:
     for table in _TABLES:
         with contextlib.suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                yield _end(fields[1]), _end(fields[2]), fields[3], int(fields[7]), int(fields[9])
+                yield _parse_address(fields[1]), _parse_address(fields[2]), fields[3], int(fields[7]), int(fields[9])
 
 
-def _end(text: str) -> End | None:
+def _parse_address(text: str) -> SocketAddress | None:
     """An end as the tables name it: words of four bytes, in the machine's order; None for no IPv4."""
     address, port = text.split(":")
     words = [struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8)]

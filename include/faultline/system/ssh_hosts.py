@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.system.errors import ConfigError
-from faultline.system.files import undamaged
+from faultline.system.files import reject_damaged
 from faultline.system.settings import Settings
 
 if TYPE_CHECKING:  # the SSH library takes a quarter of a second
@@ -30,10 +30,10 @@ def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     Each is {"host", "user", "key_file", "known_hosts", "port", "python"}. Those that `up --hosts` made come first;
     without any, all is on this machine. Raises ConfigError naming host and key.
     """
-    made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
+    made = [settings.hosts / SSH_HOSTS] if settings.placement.is_spread else []
     listed: dict[str, Any] = {}
     for file in (*made, settings.home / SSH_HOSTS):
-        with undamaged(file, "mend it or delete it"):
+        with reject_damaged(file, "mend it or delete it"):
             listed |= json.loads(file.read_text()) if file.exists() else {}
     return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
 

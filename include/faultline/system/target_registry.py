@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import undamaged, write_whole
+from faultline.system.files import reject_damaged, write_atomic
 from faultline.system.secrets import make_private
 from faultline.system.settings import ENDPOINTS, Settings, targets_folder
 from faultline.system.text import suggest
@@ -45,7 +45,7 @@ class Target:
         """The id of a host's Connection."""
         return HOST.format(name)
 
-    def missing(self, conn_id: str) -> ConfigError:
+    def missing_connection(self, conn_id: str) -> ConfigError:
         """What is said where there is no Connection of this id, with who makes one."""
         option = {self.kafka: "--kafka FILE", self.spark: "--spark MASTER", self.storage: "--storage PATH"}.get(conn_id)
         remedy = f"./faultline target add {self.name} {option} makes it, or Airflow's page"
@@ -62,7 +62,7 @@ class Target:
         return self.kafka, self.spark, self.storage, *map(self.host, self.hosts)
 
 
-def named_after(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -> Target:
+def make_target(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -> Target:
     """A target with Connections of the usual names; of one that is not the `first` they end with its own.
 
     Raises ConfigError for what is no name.
@@ -80,17 +80,17 @@ def named_after(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -
     return Target(name, kafka, spark, storage, hosts)
 
 
-def targets(settings: Settings) -> dict[str, Target]:
+def load_targets(settings: Settings) -> dict[str, Target]:
     """Those that are registered, by name. Raises ConfigError for a file that cannot be read."""
     files = sorted(targets_folder(settings.home).glob("*.json"))
     return {file.stem: _read(file) for file in files}
 
 
-def target(settings: Settings, name: str) -> Target | None:
+def find_target(settings: Settings, name: str) -> Target | None:
     """The one that an experiment names, None for the embedded. Raises ConfigError for one that is not registered."""
     if name == EMBEDDED:
         return None
-    known = targets(settings)
+    known = load_targets(settings)
     if name not in known:
         raise ConfigError(
             f"target: no target is called {name!r}{suggest(name, [EMBEDDED, *known])}; ./faultline target add makes one"
@@ -102,12 +102,12 @@ def register(settings: Settings, one: Target) -> None:
     """Registers it, in place of an earlier one of the name."""
     make_private(targets_folder(settings.home))
     values = {key: value for key, value in asdict(one).items() if key != "name"}
-    write_whole(targets_folder(settings.home) / f"{one.name}.json", json.dumps(values))
+    write_atomic(targets_folder(settings.home) / f"{one.name}.json", json.dumps(values))
 
 
 def unregister(settings: Settings, one: Target) -> None:
     """Removes what `register` wrote, and what its Connections said. Raises InfrastructureError when something stays."""
-    folder = folder_of(settings, one.name)
+    folder = target_folder(settings, one.name)
     try:
         if folder.is_dir():
             shutil.rmtree(folder)
@@ -116,17 +116,17 @@ def unregister(settings: Settings, one: Target) -> None:
         raise InfrastructureError(f"{folder}: cannot be removed ({error.strerror}); remove the target again") from None
 
 
-def folder_of(settings: Settings, name: str) -> Path:
+def target_folder(settings: Settings, name: str) -> Path:
     """Where a target's logins lie."""
     return targets_folder(settings.home) / name
 
 
 def write_endpoints(settings: Settings, endpoints: Endpoints) -> None:
     """Notes where a target is reached; what it is logged in with lies there already."""
-    write_whole(folder_of(settings, endpoints.target) / ENDPOINTS, json.dumps(endpoints.as_mapping()))
+    write_atomic(target_folder(settings, endpoints.target) / ENDPOINTS, json.dumps(endpoints.as_mapping()))
 
 
-def where(settings: Settings, one: Target) -> str:
+def describe_addresses(settings: Settings, one: Target) -> str:
     """Its addresses in a few words, as it was last looked at."""
     try:
         there = endpoints_at(settings, one.name)
@@ -138,16 +138,16 @@ def where(settings: Settings, one: Target) -> str:
 
 def endpoints_at(settings: Settings, name: str) -> Endpoints:
     """Where a target is reached, as it was last asked for. Raises ConfigError when nobody did yet."""
-    if target(settings, name) is None:
+    if find_target(settings, name) is None:
         return settings.endpoints
-    file = folder_of(settings, name) / ENDPOINTS
+    file = target_folder(settings, name) / ENDPOINTS
     if not file.exists():
         raise ConfigError(f"target: {name} was not looked at yet; ./faultline target check {name}")
-    with undamaged(file, f"./faultline target check {name} writes it anew"):
+    with reject_damaged(file, f"./faultline target check {name} writes it anew"):
         return Endpoints.from_mapping(json.loads(file.read_text()))
 
 
 def _read(file: Path) -> Target:
-    with undamaged(file, "delete it, and add the target anew"):
+    with reject_damaged(file, "delete it, and add the target anew"):
         values: dict[str, Any] = json.loads(file.read_text())
         return Target(file.stem, **values)

@@ -14,21 +14,21 @@ from fault import fault_spec
 from faultline.system.errors import ConfigError
 
 # Says a line to whoever waits, on standard error or in a task's log.
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def say(text: object) -> None:
+def progress(text: object) -> None:
     """One line of progress on standard error."""
     print(f"faultline: {text}", file=sys.stderr, flush=True)
 
 
-def nearest(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | None:
+def nearest_name(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | None:
     """The known name that is most like `name`; None when none is like it by `cutoff` (0: any, 1: equal)."""
     found = difflib.get_close_matches(name, [str(item) for item in known], n=1, cutoff=cutoff)
     return found[0] if found else None
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """The value as JSON can hold it: None for one that has no end."""
     return value if value is not None and math.isfinite(value) else None
 
@@ -46,21 +46,21 @@ def require_keys(where: str, given: Iterable[Any], known: Collection[str]) -> No
             raise ConfigError(f"{where}{key}: is not known{suggest(str(key), known)}")
 
 
-def sortable(value: Any) -> tuple[int, float, str]:
+def sort_key(value: Any) -> tuple[int, float, str]:
     """A key by which whatever a file holds can be sorted: nothing first, then numbers by size, then texts."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (1, float(value), "")
-    return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))
+    return (2, 0.0, natural_key(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))
 
 
-def natural(text: str) -> str:
+def natural_key(text: str) -> str:
     """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
     return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """A number of things, such as `1 experiment` or `1,024 experiments`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 

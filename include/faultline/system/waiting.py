@@ -49,7 +49,7 @@ def wait_until(
 
 
 @contextlib.contextmanager
-def in_time(what: str, look: str) -> Iterator[None]:
+def time_limit(what: str, look: str) -> Iterator[None]:
     """Around a program that has a time limit: raises InfrastructureError naming `what` and where to `look` when it
     takes longer."""
     try:
@@ -58,14 +58,14 @@ def in_time(what: str, look: str) -> Iterator[None]:
         raise InfrastructureError(f"{what}: not within {error.timeout:g} s; {look}") from None
 
 
-def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:
+def rate_limited(check: Callable[[], bool], every_s: float) -> Callable[[], bool]:
     """`ask`, but asked at most once in `every_s` seconds; between, the last answer stands."""
     answer, until = False, 0.0
 
     def remembered() -> bool:
         nonlocal answer, until
         if time.monotonic() >= until:
-            answer, until = ask(), time.monotonic() + every_s
+            answer, until = check(), time.monotonic() + every_s
         return answer
 
     return remembered
@@ -75,52 +75,52 @@ def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:
 
 
 # The longest wait in seconds; unset: none.
-QUIET = "FAULTLINE_STEAL_WAIT_S"
+STEAL_WAIT = "FAULTLINE_STEAL_WAIT_S"
 # The host's share that makes a wave, in cores: below it, lateness stayed under 50 ms in all workloads.
-STOLEN_CORES = 0.1
+STEAL_CORES = 0.1
 SAMPLE_S = 2.0
 # So many samples in a row are below it when a wave is over.
 SAMPLES = 5
 
 
-def longest_wait_s() -> float:
+def max_wait_s() -> float:
     """Seconds that FAULTLINE_STEAL_WAIT_S allows; 0 when it is unset. Raises ConfigError when it is no such number."""
-    given = os.environ.get(QUIET, "0")
+    given = os.environ.get(STEAL_WAIT, "0")
     if not given.isdecimal():
-        raise ConfigError(f"{QUIET}: {given!r} is refused; give whole seconds, such as 600, or leave it out")
+        raise ConfigError(f"{STEAL_WAIT}: {given!r} is refused; give whole seconds, such as 600, or leave it out")
     return float(given)
 
 
-def await_quiet(
+def await_low_steal(
     limit_s: float,
     *,
     cancelled: Callable[[], bool],
-    stolen_s: Callable[[], float | None] | None = None,
+    read_steal_s: Callable[[], float | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
     """Waits until the host takes nearly nothing from this machine, at most `limit_s`; returns the seconds waited.
 
-    It returns at once for a limit of 0, and where the system does not count what is stolen. `stolen_s` gives the
+    It returns at once for a limit of 0, and where the system does not count what is stolen. `read_steal_s` gives the
     seconds stolen from all cores since the machine started. Raises Cancelled.
     """
-    stolen_s = stolen_s or stolen_by_host_s
+    read_steal_s = read_steal_s or host_steal_s
     start = clock()
-    before, quiet = stolen_s(), 0
-    while before is not None and quiet < SAMPLES and clock() - start < limit_s:
+    before, quiet_samples = read_steal_s(), 0
+    while before is not None and quiet_samples < SAMPLES and clock() - start < limit_s:
         if cancelled():
             raise Cancelled("the sweep was stopped while this experiment waited for a quiet machine")
         since = clock()
         sleep(SAMPLE_S)
-        now = stolen_s()
+        now = read_steal_s()
         if now is None:
             break
-        quiet = quiet + 1 if (now - before) / (clock() - since) < STOLEN_CORES else 0
+        quiet_samples = quiet_samples + 1 if (now - before) / (clock() - since) < STEAL_CORES else 0
         before = now
     return clock() - start
 
 
-def stolen_by_host_s() -> float | None:
+def host_steal_s() -> float | None:
     """Seconds that the host kept from all cores since the machine started; None where nobody counts them."""
     stolen: float | None = getattr(psutil.cpu_times(), "steal", None)
     return stolen

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import authentication, blocks, installation
 from benchmarks.authentication import PAIRS, run
-from faultline.installation.supervision import OPEN
+from faultline.installation.supervision import NO_AUTH
 from faultline.records.record import Record
 from faultline.system.settings import DEFAULT_PORTS, load_settings
 from tests.unit.benchmarks.test_slowdowns import slowed
@@ -24,7 +24,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(installation, "down", lambda settings: None)
     yield
-    os.environ.pop(OPEN, None)
+    os.environ.pop(NO_AUTH, None)
 
 
 def test_both_sides_of_a_pair_are_measured_in_a_drawn_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_both_sides_of_a_pair_are_measured_in_a_drawn_order(monkeypatch: pytest.
 
     def single(workload: str, words: Sequence[str], say: object, *, keep_topics: bool) -> Record:
         given = dict(word.split("=", 1) for word in words)
-        asked.append((bool(os.environ.get(OPEN)), given["repetition"]))
+        asked.append((bool(os.environ.get(NO_AUTH)), given["repetition"]))
         closed = 0.0 if asked[-1][0] else 0.1
         return slowed(closed, noise=float(np.exp(rng.normal(0, 0.02))))
 

@@ -19,7 +19,7 @@ from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepCell
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 from tests.unit.sample_records import sample
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -43,7 +43,7 @@ def test_an_installation_of_its_own_lies_on_the_database_that_is_given(
     """In a place of its own, so that neither goes on with the kills of the other."""
     begun: list[tuple[str, str]] = []
 
-    def own_services(name: str, _: Say, database: str) -> None:
+    def own_services(name: str, _: Progress, database: str) -> None:
         begun.append((name, database))
         raise InfrastructureError("as far as here")
 

@@ -14,7 +14,7 @@ from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, errors_ms, fi
 from fault.identity import Tokens
 from fault.victims import find_victims
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.scheduler_input import read_assignment
+from faultline.lifecycle.scheduler_input import read_scheduler_input
 from faultline.system.errors import InfrastructureError
 from tests.support.attempts import ENDPOINTS
 
@@ -24,7 +24,7 @@ ATTEMPT = "20261121T061500Z-fa9c1b"
 @pytest.mark.parametrize("faults", [2, QUICK[1], FULL[1]])
 def test_the_plan_is_one_that_the_conductor_takes(tmp_path: Path, faults: int) -> None:
     prepare(Attempt(tmp_path), ENDPOINTS, "t", faults)
-    planned = read_assignment(tmp_path).planned
+    planned = read_scheduler_input(tmp_path).planned
     assert [one.earliest_s for one in planned] == pytest.approx([FIRST_S + k * EVERY_S for k in range(faults)])
     assert {(one.fault.victim, one.fault.action) for one in planned} == {("executor", "kill")}
 

@@ -85,7 +85,7 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     made = Demo(settings, Airflow())
     for name, fake in {
         "bring_up": lambda say: settings,
-        "login_words": lambda settings, out: "user admin",
+        "login_text": lambda settings, out: "user admin",
         "installed_build": lambda settings: BUILD,
         "AirflowApi": lambda settings: made.airflow,
         "await_dags": lambda api, *dags: None,

@@ -76,12 +76,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk = Desk(Settings(ROOT, tmp_path / "home", tmp_path / "results"))
     for module in (service_control, run_command):
         monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
-        monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
+        monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(is_running=lambda: desk.running))
     monkeypatch.setenv(service_control.CREDENTIALS_ENV, "")
     java = SimpleNamespace(executable=Path("java"), home=Path("/"))
     for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
         monkeypatch.setattr(service_control, name, fake)
-    for name, fake in {"target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
+    for name, fake in {"find_target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
         monkeypatch.setattr(run_command, name, fake)
     yield desk
     for end in desk.under_way.values():
@@ -172,7 +172,9 @@ class Health(BaseHTTPRequestHandler):
         challenge = self.path.partition("challenge=")[2]
         port = self.server.server_address[1]  # type: ignore[index]
         said: object = (
-            server_proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
+            server_proof.compute_proof(self.key or "", challenge, port)
+            if challenge
+            else {"scheduler": {"status": "healthy"}}
         )
         self.send_response(200)
         self.end_headers()

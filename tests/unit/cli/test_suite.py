@@ -456,7 +456,7 @@ def test_the_locks_agree_and_the_users_holds_nothing_of_the_tests() -> None:
     # PyYAML is Airflow's, too.
     assert direct & set(versions[0]) == {"pyyaml"}
     assert all(line.endswith("\\") for line in pins(tests)), "each with its hashes"
-    assert bootstrap.entries(bootstrap.added(tests, users), ["pytest"]).startswith("pytest==")
+    assert bootstrap.lock_entries(bootstrap.added_entries(tests, users), ["pytest"]).startswith("pytest==")
 
 
 def pins(text: str) -> list[str]:

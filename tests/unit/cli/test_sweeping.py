@@ -117,7 +117,7 @@ def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
         monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
         monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
     monkeypatch.setattr(sweep_runner, "load_settings", lambda: settings)
-    monkeypatch.setattr(sweep_runner, "login_words", lambda settings, out: "user admin")
+    monkeypatch.setattr(sweep_runner, "login_text", lambda settings, out: "user admin")
     monkeypatch.setattr(sweep_runner, "follow", made.follow)
     return made
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pyt
         asked.append(names)
         raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
 
-    monkeypatch.setattr(sweep_runner, "require_targets", wrong)
+    monkeypatch.setattr(sweep_runner, "preflight_targets", wrong)
     with pytest.raises(ConfigError, match="faultline_storage"):
         desk.sweep()
     assert asked == [["embedded"]] and desk.airflow.triggered == []

@@ -52,15 +52,15 @@ def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
     for where in (service_users, connections, run_command):
-        monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
+        monkeypatch.setattr(where, "supervisor_pid", lambda _: keeper)
 
 
 def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
-    monkeypatch.setattr(connections, "take_in", lambda *_: looked.append(1))
-    monkeypatch.setattr("faultline.installation.targets.preflight.look", lambda *_: looked.append(2))
+    monkeypatch.setattr(connections, "import_target", lambda *_: looked.append(1))
+    monkeypatch.setattr("faultline.installation.targets.preflight.run_preflight", lambda *_: looked.append(2))
     with pytest.raises(InfrastructureError, match=r"^machine: check failed: 20261127T000000Z-aaaaaa"):
         target_command.check("lab")
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: SimpleNamespace(text="another's"))
@@ -106,18 +106,18 @@ def test_a_target_is_looked_at_once_unless_something_is_measured_and_what_is_wro
     lab: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
 ) -> None:
     found: list[str] = []
-    monkeypatch.setattr(connections, "at_work", lambda _: holder)
-    monkeypatch.setattr(connections, "take_in", lambda _, one: found.append(f"said {one.name}"))
-    monkeypatch.setattr(connections, "require_well", lambda _, one, __: found.append(f"well {one.name}"))
-    monkeypatch.setattr(connections, "look_ahead", lambda _, names: found.extend(f"ahead {name}" for name in names))
-    connections.require_targets(lab, ["lab"], found.append)
+    monkeypatch.setattr(connections, "active_experiment", lambda _: holder)
+    monkeypatch.setattr(connections, "import_target", lambda _, one: found.append(f"said {one.name}"))
+    monkeypatch.setattr(connections, "require_preflight", lambda _, one, __: found.append(f"well {one.name}"))
+    monkeypatch.setattr(connections, "check_targets", lambda _, names: found.extend(f"ahead {name}" for name in names))
+    connections.preflight_targets(lab, ["lab"], found.append)
     assert found == looked
 
     def wrong(*_: object) -> None:
         raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
 
-    monkeypatch.setattr(connections, "at_work", lambda _: None)
-    monkeypatch.setattr(connections, "take_in", wrong)
-    connections.require_targets(lab, [EMBEDDED], print)  # its services are not asked
+    monkeypatch.setattr(connections, "active_experiment", lambda _: None)
+    monkeypatch.setattr(connections, "import_target", wrong)
+    connections.preflight_targets(lab, [EMBEDDED], print)  # its services are not asked
     with pytest.raises(ConfigError, match="sasl.password: refused"):
-        connections.require_targets(lab, [EMBEDDED, "lab"], print)
+        connections.preflight_targets(lab, [EMBEDDED, "lab"], print)

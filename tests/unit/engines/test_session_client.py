@@ -23,7 +23,7 @@ from faultline.engines.spark import job_client as subject
 from faultline.engines.spark.jit_priority import C2_THREAD, LOWEST_PRIORITY, JitPriority
 from faultline.engines.spark.job_client import JobServerUnavailable, run_in_session
 from faultline.experiment.attempt import Attempt
-from faultline.system.child_environment import may_raise_priority
+from faultline.system.child_environment import can_raise_priority
 from faultline.system.errors import InfrastructureError
 from faultline.system.process_ledger import is_marked
 from faultline.system.process_tags import INSTANCE_MARK
@@ -167,7 +167,7 @@ def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
     assert far.session_socket.parent == far.home, "nobody listens yet"
     try:
         for _ in range(2):
-            far.make_place_for_sockets()
+            far.make_socket_folder()
             sockets = {str(far.session_socket), str(far.supervisor_socket)}
             assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)
             (folder,) = {Path(one).parent for one in sockets}
@@ -178,7 +178,7 @@ def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
     finally:
         folder.rmdir()
     near = Settings(ROOT, Path("/h"), tmp_path)
-    near.make_place_for_sockets()
+    near.make_socket_folder()
     assert near.session_socket == Path("/h/session.sock")
 
 
@@ -229,7 +229,7 @@ def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkey
         assert list(held.threads("sh")) == [] and list(held.threads(C2_THREAD)) == [threads[0]]
 
 
-@pytest.mark.skipif(not may_raise_priority(), reason="this user may not raise a priority again")
+@pytest.mark.skipif(not can_raise_priority(), reason="this user may not raise a priority again")
 def test_they_are_behind_the_others_until_they_are_let_go(threads: tuple[int, int]) -> None:
     compiler, other = threads
     usual = niceness(other)
@@ -247,7 +247,7 @@ def test_those_of_another_attempt_are_left_alone(threads: tuple[int, int]) -> No
 
 
 def test_nobody_is_held_back_who_could_not_be_let_go(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_compilers, "may_raise_priority", lambda: False)
+    monkeypatch.setattr(own_compilers, "can_raise_priority", lambda: False)
     usual = niceness(threads[0])
     JitPriority(Attempt(Path("mine"))).look()
     assert niceness(threads[0]) == usual

@@ -89,7 +89,7 @@ def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
 def test_executors_of_a_target_are_told_nothing_of_this_machine_attempt(
     settings: Settings, endpoints: Endpoints, attempt: Attempt
 ) -> None:
-    there, folder = settings.at(endpoints), make_shared(attempt, endpoints)
+    there, folder = settings.for_target(endpoints), make_shared(attempt, endpoints)
     told = workload_settings(there, attempt, parse_configuration({"target": "lab"}), 4040, shared=folder)
     assert told["spark.driver.host"] == told["spark.driver.bindAddress"] == "10.0.0.9"
     executors, driver = told["spark.executor.extraJavaOptions"], told["spark.driver.extraJavaOptions"]

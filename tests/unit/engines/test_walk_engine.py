@@ -75,16 +75,16 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle import collect, prepare, start, workload_supervisor
-from faultline.lifecycle.attempt_processes import workload_trouble
-from faultline.lifecycle.environment import describe
+from faultline.lifecycle.attempt_processes import workload_failure
+from faultline.lifecycle.environment import describe_environment
 
 folder = Path(sys.argv[1])
 settings = Settings(ROOT, folder / "home", folder / "results")
 config = parse_configuration({"fault": "none"})
 print(engine_of(config).name, engine_of(parse_configuration({"workload": "pi"})).name)
-print(describe(settings, config, "17")["spark_conf"])
+print(describe_environment(settings, config, "17")["spark_conf"])
 try:
-    prepare.check_here(parse_configuration({"fault": "none", "executors": 3}))
+    prepare.check_configuration(parse_configuration({"fault": "none", "executors": 3}))
 except ConfigError as error:
     print(error)
 
@@ -112,7 +112,7 @@ attempt.gate.touch()
 print(workload_supervisor.WorkloadSupervisor(run, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])
 write_json(attempt.folder / "workload.json", specification)
-print(workload_trouble(run, None))
+print(workload_failure(run, None))
 began = attempt.folder / "slate.json.began"
 print(began.exists())
 collect.remove_working_data(run)

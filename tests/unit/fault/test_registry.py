@@ -22,7 +22,7 @@ from fault.identity import VICTIMS
 from fault.plan import Fault
 from fault.registry import ACTIONS, ALLOWED, describe_actions, discover
 from faultline.experiment.config import Configuration
-from faultline.lifecycle.ending.undo_replay import as_line, undo_of
+from faultline.lifecycle.ending.undo_replay import undo_fields, undo_of
 from faultline.system.settings import ROOT
 
 ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]
@@ -126,7 +126,7 @@ FIELDS = st.dictionaries(st.text(), VALUES)
 @given(st.sampled_from(NAMES), st.text(min_size=1), FIELDS, st.integers(0, 5))
 def test_an_undo_survives_the_journal(action: str, name: str, fields: dict[str, object], fault: int) -> None:
     undo = UndoSpec(action, name, fields)
-    line = {"event": "undo_registered", "wall_ns": 1, "mono_ns": 2, **as_line(undo, fault)}
+    line = {"event": "undo_registered", "wall_ns": 1, "mono_ns": 2, **undo_fields(undo, fault)}
     assert undo_of(json.loads(json.dumps(line)), ()) == undo
 
 

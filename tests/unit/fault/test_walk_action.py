@@ -65,7 +65,7 @@ from faultline.system.journal import Journal, read_journal
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.fault_scheduler import FaultScheduler
-from faultline.lifecycle.ending.undo_replay import heal
+from faultline.lifecycle.ending.undo_replay import replay_undos
 
 class Offsets:
     def read(self, timeout_s):
@@ -92,7 +92,7 @@ rest = {"attempt": attempt.id, "repetition": 0, "kafka": {"bootstrap": ""}, "top
 left = [line for line in lines if line["event"] == "undo_registered"]
 attempt.conductor_journal.write_text("".join(json.dumps(line) + chr(10) for line in left))
 Path(left[0]["fields"]["path"]).write_text("full")
-print(heal(attempt), heal(attempt), Path(left[0]["fields"]["path"]).exists())
+print(replay_undos(attempt), replay_undos(attempt), Path(left[0]["fields"]["path"]).exists())
 """
 
 

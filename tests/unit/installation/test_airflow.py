@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 
 from faultline.installation import airflow as airflow_home
 from faultline.installation import server_proof
-from faultline.installation.airflow import DATABASE, choose_database, login_words, password, write_airflow_home
-from faultline.installation.server_proof import answer, keep_tokens, new_challenge, require_own_listener, require_proof
+from faultline.installation.airflow import DATABASE, choose_database, login_text, password, write_airflow_home
+from faultline.installation.server_proof import (
+    compute_proof,
+    guard_tokens,
+    new_challenge,
+    require_own_listener,
+    require_proof,
+)
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.system.socket_owner import listener_of
@@ -28,7 +34,7 @@ from tests.support.stranger import running_as_stranger
 
 def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
     challenge = new_challenge()
-    given = answer("key", challenge, 1)
+    given = compute_proof("key", challenge, 1)
     assert given is not None
     require_proof("key", challenge, 1, given)
     for key, asked, port in (("other", challenge, 1), ("key", new_challenge(), 1), ("key", challenge, 2)):
@@ -39,7 +45,7 @@ def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
 @given(st.text())
 def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
     if not (len(text) == 64 and set(text) <= set("0123456789abcdef")):
-        assert answer("key", text, 1) is None
+        assert compute_proof("key", text, 1) is None
         with pytest.raises(InfrastructureError):
             require_proof("key", new_challenge(), 1, text)
 
@@ -85,7 +91,7 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
     class Client(httpx.Client):
         pass
 
-    keep_tokens(Client, settings)
+    guard_tokens(Client, settings)
     with Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer secret"}) as client:
         with socket.create_server(("127.0.0.1", port)) as server, ThreadPoolExecutor() as pool:
             heard = pool.submit(hear, server)
@@ -134,8 +140,8 @@ def test_the_password_is_shown_on_a_terminal_only(settings: Settings) -> None:
     write_airflow_home(settings)
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    assert login_words(settings, terminal) == f"user admin, password {password(settings)}"
-    assert login_words(settings, io.StringIO()) == "user admin, ./faultline password shows the password"
+    assert login_text(settings, terminal) == f"user admin, password {password(settings)}"
+    assert login_text(settings, io.StringIO()) == "user admin, ./faultline password shows the password"
 
 
 def test_the_database_of_before_is_kept_until_another_is_wanted(

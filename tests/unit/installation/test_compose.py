@@ -23,11 +23,11 @@ import yaml
 from faultline import __version__
 from faultline.engines.spark.shared_storage import RAM_DISK
 from faultline.engines.spark.standalone import WORKER_MEMORY
-from faultline.installation.airflow import DATABASE, PASSWORD, connections, wanted_database
+from faultline.installation.airflow import DATABASE, PASSWORD, connections, requested_database
 from faultline.installation.container_entrypoint import PREPARE
 from faultline.installation.services import control_services, data_services
 from faultline.system.child_environment import clean_environment
-from faultline.system.process_ledger import PUNCTUAL_NICENESS
+from faultline.system.process_ledger import HIGH_PRIORITY_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.waiting import wait_until
@@ -125,7 +125,7 @@ def test_all_share_the_network_and_the_processes_and_have_no_rights_beyond() -> 
         assert service["network_mode"] == "host" and "ports" not in service, name
         assert service.get("pid") == (None if name == "machine" else "service:machine"), name
         # setpriority(2): a limit of n reaches down to a niceness of 20 - n.
-        assert 20 - service["ulimits"]["nice"] <= PUNCTUAL_NICENESS, name
+        assert 20 - service["ulimits"]["nice"] <= HIGH_PRIORITY_NICENESS, name
         assert service["cap_drop"] == ["ALL"] and "privileged" not in service
         assert service["security_opt"] == ["no-new-privileges:true"]
     assert SERVICES["machine"]["init"] is True, "whoever dies is buried"
@@ -277,7 +277,7 @@ def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.Monke
     user, database = f"{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}", given["POSTGRES_DB"]
     assert address == f"postgresql://{user}@{outside}/{database}"
     monkeypatch.setenv(DATABASE, REQUIRED.sub("secret", address))
-    assert wanted_database() == f"postgresql+psycopg2://faultline:secret@{outside}/airflow"
+    assert requested_database() == f"postgresql+psycopg2://faultline:secret@{outside}/airflow"
     assert [name for name in OURS if DATABASE in SERVICES[name].get("environment", {})] == [PREPARE]
     assert PASSWORD in SERVICES[PREPARE]["environment"]
 

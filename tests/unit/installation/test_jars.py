@@ -149,7 +149,7 @@ def test_a_jar_that_cannot_be_had_is_named_and_the_others_stay(home: Path, lock:
     first = dict(list(GOOD.items())[:1])
     with pytest.raises(InfrastructureError, match=r"two-2.0.jar could not be fetched: check the network"):
         jars.fetch(home, fake_java(tmp_path, first), lock, ivy=tmp_path / "ivy.jar")
-    assert [jar.filename for jar in jars.missing(home, lock)] == ["two-2.0.jar"]
+    assert [jar.filename for jar in jars.missing_jars(home, lock)] == ["two-2.0.jar"]
 
 
 def test_without_pyspark_the_remedy_is_named_and_a_set_that_is_none_refused(tmp_path: Path, lock: Path) -> None:

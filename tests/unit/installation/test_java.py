@@ -17,7 +17,7 @@ from faultline.engines.spark.settings import batch_settings, workload_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.installation import cds_archive, java
-from faultline.installation.cds_archive import archive_here, archive_path
+from faultline.installation.cds_archive import archive_path, find_archive
 from faultline.installation.java import Java, find_java
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -160,11 +160,11 @@ def test_an_archive_belongs_to_one_java_and_one_set_of_jars(settings: Settings, 
 
 def test_a_jvm_is_told_of_an_archive_only_when_there_is_one(settings: Settings) -> None:
     def told() -> str:
-        return batch_settings(settings, archive=archive_here(settings))["spark.driver.extraJavaOptions"]
+        return batch_settings(settings, archive=find_archive(settings))["spark.driver.extraJavaOptions"]
 
-    assert archive_here(settings) is None and "Shared" not in told()
+    assert find_archive(settings) is None and "Shared" not in told()
     path = make(settings)
-    assert archive_here(settings) == path and f'"-XX:SharedArchiveFile={path}"' in told()
+    assert find_archive(settings) == path and f'"-XX:SharedArchiveFile={path}"' in told()
 
 
 @pytest.mark.parametrize("fault", ["none", "executor", "driver"])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.kafka import _digest, _knows_users
-from faultline.installation.kafka_auth_proxy import Exchange, log_in
+from faultline.installation.kafka import _digest, _has_users
+from faultline.installation.kafka_auth_proxy import ScramExchange, log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.secrets import make_secrets
@@ -34,16 +34,16 @@ END = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_else_is_not_answered() -> None:
-    exchange = Exchange("user", "pencil", NONCE)
-    assert exchange.first() == f"n,,n=user,r={NONCE}".encode()
-    assert exchange.last(CHALLENGE) == PROOF
-    exchange.check(END)
+    exchange = ScramExchange("user", "pencil", NONCE)
+    assert exchange.first_message() == f"n,,n=user,r={NONCE}".encode()
+    assert exchange.final_message(CHALLENGE) == PROOF
+    exchange.verify_server(END)
     with pytest.raises(InfrastructureError, match="does not know the password"):
-        exchange.check(END.replace(b"6rr", b"7rr"))
+        exchange.verify_server(END.replace(b"6rr", b"7rr"))
     with pytest.raises(InfrastructureError, match="another's"):
-        Exchange("user", "pencil", "mine").last(CHALLENGE)
+        ScramExchange("user", "pencil", "mine").final_message(CHALLENGE)
     with pytest.raises(InfrastructureError, match="cannot be read"):
-        Exchange("user", "pencil", NONCE).last(b"e=unknown-user")
+        ScramExchange("user", "pencil", NONCE).final_message(b"e=unknown-user")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,12 @@ def test_a_storage_with_other_passwords_is_moved_aside_and_that_is_said(
 ) -> None:
     known, folder = make_secrets(tmp_path / "secrets"), tmp_path / "kafka"
     (folder / "data").mkdir(parents=True)
-    assert not _knows_users(folder, known), "empty: there is nothing to keep"
+    assert not _has_users(folder, known), "empty: there is nothing to keep"
     (folder / "data" / "meta.properties").write_text("node.id=1")
     (folder / "users.sha256").write_text(_digest(known))
-    assert _knows_users(folder, known) and capsys.readouterr().err == ""
+    assert _has_users(folder, known) and capsys.readouterr().err == ""
     (folder / "users.sha256").write_text("before")
-    assert not _knows_users(folder, known)
+    assert not _has_users(folder, known)
     (aside,) = folder.glob("data-before-*")
     assert (aside / "meta.properties").read_text() == "node.id=1"
     said = capsys.readouterr().err

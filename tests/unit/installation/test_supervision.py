@@ -31,20 +31,20 @@ from faultline.installation.service_users import (
     ENVIRONMENT,
     FILE,
     OWNER,
-    foreground_of,
-    keep_steps_out,
-    let_steps_in,
-    note_for_all,
-    note_for_runs,
-    only_foreground,
-    owner_of,
-    services_keeper,
-    steps_may_begin,
-    take_environment,
-    using,
+    admit_steps,
+    are_steps_admitted,
+    block_steps,
+    external_owner,
+    foreground_process,
+    hold_foreground,
+    load_environment,
+    mark_for_all,
+    mark_for_runs,
+    supervisor_pid,
+    use_services,
 )
 from faultline.installation.services import control_services, data_services
-from faultline.installation.start import lay_hold, wait_out
+from faultline.installation.start import await_delay, write_delay
 from faultline.installation.supervision import _start_daemon, down, provision_airflow, report_state, up, write_instance
 from faultline.installation.supervisord import write_configuration
 from faultline.system.background import BackgroundMethods
@@ -52,7 +52,7 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.journal import read_journal
 from faultline.system.process_tags import INSTANCE_MARK
-from faultline.system.settings import INSTANCE, OPEN_TEXT, ROOT, Settings, load_settings
+from faultline.system.settings import AUTH_DISABLED_TEXT, INSTANCE, ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import of
 from tests.support.installation import within
@@ -128,12 +128,12 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Set
 
 def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
     said: list[str] = []
-    with within(settings, "using(settings, run=True)") as run:
+    with within(settings, "use_services(settings, run=True)") as run:
         assert [process.pid for process in supervision._owners(settings)] == [run.pid]
         down(settings, said.append)
         run.wait(120)
     assert said == ["stopping what is measured without Airflow"] and supervision._owners(settings) == []
-    with using(settings, run=True), using(settings):
+    with use_services(settings, run=True), use_services(settings):
         assert supervision._owners(settings) == [], "not the process that asks"
 
 
@@ -148,30 +148,30 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 def holder(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    with within(settings, "only_foreground(settings)") as process:
+    with within(settings, "hold_foreground(settings)") as process:
         yield process
 
 
 def test_there_is_one_holder_and_it_is_known(settings: Settings) -> None:
-    assert foreground_of(settings) is None
-    with only_foreground(settings):
-        with pytest.raises(ConfigError, match="another process holds the services"), only_foreground(settings):
+    assert foreground_process(settings) is None
+    with hold_foreground(settings):
+        with pytest.raises(ConfigError, match="another process holds the services"), hold_foreground(settings):
             pass
-        known = foreground_of(settings)
+        known = foreground_process(settings)
         assert known is not None and known.pid == os.getpid()
-    assert foreground_of(settings) is None
-    with only_foreground(settings):
+    assert foreground_process(settings) is None
+    with hold_foreground(settings):
         pass
 
 
 def test_whoever_has_the_number_of_a_dead_holder_is_none(settings: Settings) -> None:
-    with only_foreground(settings):
+    with hold_foreground(settings):
         told = json.loads((settings.home / FILE).read_text())
     for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
         (settings.home / FILE).write_text(json.dumps({**told, **change}))
-        assert foreground_of(settings) is None, change
+        assert foreground_process(settings) is None, change
     (settings.home / FILE).write_text(json.dumps(told)[:-9])
-    assert foreground_of(settings) is None
+    assert foreground_process(settings) is None
 
 
 def test_airflow_does_not_come_up_beside_a_holder(settings: Settings, holder: subprocess.Popen[str]) -> None:
@@ -187,7 +187,7 @@ def test_down_ends_the_holder_and_not_the_one_that_calls_it(settings: Settings, 
     wait_until(lambda: holder.poll() is not None, timeout_s=120, what="the end of the holder")
     assert said == ["stopping `up --foreground`"]
     assert holder.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
-    with only_foreground(settings):
+    with hold_foreground(settings):
         down(settings, said.append)
     assert len(said) == 1
 
@@ -197,14 +197,14 @@ def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settin
     (attempt.folder / OWNER).parent.mkdir()
     write_json(settings.home / INSTANCE, {"instance": "i"})
     write_json(attempt.folder / OWNER, {"place": "/dags", "prefix": "theirs_", "instance": "i"})
-    assert owner_of(attempt, settings) == ("/dags", "theirs_")
+    assert external_owner(attempt, settings) == ("/dags", "theirs_")
     with pytest.raises(ConfigError, match=f"{attempt.id}, an experiment of an external Airflow, goes on"):
         up(settings, Path("/nowhere/java"), Path("/nowhere"))
     write_json(settings.home / INSTANCE, {"instance": "of the next start"})
-    assert owner_of(attempt, settings) is None
+    assert external_owner(attempt, settings) is None
     write_json(settings.home / INSTANCE, {"instance": "i"})
     write_json(attempt.closed, {"ended": [], "topics": []})
-    assert owner_of(attempt, settings) is None
+    assert external_owner(attempt, settings) is None
 
 
 def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
@@ -214,12 +214,12 @@ def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)
-        let_steps_in(settings)
+        admit_steps(settings)
     assert stat.S_IMODE((settings.home / ENVIRONMENT).stat().st_mode) == 0o600
     for name in told:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "")
-    take_environment(settings)
+    load_environment(settings)
     assert {name: os.environ[name] for name in told} == told
     down(settings)
     assert not (settings.home / ENVIRONMENT).exists(), "passwords are among it"
@@ -236,24 +236,24 @@ def test_steps_begin_where_services_are_ready_that_run_and_end_with_no_run(setti
             for one, kept in ((other, None), (keeper, keeper.pid)):
                 wait_until(lambda: words_of(one.pid)[:1] == ["sleep"], timeout_s=120, what="sleep")  # noqa: B023
                 (settings.home / "supervisord.pid").write_text(f"{one.pid}\n")
-                assert services_keeper(settings) == kept
-            assert not steps_may_begin(settings), "it is on its way up"
-            let_steps_in(settings)
-            assert steps_may_begin(settings)
-            note_for_runs(settings)
-            assert not steps_may_begin(settings), "they end with the last run"
-            note_for_all(settings)
-            assert steps_may_begin(settings)
+                assert supervisor_pid(settings) == kept
+            assert not are_steps_admitted(settings), "it is on its way up"
+            admit_steps(settings)
+            assert are_steps_admitted(settings)
+            mark_for_runs(settings)
+            assert not are_steps_admitted(settings), "they end with the last run"
+            mark_for_all(settings)
+            assert are_steps_admitted(settings)
             (settings.home / "supervisord.pid").write_text(f"{other.pid}\n")
-            assert not steps_may_begin(settings)
+            assert not are_steps_admitted(settings)
             (settings.home / "supervisord.pid").write_text(f"{keeper.pid}\n")
-            keep_steps_out(settings)
-            assert not steps_may_begin(settings)
+            block_steps(settings)
+            assert not are_steps_admitted(settings)
         finally:
             keeper.kill()
             other.kill()
-    let_steps_in(settings)
-    assert not steps_may_begin(settings), "nobody keeps them"
+    admit_steps(settings)
+    assert not are_steps_admitted(settings), "nobody keeps them"
 
 
 # ---- `./faultline doctor` where something is missing ----
@@ -302,7 +302,7 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
 def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
     empty: Path, monkeypatch: pytest.MonkeyPatch, ways: BackgroundMethods, counted: bool, expected: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(doctor, "means", lambda: ways)
+    monkeypatch.setattr(doctor, "background_methods", lambda: ways)
     monkeypatch.setattr(doctor, "has_run_delay", lambda: counted)
     assert all(words in doctors().output for words in expected)
 
@@ -330,7 +330,7 @@ def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch
     monkeypatch.delenv("FAULTLINE_NO_AUTH")
     assert "OPEN" in doctors().output
     assert json.loads(doctors("--json").output)["open"] is True
-    assert told_state(settings) == [OPEN_TEXT]
+    assert told_state(settings) == [AUTH_DISABLED_TEXT]
 
 
 # ---- A hold keeps a service down until its instant, and ends by its own clock ----
@@ -338,16 +338,16 @@ def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch
 
 def test_a_hold_lasts_until_its_instant_and_no_longer_than_has_sense(tmp_path: Path) -> None:
     hold = tmp_path / "holds" / "kafka.json"
-    assert wait_out(hold) < 60, "there is none"
+    assert await_delay(hold) < 60, "there is none"
     until = time.monotonic_ns() + 300_000_000
-    lay_hold(hold, until)
-    wait_out(hold)
+    write_delay(hold, until)
+    await_delay(hold)
     assert time.monotonic_ns() >= until
-    assert wait_out(hold) < 60, "its instant is over"
-    lay_hold(hold, time.monotonic_ns() + 10**13)
-    assert 0.1 <= wait_out(hold, longest_s=0.1) < 60
+    assert await_delay(hold) < 60, "its instant is over"
+    write_delay(hold, time.monotonic_ns() + 10**13)
+    assert 0.1 <= await_delay(hold, longest_s=0.1) < 60
     hold.write_text("{half a")
-    assert wait_out(hold) < 60
+    assert await_delay(hold) < 60
 
 
 def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ def test_a_network_that_is_used_or_reached_is_left_alone(
     for what, answer in told.items():
         (tmp_path / what).write_text(json.dumps(answer))
     ip = script(tmp_path / "ip", f'[ "$1" = -j ] && cat {tmp_path}/"$2"')
-    monkeypatch.setattr(layout, "found", lambda _: str(ip))
-    monkeypatch.setattr(layout, "require_means", lambda: None)
+    monkeypatch.setattr(layout, "find_program", lambda _: str(ip))
+    monkeypatch.setattr(layout, "require_programs", lambda: None)
     (tmp_path / "home").mkdir()
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "home")
     said = ("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route")

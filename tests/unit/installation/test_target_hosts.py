@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from faultline.installation.targets.machines import greeted
+from faultline.installation.targets.machines import check_host
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from tests.support.acceptor import LOCAL, accepting
 
@@ -107,7 +107,7 @@ At = Callable[..., dict[str, Any]]
 
 def test_a_host_that_lets_the_agent_in_tells_its_clock(at: At) -> None:
     with server() as port:
-        said = greeted(at(port), "faultline_host_a")
+        said = check_host(at(port), "faultline_host_a")
     assert said.startswith(f"bench@{LOCAL}:{port} lets the agent in, its clock is ")
 
 
@@ -129,5 +129,5 @@ def test_a_host_that_refuses_or_is_away_is_told_in_a_line(
     at: At, given: dict[str, Any], kind: type[FaultlineError], why: str
 ) -> None:
     with server() as port, pytest.raises(kind, match=f"^Connection faultline_host_a: {why}") as refused:
-        greeted(at(**{"port": port, **given}), "faultline_host_a")
+        check_host(at(**{"port": port, **given}), "faultline_host_a")
     assert "\n" not in str(refused.value)

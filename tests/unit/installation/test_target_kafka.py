@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 from faultline.installation.targets import kafka_preflight
 from faultline.installation.targets.java_kafka import (
     CA,
-    ITS_OWN,
     KEYSTORE,
-    MODULES,
-    SAME,
-    TRANSLATED,
-    quoted,
-    translated,
+    LIBRDKAFKA_KEYS,
+    LOGIN_MODULES,
+    SHARED_KEYS,
+    TRANSLATED_KEYS,
+    quote_jaas,
+    translate,
 )
-from faultline.installation.targets.kafka_preflight import TargetBroker, _clock, logged_in, reached
+from faultline.installation.targets.kafka_preflight import TargetBroker, _clock, check_connection, check_login
 from faultline.installation.targets.machines import ClockOffsetBound
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.secrets import HARNESS, login_file
@@ -86,7 +86,7 @@ def test_a_certificate_that_cannot_be_trusted_is_told_with_its_reason(
         there = broker(tmp_path, port, **given)
         told = rf"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*{why}"
         with pytest.raises(ConfigError, match=told) if why else nullcontext():
-            assert reached(there) == f"{LOCAL}:{port} answers"
+            assert check_connection(there) == f"{LOCAL}:{port} answers"
 
 
 def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> 
 
     with accepting(answer) as port:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: security\.protocol: "):
-            reached(broker(tmp_path, port, **{"security.protocol": "SSL", "ssl.ca.pem": Authority().pem}))
+            check_connection(broker(tmp_path, port, **{"security.protocol": "SSL", "ssl.ca.pem": Authority().pem}))
     # A port that nobody else gets, and where nobody listens.
     with socket.socket() as away:
         away.bind((LOCAL, 0))
         with refused("Connection faultline_kafka: extra: bootstrap.servers: ", " refused", kind=InfrastructureError):
-            reached(broker(tmp_path, away.getsockname()[1]))
+            check_connection(broker(tmp_path, away.getsockname()[1]))
 
 
 def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> TargetBroker:
@@ -121,14 +121,14 @@ def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(
     authority, strangers, own = Authority(), Authority(), tmp_path / "own"
     own.mkdir()
     with tls_server(tmp_path, authority.signed(), clients=authority, newest=newest) as port:
-        assert reached(with_own(own, port, authority, authority.signed())) == f"{LOCAL}:{port} answers"
+        assert check_connection(with_own(own, port, authority, authority.signed())) == f"{LOCAL}:{port} answers"
         given = {"security.protocol": "SSL", "ssl.ca.pem": authority.pem}
         for make in (lambda: with_own(own, port, authority, strangers.signed()), lambda: broker(own, port, **given)):
             there = make()
             if newest is ssl.TLSVersion.TLSv1_3:
-                assert reached(there)
+                assert check_connection(there)
             with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.certificate\.pem: .* do"):
-                (logged_in if newest is ssl.TLSVersion.TLSv1_3 else reached)(there)
+                (check_login if newest is ssl.TLSVersion.TLSv1_3 else check_connection)(there)
 
 
 def damaged(pem: str) -> str:
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(
         login = {**json.loads(login_file(tmp_path, HARNESS).read_text()), "ssl.ca.pem": ca}
         login_file(tmp_path, HARNESS).write_text(json.dumps(login))
         with pytest.raises(ConfigError, match=rf"^Connection faultline_kafka: extra: {why}") as refused:
-            reached(there)
+            check_connection(there)
         assert "\n" not in str(refused.value)
 
 
@@ -200,7 +200,7 @@ UNKNOWN, DENIED = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATI
 def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again(
     answers: list[int], heard_s: float, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_preflight, "HEARD_S", heard_s)
+    monkeypatch.setattr(kafka_preflight, "PROPAGATION_S", heard_s)
     with nullcontext() if is_there else pytest.raises(KafkaException):
         kafka_preflight._describe(Cluster(describe=answers), "topic")
 
@@ -208,9 +208,11 @@ def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again(
 def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClockOffsetBound:
     """What records tell of servers each of which is 10 ms ahead of the one before, the first of this machine."""
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda settings: cluster)
-    monkeypatch.setattr(kafka_preflight, "_written", lambda *_: [(1.0, 1.001)])
-    monkeypatch.setattr(kafka_preflight, "_read", lambda *asked: [[1.0 + 0.01 * number] for number in range(asked[-1])])
-    return kafka_preflight.worked(broker(folder, 1))
+    monkeypatch.setattr(kafka_preflight, "_write_records", lambda *_: [(1.0, 1.001)])
+    monkeypatch.setattr(
+        kafka_preflight, "_read_timestamps", lambda *asked: [[1.0 + 0.01 * number] for number in range(asked[-1])]
+    )
+    return kafka_preflight.check_rights(broker(folder, 1))
 
 
 def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
@@ -239,9 +241,9 @@ def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path
     played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
     servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=120).brokers.values()]
     there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
-    sent = [kafka_preflight._written(there, "t", number) for number in range(3)]
-    given = kafka_preflight._read(there, "t", 3)
-    assert [len(one) for one in given] == [kafka_preflight.ASKED_TIMES] * 3
+    sent = [kafka_preflight._write_records(there, "t", number) for number in range(3)]
+    given = kafka_preflight._read_timestamps(there, "t", 3)
+    assert [len(one) for one in given] == [kafka_preflight.PROBE_RECORDS] * 3
     for before, at in zip(sent, given, strict=True):
         clock = _clock(before, at)
         assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
@@ -281,41 +283,41 @@ def as_java_reads(text: str) -> str:
 
 @given(PRINTABLE)
 def test_a_password_comes_to_java_as_it_was_given(password: str) -> None:
-    assert as_java_reads(quoted(password, "sasl.password")) == password
+    assert as_java_reads(quote_jaas(password, "sasl.password")) == password
 
 
 @pytest.mark.parametrize("password", ["two\nlines", "a ${user.home} in it", "\x00"])
 def test_what_a_jaas_file_cannot_hold_is_refused(password: str) -> None:
     with pytest.raises(ConfigError, match=r"^sasl\.password: "):
-        quoted(password, "sasl.password")
+        quote_jaas(password, "sasl.password")
 
 
 @given(
     user=PRINTABLE,
     password=st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=12, max_size=40),
-    mechanism=st.sampled_from(sorted(MODULES)),
+    mechanism=st.sampled_from(sorted(LOGIN_MODULES)),
     protocol=st.sampled_from(["SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl"]),
-    more=st.dictionaries(st.sampled_from(sorted(SAME | ITS_OWN)), st.just("7")),
+    more=st.dictionaries(st.sampled_from(sorted(SHARED_KEYS | LIBRDKAFKA_KEYS)), st.just("7")),
 )
 def test_a_login_with_a_password_is_whole_and_no_option_holds_it(
     user: str, password: str, mechanism: str, protocol: str, more: dict[str, str]
 ) -> None:
     login = {"sasl.mechanisms": mechanism, "sasl.username": user, "sasl.password": password}
-    made = translated({"security.protocol": protocol, **login, **more})
+    made = translate({"security.protocol": protocol, **login, **more})
     assert {"security.protocol": protocol.upper(), "sasl.mechanism": mechanism}.items() <= made.options.items()
-    assert made.jaas is not None and MODULES[mechanism] in made.jaas and f'password="{password}"' in made.jaas
+    assert made.jaas is not None and LOGIN_MODULES[mechanism] in made.jaas and f'password="{password}"' in made.jaas
     assert password not in json.dumps(dict(made.options))
-    assert {name: "7" for name in more.keys() & SAME}.items() <= made.options.items()
-    assert not made.options.keys() & ITS_OWN
+    assert {name: "7" for name in more.keys() & SHARED_KEYS}.items() <= made.options.items()
+    assert not made.options.keys() & LIBRDKAFKA_KEYS
 
 
-KNOWN = {*TRANSLATED, *SAME, *ITS_OWN, "sasl.mechanisms"}
+KNOWN = {*TRANSLATED_KEYS, *SHARED_KEYS, *LIBRDKAFKA_KEYS, "sasl.mechanisms"}
 
 
 @given(st.text(min_size=1, max_size=30).filter(lambda key: key not in KNOWN))
 def test_a_key_without_a_translation_is_refused_by_its_name(key: str) -> None:
     with pytest.raises(ConfigError) as told:
-        translated({key: "1"})
+        translate({key: "1"})
     said, _, remedy = str(told.value).removeprefix(f"{key}: ").partition("; ")
     assert said == "Kafka's client in Spark has nothing like it"
     assert remedy == "leave it out" or remedy.startswith("did you mean ")
@@ -326,7 +328,7 @@ def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_pas
     own = authority.signed(password="of the key")
     pair = {"certificate.pem": own.certificate, "key.pem": own.key, "key.password": "of the key"}
     given = {"ca.pem": f"some words\n{authority.pem}", **pair, "endpoint.identification.algorithm": "none"}
-    made = translated({"security.protocol": "SSL", **{f"ssl.{name}": value for name, value in given.items()}})
+    made = translate({"security.protocol": "SSL", **{f"ssl.{name}": value for name, value in given.items()}})
     stores = {"truststore.type": "PEM", "truststore.location": f"{{folder}}/{CA}", "keystore.type": "PEM",
               "keystore.location": f"{{folder}}/{KEYSTORE}", "endpoint.identification.algorithm": ""}  # fmt: skip
     assert made.jaas is None
@@ -352,7 +354,7 @@ def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_pas
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_key_and_the_remedy(values: dict[str, str], said: str) -> None:
     with refused(said):
-        translated(values)
+        translate(values)
 
 
 @pytest.mark.parametrize(("password", "said"), [(None, "has a password, and none is given"), ("no", "cannot be read")])
@@ -360,4 +362,4 @@ def test_a_key_that_cannot_be_opened_is_refused(password: str | None, said: str)
     own = Authority().signed(password="right")
     given = {"security.protocol": "SSL", "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
     with pytest.raises(ConfigError, match=f"^ssl.key.p.*{said}"):
-        translated(given if password is None else {**given, "ssl.key.password": password})
+        translate(given if password is None else {**given, "ssl.key.password": password})

@@ -13,11 +13,16 @@ import pytest
 
 from faultline.experiment.config import parse_configuration
 from faultline.installation.targets import machines, preflight, restrictions, spark_preflight
-from faultline.installation.targets.restrictions import check_target, not_measured, require_storage, require_victims
+from faultline.installation.targets.restrictions import (
+    check_target,
+    require_storage,
+    require_victims,
+    unavailable_figures,
+)
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.target_registry import Target, folder_of, register, write_endpoints
+from faultline.system.target_registry import Target, register, target_folder, write_endpoints
 from tests.support.acceptor import LOCAL
 from tests.support.pages_server import pages
 from tests.support.refusals import refused
@@ -38,10 +43,10 @@ def endpoints(page: str = "http://127.0.0.1:1", **more: Any) -> Endpoints:
 
 
 LOOKS = {
-    "kafka": "kafka_preflight.reached", "kafka login": "kafka_preflight.logged_in",
-    "kafka rights": "kafka_preflight.worked", "kafka topics": "kafka_preflight.others_topics",
-    "storage": "machines.looked_at", "host a": "machines.greeted", "spark": "spark_preflight.alive",
-    "spark version": "spark_preflight.versions", "spark login and storage": "spark_preflight.probed",
+    "kafka": "kafka_preflight.check_connection", "kafka login": "kafka_preflight.check_login",
+    "kafka rights": "kafka_preflight.check_rights", "kafka topics": "kafka_preflight.check_foreign_topics",
+    "storage": "machines.check_storage", "host a": "machines.check_host", "spark": "spark_preflight.check_master",
+    "spark version": "spark_preflight.check_versions", "spark login and storage": "spark_preflight.run_probe",
 }  # fmt: skip
 AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
 
@@ -51,10 +56,10 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
 ) -> None:
     lab, looked, wrong = Target("lab", hosts=("a",)), list[str](), dict[str, FaultlineError]()
     register(settings, lab)
-    folder = folder_of(settings, "lab")
+    folder = target_folder(settings, "lab")
     folder.mkdir()
     write_endpoints(settings, endpoints(logins=str(folder), hosts={"a": {"host": "10.0.0.7", "port": 22}}))
-    (folder / preflight.SAID).write_text("as it was")
+    (folder / preflight.SPECS_DIGEST).write_text("as it was")
     monkeypatch.setattr(preflight, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
     for what, function in LOOKS.items():
 
@@ -68,7 +73,7 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
 
     def looks() -> list[str]:
         looked.clear()
-        preflight.require_well(settings, lab, lambda _: None)
+        preflight.require_preflight(settings, lab, lambda _: None)
         return list(looked)
 
     assert looks() == list(LOOKS)
@@ -81,7 +86,7 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
     monkeypatch.setattr(preflight, "version", lambda _: "4.9.9")
     assert looks() == list(LOOKS), "the Spark that is installed here is another"
     assert looks() == AT_ONCE
-    (folder / preflight.SAID).write_text("another password")
+    (folder / preflight.SPECS_DIGEST).write_text("another password")
     assert looks() == list(LOOKS)
 
 
@@ -89,22 +94,22 @@ def test_a_page_of_another_master_is_told(settings: Settings) -> None:
     workers = [{"state": "ALIVE", "host": LOCAL, "port": 1}]
     said = json.dumps({"url": "spark://a:7078", "workers": workers})
     with pages({"json": said}.get) as address:
-        here = settings.at(replace(endpoints(address), engine="spark://a:7077"))
+        here = settings.for_target(replace(endpoints(address), engine="spark://a:7077"))
         with pytest.raises(ConfigError, match=rf"^Connection s: {address} is the page of spark://a:7078, and not of"):
-            spark_preflight.alive(here, "s")
+            spark_preflight.check_master(here, "s")
         # A cluster has several masters, and a host several names, each perhaps with ports of its own.
         gateway = replace(endpoints(address), engine="spark://gateway:17078")
-        assert spark_preflight.workers_of(spark_preflight.alive(settings.at(gateway), "s")) == workers
-        here = settings.at(replace(endpoints(address), engine="spark://b:7077,a:7078"))
-        assert spark_preflight.workers_of(spark_preflight.alive(here, "s")) == workers
+        assert spark_preflight.workers_of(spark_preflight.check_master(settings.for_target(gateway), "s")) == workers
+        here = settings.for_target(replace(endpoints(address), engine="spark://b:7077,a:7078"))
+        assert spark_preflight.workers_of(spark_preflight.check_master(here, "s")) == workers
 
 
 @pytest.mark.parametrize("here", ["192.0.2.9", "no-such-host.invalid"])
 def test_executors_are_given_an_address_of_this_machine(settings: Settings, here: str) -> None:
     for good in (LOCAL, "localhost"):
-        spark_preflight.require_here(replace(endpoints(), here=good), "s")
+        spark_preflight.require_local_address(replace(endpoints(), here=good), "s")
     with pytest.raises(ConfigError, match=f"^Connection s: extra: driver-host: {here} is no address of this machine; "):
-        spark_preflight.require_here(replace(endpoints(), here=here), "s")
+        spark_preflight.require_local_address(replace(endpoints(), here=here), "s")
 
 
 def page_of(version: str) -> str:
@@ -114,7 +119,7 @@ def page_of(version: str) -> str:
 def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
     versions = {"master": page_of("4.2.0"), "old": page_of("4.1.1"), "same": page_of("4.2.0")}
     with pages(versions.get) as address:
-        there = settings.at(endpoints(f"{address}/master"))
+        there = settings.for_target(endpoints(f"{address}/master"))
 
         def state(*names: str) -> dict[str, Any]:
             return {"workers": [
@@ -122,10 +127,12 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
                 for number, name in enumerate(names)
             ] + [{"state": "DEAD", "host": "10.0.0.8", "port": 9, "webuiaddress": f"{address}/old"}]}  # fmt: skip
 
-        assert spark_preflight.versions(there, "faultline_spark", state("same"), "4.2.0") == "Spark 4.2.0 on 2 pages"
+        assert (
+            spark_preflight.check_versions(there, "faultline_spark", state("same"), "4.2.0") == "Spark 4.2.0 on 2 pages"
+        )
         with refused("Connection faultline_spark: the worker 10.0.0.7:1 is Spark 4.1.1"):
-            spark_preflight.versions(there, "faultline_spark", state("same", "old"), "4.2.0")
-        told = spark_preflight.versions(there, "faultline_spark", state("none"), "4.2.0")
+            spark_preflight.check_versions(there, "faultline_spark", state("same", "old"), "4.2.0")
+        told = spark_preflight.check_versions(there, "faultline_spark", state("none"), "4.2.0")
         assert told.endswith("no page of the worker 10.0.0.7:0 says its version")
 
 
@@ -146,7 +153,7 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
     ],
 )  # fmt: skip
 def test_what_a_driver_logs_becomes_one_line(line: str, why: str) -> None:
-    trouble = spark_preflight.trouble_in(f"INFO started\n{line}\n", "s")
+    trouble = spark_preflight.failure_in_log(f"INFO started\n{line}\n", "s")
     assert trouble is not None and str(trouble).startswith(why) and "\n" not in str(trouble)
 
 
@@ -157,8 +164,8 @@ def test_a_driver_that_works_or_waits_too_long_has_refused_no_secret() -> None:
     given_up = "ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.\n"
     given_up += after.format(20000, "java.lang.InterruptedException")
     for works in ("INFO SecurityManager: authentication enabled; ui acls disabled\n", late):
-        assert spark_preflight.trouble_in(works, "s") is None
-    assert isinstance(spark_preflight.trouble_in(late + given_up, "s"), InfrastructureError)
+        assert spark_preflight.failure_in_log(works, "s") is None
+    assert isinstance(spark_preflight.failure_in_log(late + given_up, "s"), InfrastructureError)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +181,16 @@ def test_what_executors_do_not_share_is_told_by_host(more: dict[str, Any], why: 
     usual = {"python": "3.11.2", "user": 0, "sees": True, "wrote": None, "unreadable": []}
     executors = [{**usual, "host": "w1"}, {**usual, "host": "w2", **more}]
     with nullcontext() if why is None else pytest.raises(ConfigError, match=f"^Connection {why}"):
-        spark_preflight.told_by(executors, "s", "t", Path("/shared"))
+        spark_preflight.require_access(executors, "s", "t", Path("/shared"))
 
 
 def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = replace(endpoints(), storage=str(tmp_path))
-    assert machines.looked_at(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
+    assert machines.check_storage(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
     now = machines.time.time
     monkeypatch.setattr(machines.time, "time", lambda: now() - 60)
     with pytest.raises(ConfigError, match=r"^Connection t: extra: path: the clock of .* is \+60\d\d\d ms off this"):
-        machines.looked_at(told, "t")
+        machines.check_storage(told, "t")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,10 +213,10 @@ def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatc
     require_victims(endpoints(), control)
     require_victims(endpoints(), parse_configuration({"target": "lab", "fault": "driver"}))
     require_victims(endpoints(hosts={"a": {"host": "10.0.0.7"}}), kill)
-    missing, roles = not_measured(endpoints()), ("kafka", "executors", "python_workers")
+    missing, roles = unavailable_figures(endpoints()), ("kafka", "executors", "python_workers")
     assert set(missing) == {f"{one}.{role}" for one in ("cpu_cores", "rss_mb") for role in roles}
     assert "10.0.0.7" in missing["cpu_cores.executors"]
-    assert set(not_measured(endpoints(hosts={"a": {"host": "10.0.0.7"}}))) == {"cpu_cores.kafka", "rss_mb.kafka"}
+    assert set(unavailable_figures(endpoints(hosts={"a": {"host": "10.0.0.7"}}))) == {"cpu_cores.kafka", "rss_mb.kafka"}
     with pytest.raises(ConfigError, match=r"^fault: where executors of lab run is not known beforehand; "):
         require_victims(endpoints(""), kill)
 

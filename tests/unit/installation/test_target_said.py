@@ -19,12 +19,12 @@ from faultline.installation.targets.connection_specs import (
     ConnectionSpec,
     check_spec,
     digest,
-    kafka_of,
-    spark_of,
-    storage_of,
+    parse_kafka,
+    parse_spark,
+    parse_storage,
 )
 from faultline.installation.targets.credential_files import write_target
-from faultline.installation.targets.target_options import TargetOptions, said_by
+from faultline.installation.targets.target_options import TargetOptions, spec_of
 from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
@@ -34,14 +34,14 @@ from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.system.settings import Settings
 from faultline.system.target_registry import (
     Target,
+    describe_addresses,
     endpoints_at,
-    folder_of,
-    named_after,
+    find_target,
+    load_targets,
+    make_target,
     register,
-    target,
-    targets,
+    target_folder,
     unregister,
-    where,
 )
 from tests.support.certificates import Authority
 from tests.support.refusals import refused
@@ -70,7 +70,7 @@ def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, t
     authority.write_text(Authority().pem)
     register(settings, LAB)
     endpoints = write_target(settings, LAB, said(**{"ssl.ca.location": str(authority)}))
-    there, folder = settings.at(endpoints), folder_of(settings, "lab")
+    there, folder = settings.for_target(endpoints), target_folder(settings, "lab")
 
     assert (endpoints.engine, endpoints.engine_ui) == ("spark://127.0.0.1:7077", "http://127.0.0.1:8080")
     assert (endpoints.here, endpoints.storage, endpoints.target) == ("127.0.0.1", "/shared", "lab")
@@ -102,7 +102,7 @@ def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monk
 
 
 def test_an_address_has_one_login_here(settings: Settings) -> None:
-    other = named_after("other", first=False)
+    other = make_target("other", first=False)
     register(settings, LAB)
     register(settings, other)
     write_target(settings, LAB, said())
@@ -117,10 +117,10 @@ def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -
     assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"})), "a change is noticed"
     register(settings, LAB)
     write_target(settings, LAB, said())
-    before = {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()}
+    before = {file.name: file.read_text() for file in target_folder(settings, "lab").iterdir()}
     with refused("Connection faultline_kafka: extra: group.id: "):
         write_target(settings, LAB, said(**{"group.id": "x", "sasl.password": "another"}))
-    assert {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()} == before
+    assert {file.name: file.read_text() for file in target_folder(settings, "lab").iterdir()} == before
 
 
 def kafka_extra(**extra: Any) -> ConnectionSpec:
@@ -138,31 +138,30 @@ def path(path: str, **extra: str) -> ConnectionSpec:
 @pytest.mark.parametrize(
     ("read", "one", "key"),
     [
-        (kafka_of, kafka_extra(), "extra: bootstrap.servers: missing"),
-        (kafka_of, kafka_extra(bootstrap_server="a:1"), "extra: bootstrap.servers: missing; give HOST:PORT of a broker "
-         "in place of bootstrap.server"),
-        (kafka_of, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: 'broker'"),
-        (kafka_of, kafka_extra(bootstrap_servers="a:1", ssl_ca_location="/no/file"), "extra: ssl.ca.location: /no/fi"),
-        (spark_of, ConnectionSpec("k", "spark", "local[2]"), "host: local[2]"),
-        (spark_of, ConnectionSpec("k", "spark", "yarn"), "extra: driver-host: missing"),
-        (spark_of, ConnectionSpec("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host"),
-        (spark_of, master(**{"deploy-mode": "cluster"}), "extra: deploy-mode: "),
-        (spark_of, master(password="two\nlines"), "password: holds"),
-        (spark_of, master(conf=["spark.x"]), "extra: conf: "),
-        (spark_of, master(conf={"x": "y"}), "extra: conf: x is no setting"),
-        (spark_of, master(conf={"spark.authenticate.secret": "x"}), "extra: conf: spark.authenticate.secret follows"),
-        (spark_of, master(conf={"spark.master": "local[2]"}), "extra: conf: spark.master follows"),
-        (spark_of, master(conf={"spark.network.crypto.enabled": "true"}), "password: missing"),
-        (spark_of, master(ui="master:8081"), "extra: ui: 'master:8081'"),
-        (spark_of, master(**{"driver-host": "no such host"}), "extra: driver-host: 'no such host'"),
-        (spark_of, master(**{"driver-host": "::1"}), "extra: driver-host: '::1'"),
-        (storage_of, path("s3a://bucket/x"), "extra: path: s3a is refused: its files"),
-        (storage_of, path("gs://bucket/x"), "extra: path: gs is refused: only a"),
-        (storage_of, path("hdfs://x"), "extra: path: 'hdfs://x'"),
-        (storage_of, path("hdfs://x:1/a b"), "extra: path: 'hdfs://x:1/a b'"),
-        (storage_of, path("hdfs://x:1/a", web="x:2"), "extra: web: 'x:2'"),
-        (storage_of, path("shared"), "extra: path: 'shared'"),
-        (storage_of, path("/"), "extra: path: '/'"),
+        (parse_kafka, kafka_extra(), "extra: bootstrap.servers: missing"),
+        (parse_kafka, kafka_extra(bootstrap_server="a:1"), "extra: bootstrap.servers: missing"),
+        (parse_kafka, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: 'broker'"),
+        (parse_kafka, kafka_extra(bootstrap_servers="a:1", ssl_ca_location="/no/file"), "extra: ssl.ca.location: "),
+        (parse_spark, ConnectionSpec("k", "spark", "local[2]"), "host: local[2]"),
+        (parse_spark, ConnectionSpec("k", "spark", "yarn"), "extra: driver-host: missing"),
+        (parse_spark, ConnectionSpec("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host"),
+        (parse_spark, master(**{"deploy-mode": "cluster"}), "extra: deploy-mode: "),
+        (parse_spark, master(password="two\nlines"), "password: holds"),
+        (parse_spark, master(conf=["spark.x"]), "extra: conf: "),
+        (parse_spark, master(conf={"x": "y"}), "extra: conf: x is no setting"),
+        (parse_spark, master(conf={"spark.authenticate.secret": "x"}), "extra: conf: spark.authenticate.secret"),
+        (parse_spark, master(conf={"spark.master": "local[2]"}), "extra: conf: spark.master follows"),
+        (parse_spark, master(conf={"spark.network.crypto.enabled": "true"}), "password: missing"),
+        (parse_spark, master(ui="master:8081"), "extra: ui: 'master:8081'"),
+        (parse_spark, master(**{"driver-host": "no such host"}), "extra: driver-host: 'no such host'"),
+        (parse_spark, master(**{"driver-host": "::1"}), "extra: driver-host: '::1'"),
+        (parse_storage, path("s3a://bucket/x"), "extra: path: s3a is refused: its files"),
+        (parse_storage, path("gs://bucket/x"), "extra: path: gs is refused: only a"),
+        (parse_storage, path("hdfs://x"), "extra: path: 'hdfs://x'"),
+        (parse_storage, path("hdfs://x:1/a b"), "extra: path: 'hdfs://x:1/a b'"),
+        (parse_storage, path("hdfs://x:1/a", web="x:2"), "extra: web: 'x:2'"),
+        (parse_storage, path("shared"), "extra: path: 'shared'"),
+        (parse_storage, path("/"), "extra: path: '/'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_names_connection_key_and_remedy(
@@ -173,9 +172,9 @@ def test_what_cannot_be_used_names_connection_key_and_remedy(
 
 
 def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
-    assert storage_of(path("hdfs://n:8020/shared/lab/")) == ("hdfs://n:8020/shared/lab", "http://n:9870")
-    assert storage_of(path("hdfs://n:8020/x", web="http://page:1/")) == ("hdfs://n:8020/x", "http://page:1")
-    assert storage_of(path("file:///shared/")) == ("/shared", "")
+    assert parse_storage(path("hdfs://n:8020/shared/lab/")) == ("hdfs://n:8020/shared/lab", "http://n:9870")
+    assert parse_storage(path("hdfs://n:8020/x", web="http://page:1/")) == ("hdfs://n:8020/x", "http://page:1")
+    assert parse_storage(path("file:///shared/")) == ("/shared", "")
 
 
 def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
@@ -184,13 +183,13 @@ def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
         ConnectionSpec("k", "spark", "127.0.0.1", 7077),
         master(),
     ]
-    assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
-    yarn = spark_of(ConnectionSpec("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
+    assert {parse_spark(one).master for one in told} == {"spark://127.0.0.1:7077"}
+    yarn = parse_spark(ConnectionSpec("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
     assert (yarn.master, yarn.ui, yarn.here) == ("yarn", "", "10.0.0.9")
 
 
 def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Path) -> None:
-    known, folder, own = tmp_path / "known_hosts", folder_of(settings, "lab"), Authority().signed()
+    known, folder, own = tmp_path / "known_hosts", target_folder(settings, "lab"), Authority().signed()
     known.touch(0o600)
     given = {"private_key": "KEY", "known_hosts": str(known)}
     ids = [f"faultline_host_{name}" for name in "ab"]
@@ -223,38 +222,38 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
         ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
     ):
         told = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
-        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.ConnectionReply(told))
+        monkeypatch.setattr(connections, "query_connections", lambda *_, told=told: connections.ConnectionReply(told))
         with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
-            connections.take_in(settings, lab)
+            connections.import_target(settings, lab)
 
 
 def test_targets_are_known_by_their_files(settings: Settings) -> None:
-    assert targets(settings) == {} and target(settings, "embedded") is None
+    assert load_targets(settings) == {} and find_target(settings, "embedded") is None
     register(settings, LAB)
-    register(settings, named_after("two", ("a", "b"), first=False))
-    assert list(targets(settings)) == ["lab", "two"] and target(settings, "lab") == LAB
-    assert targets(settings)["two"].connections == (
+    register(settings, make_target("two", ("a", "b"), first=False))
+    assert list(load_targets(settings)) == ["lab", "two"] and find_target(settings, "lab") == LAB
+    assert load_targets(settings)["two"].connections == (
         "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
     )  # fmt: skip
     for act, told in (
-        (lambda: target(settings, "lap"), "target: no target is called 'lap'; did you mean lab"),
+        (lambda: find_target(settings, "lap"), "target: no target is called 'lap'; did you mean lab"),
         (lambda: endpoints_at(settings, "lab"), "target: lab was not looked at yet; ./faultline target check lab"),
-        (lambda: named_after("lab", ("A",)), "--host: 'A' is no name of a host"),
-        *((partial(named_after, name), "NAME: ") for name in ("embedded", "Lab", "", "a/b", "a-b")),
+        (lambda: make_target("lab", ("A",)), "--host: 'A' is no name of a host"),
+        *((partial(make_target, name), "NAME: ") for name in ("embedded", "Lab", "", "a/b", "a-b")),
     ):
         with refused(told):
             act()
-    assert named_after("lab", ("worker-a",)).host("worker-a") == "faultline_host_worker-a"
+    assert make_target("lab", ("worker-a",)).host("worker-a") == "faultline_host_worker-a"
 
 
 def test_a_target_is_forgotten_whole(settings: Settings) -> None:
     register(settings, LAB)
-    assert where(settings, LAB) == "not looked at yet"
+    assert describe_addresses(settings, LAB) == "not looked at yet"
     write_target(settings, LAB, said())
-    assert where(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
-    register(settings, named_after("other"))
+    assert describe_addresses(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
+    register(settings, make_target("other"))
     unregister(settings, LAB)
-    assert list(targets(settings)) == ["other"] and not folder_of(settings, "lab").exists()
+    assert list(load_targets(settings)) == ["other"] and not target_folder(settings, "lab").exists()
     unregister(settings, LAB)
 
 
@@ -306,7 +305,7 @@ def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
     more = write({"secret": "s", "ui": "http://m:1", "conf": {"spark.network.crypto.enabled": "true"}})
     given = TargetOptions(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
     assert list(given.listed_hosts) == ["worker-a"]
-    found = {conn_id: said_by(conn_id, values) for conn_id, values in given.connections(WITH_HOST).items()}
+    found = {conn_id: spec_of(conn_id, values) for conn_id, values in given.connections(WITH_HOST).items()}
     assert list(found) == list(WITH_HOST.connections)
     assert found[WITH_HOST.kafka].extra == KAFKA and found[WITH_HOST.storage].extra == {"path": "/shared"}
     engine, host = found[WITH_HOST.spark], found["faultline_host_worker-a"]
@@ -370,10 +369,14 @@ SAID = st.builds(ConnectionSpec, *map(st.sampled_from, CHOICES), EXTRA)
 
 @drawn(SAID, SAID)
 def test_two_connections_differ_in_what_one_says_otherwise(one: ConnectionSpec, other: ConnectionSpec) -> None:
-    assert (one.differs(other) == []) == (one == other)
-    assert replace(one, login="").differs(replace(one, login=None)) == []
-    assert one.differs(other) == other.differs(one) and one.differs(replace(one)) == []
+    assert (one.differing_keys(other) == []) == (one == other)
+    assert replace(one, login="").differing_keys(replace(one, login=None)) == []
+    assert one.differing_keys(other) == other.differing_keys(one) and one.differing_keys(replace(one)) == []
 
     # Keys are named without their values.
     one = ConnectionSpec("k", "kafka", password="p", extra={"a": "1", "b": "2"})
-    assert one.differs(replace(one, password="q", extra={"a": "1", "c": "3"})) == ["password", "extra: b", "extra: c"]
+    assert one.differing_keys(replace(one, password="q", extra={"a": "1", "c": "3"})) == [
+        "password",
+        "extra: b",
+        "extra: c",
+    ]

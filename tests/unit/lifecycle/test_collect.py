@@ -21,11 +21,11 @@ from faultline.lifecycle import collect as subject
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
 from faultline.lifecycle.hosts import broker_clock
-from faultline.lifecycle.hosts.recordings import rules_of
+from faultline.lifecycle.hosts.recordings import role_rules
 from faultline.records.judge.samples import HostClock as Drift
 from faultline.records.judge.samples import clocks_of
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import read_ended
+from faultline.system.journal import read_finished
 from faultline.system.process_tags import NEIGHBOURS, SERVICES
 from tests.support.attempts import ID, run_in
 from tests.unit.installation.test_target_look import endpoints
@@ -50,10 +50,10 @@ def test_a_topic_that_lost_its_beginning_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     monkeypatch.setattr(subject, "KafkaEndOffsets", Broker)
-    subject.require_whole(run_in(tmp_path / ID).plan)
+    subject.require_complete(run_in(tmp_path / ID).plan)
     monkeypatch.setattr(Broker, "begins", {topic: {"0": 0, "1": 4200}})
     with pytest.raises(InfrastructureError) as raised:
-        subject.require_whole(run_in(tmp_path / ID).plan)
+        subject.require_complete(run_in(tmp_path / ID).plan)
     assert str(raised.value) == (
         f"topic {topic}: partition 1 begins at offset 4200, its first records were deleted before they were read; "
         "measure again"
@@ -63,7 +63,7 @@ def test_a_topic_that_lost_its_beginning_is_refused(
 def test_what_the_engine_makes_lies_in_no_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "KafkaEndOffsets", Broker)
     monkeypatch.setattr(Broker, "asked", [])
-    subject.require_whole(run_in(tmp_path / ID, {"workload": "nexmark", "query": "q8"}).plan)
+    subject.require_complete(run_in(tmp_path / ID, {"workload": "nexmark", "query": "q8"}).plan)
     assert Broker.asked == []
 
 
@@ -114,10 +114,10 @@ def recorded(run: Run, monkeypatch: pytest.MonkeyPatch, *answers: ClockOffsetBou
 
     stop = threading.Event()
     stop.set()
-    monkeypatch.setattr(broker_clock, "worked", worked)
-    recorder.record(run, stop)
+    monkeypatch.setattr(broker_clock, "check_rights", worked)
+    recorder.record_attempt(run, stop)
     assert left == []
-    return clocks_of(read_ended(run.attempt.recorder_journal))
+    return clocks_of(read_finished(run.attempt.recorder_journal))
 
 
 def test_a_targets_broker_is_asked_by_records_at_the_start_and_at_the_end(
@@ -140,7 +140,7 @@ def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown_and_at_the_st
     run.attempt.recorder_journal.unlink()
     clock = recorded(run, monkeypatch, ClockOffsetBound(40.0, 1.5), InfrastructureError("gone"))["kafka"]
     assert clock.end_s is None and clock.uncertain_ms == math.inf
-    (lost,) = [line for line in read_ended(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
+    (lost,) = [line for line in read_finished(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
     assert (lost["host"], lost["message"]) == ("kafka", "gone")
 
 
@@ -152,8 +152,8 @@ def test_a_broker_whose_host_is_reached_is_asked_there(
     def note(*_: object, **more: Any) -> None:
         (more.get("note") or _[-1])({"kind": "clock", "round_trip_s": 0.001, **asked.pop()})  # type: ignore[operator]
 
-    monkeypatch.setattr("faultline.lifecycle.hosts.recordings.begin", note)
-    monkeypatch.setattr("faultline.lifecycle.hosts.recordings.end", note)
+    monkeypatch.setattr("faultline.lifecycle.hosts.recordings.start_recordings", note)
+    monkeypatch.setattr("faultline.lifecycle.hosts.recordings.stop_recordings", note)
     run = on_target(kafka={"host": "10.0.0.7"})
     assert recorded(run, monkeypatch)["kafka"].ahead_s == 0.01
     assert asked == []
@@ -172,7 +172,7 @@ def test_what_a_fault_starts_on_a_host_is_the_experiments_own(tmp_path: Path) ->
     """Else it would be others' load, and the record of every such fault invalid."""
     values = {"duration_s": 200, "fault_plan": {"faults": FAULTS}}
     run = run_in(tmp_path / ID, values, places=Places(instance="i"))
-    rules = rules_of(run, [RoleRule("executors", "main", "mark")])
+    rules = role_rules(run, [RoleRule("executors", "main", "mark")])
     role = {
         index: [
             rule.role

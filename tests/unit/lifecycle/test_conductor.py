@@ -20,9 +20,9 @@ from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.lifecycle import fault_scheduler as subject
-from faultline.lifecycle.ending.undo_replay import unhealed
+from faultline.lifecycle.ending.undo_replay import pending_undos
 from faultline.lifecycle.fault_scheduler import FaultScheduler, main
-from faultline.lifecycle.scheduler_input import SchedulerInput, read_assignment
+from faultline.lifecycle.scheduler_input import SchedulerInput, read_scheduler_input
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from tests.support.attempts import ENDPOINTS, prepared
@@ -295,11 +295,11 @@ def test_the_undo_of_every_pause_counts_by_itself(tmp_path: Path, attempt: str) 
             journal.write("undo_registered", fault=fault, undo="SIGCONT to kafka", pid=1)
             if fault == 0:
                 journal.write("undone", fault=0, undo="SIGCONT to kafka", error=None)
-        assert [line["fault"] for line in unhealed(folder)] == [1]
+        assert [line["fault"] for line in pending_undos(folder)] == [1]
         journal.write("undone", fault=1, undo="SIGCONT to kafka", error="no connection")
-        assert [line["fault"] for line in unhealed(folder)] == [1]
+        assert [line["fault"] for line in pending_undos(folder)] == [1]
         journal.write("undone", fault=1, undo="SIGCONT to kafka", error=None)
-        assert unhealed(folder) == []
+        assert pending_undos(folder) == []
 
 
 # --- the program
@@ -315,7 +315,7 @@ def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assignment = SchedulerInput(attempt, (), duration_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
     attempt_json(tmp_path, attempt)
-    monkeypatch.setattr("faultline.lifecycle.fault_scheduler.read_assignment", lambda directory: assignment)
+    monkeypatch.setattr("faultline.lifecycle.fault_scheduler.read_scheduler_input", lambda directory: assignment)
     assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
     assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "done"
 
@@ -342,12 +342,12 @@ def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsy
 
 def test_a_missing_attempt_and_a_wrong_assignment_are_refused(tmp_path: Path, attempt: str) -> None:
     with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
-        read_assignment(tmp_path)
+        read_scheduler_input(tmp_path)
     attempt_json(tmp_path, attempt)
     data = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "plan.json").write_text(json.dumps({**data, "faults": [{"fault": {"victim": "moon"}}]}))
     with pytest.raises(ConfigError, match="plan.json: not a plan"):
-        read_assignment(tmp_path)
+        read_scheduler_input(tmp_path)
 
 
 def test_without_a_watchdog_nothing_is_done_to_a_host(stage: Stage) -> None:
@@ -360,7 +360,7 @@ def test_without_a_watchdog_nothing_is_done_to_a_host(stage: Stage) -> None:
     assert stage.run(Fault("driver", "disk_full", AT_S, duration_s=0.1), disks={"": "/checkpoints"}) == 1
     assert stage.line("failed")["message"] == "watchdog: it does not answer"
     assert stage.host.times("check") and not stage.host.times("do") and stage.lines("delivered") == []
-    assert unhealed(Attempt(stage.directory)) == []
+    assert pending_undos(Attempt(stage.directory)) == []
 
 
 def test_a_pause_of_a_python_worker_leaves_no_watchdog(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

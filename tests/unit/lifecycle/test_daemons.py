@@ -21,7 +21,7 @@ from faultline.experiment.attempt_plan import Places
 from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle import workload_supervisor
-from faultline.lifecycle.attempt_processes import start_companion, start_fault_daemons, workload_trouble
+from faultline.lifecycle.attempt_processes import start_companion, start_fault_daemons, workload_failure
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal, write_lines
@@ -121,9 +121,9 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(
     write_lines(attempt.supervisor_journal, lines)
     entry = detached(attempt, "supervisor")
     if len(codes) < 2 and measured:
-        assert workload_trouble(run, entry) is None, "it may be started again"
+        assert workload_failure(run, entry) is None, "it may be started again"
     end_ledger(attempt.ledger)
-    assert workload_trouble(run, entry) == said
+    assert workload_failure(run, entry) == said
 
 
 def test_a_stranger_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:

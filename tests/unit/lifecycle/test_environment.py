@@ -12,8 +12,8 @@ from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle import build_checkout as subject
 from faultline.lifecycle.build_checkout import build_of
-from faultline.lifecycle.environment import describe
-from faultline.lifecycle.machine import cgroup_limits, machine, processor
+from faultline.lifecycle.environment import describe_environment
+from faultline.lifecycle.machine import cgroup_limits, machine_facts, processor
 from faultline.records.environment import RecordEnvironment
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
@@ -42,8 +42,8 @@ def test_of_a_targets_broker_nothing_is_said_that_is_known_of_the_embedded_one(t
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     (tmp_path / "kafka").mkdir()
     (tmp_path / "kafka" / "server.properties").write_text("log.retention.hours=24\n")
-    usual = describe(settings, parse_configuration({}), "17")
-    there = describe(settings, parse_configuration({"target": "lab"}), "17")
+    usual = describe_environment(settings, parse_configuration({}), "17")
+    there = describe_environment(settings, parse_configuration({"target": "lab"}), "17")
     assert usual["kafka_conf"] == {"log.retention.hours": "24"} and "kafka" in usual["versions"]
     assert there["kafka_conf"] is None
     assert usual["versions"].keys() - there["versions"].keys() == usual["jvm"].keys() - there["jvm"].keys() == {"kafka"}
@@ -106,7 +106,7 @@ def test_the_tightest_limit_of_a_group_and_those_above_holds(
 
 
 def test_a_record_takes_what_this_machine_says() -> None:
-    known = machine()
+    known = machine_facts()
     unknown = {name: None for name, field in RecordEnvironment.model_fields.items() if field.is_required()}
     found = RecordEnvironment.model_validate({**unknown, **known})
     assert found.kernel and set(known) <= set(RecordEnvironment.model_fields)

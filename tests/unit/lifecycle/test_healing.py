@@ -14,7 +14,7 @@ from fault.identity import EXECUTOR, Presence, ProcessIdentity
 from fault.injector import Injector
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.ending import undo_replay as subject
-from faultline.lifecycle.ending.undo_replay import as_line, heal
+from faultline.lifecycle.ending.undo_replay import replay_undos, undo_fields
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from tests.support.attempts import prepared
@@ -67,33 +67,33 @@ def left(attempt: Attempt, faults: list[dict[str, Any]], *undos: dict[str, Any])
 
 PAUSE = {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 5}
 CUT = {"victim": "kafka", "action": "cut", "at_s": 60, "duration_s": 5}
-HEAL_PROXY = as_line(UndoSpec("cut", "restore the proxy"), 0)
+HEAL_PROXY = undo_fields(UndoSpec("cut", "restore the proxy"), 0)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["names its action", "from before"])
 def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: MadeUpHost, proxy: Proxy, named: bool) -> None:
     undos = [UndoSpec("pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()), UndoSpec("cut", "restore the proxy")]
-    lines = [as_line(undo, fault) for fault, undo in enumerate(undos)]
+    lines = [undo_fields(undo, fault) for fault, undo in enumerate(undos)]
     before = [{**undo.fields, "fault": fault, "undo": undo.name} for fault, undo in enumerate(undos)]
     left(attempt, [PAUSE, CUT], *(lines if named else before))
-    assert heal(attempt) == ["restore the proxy", f"SIGCONT to {VICTIM}"], "newest first"
+    assert replay_undos(attempt) == ["restore the proxy", f"SIGCONT to {VICTIM}"], "newest first"
     assert host.states[VICTIM] is Presence.ALIVE and proxy.mode == "plain"
-    assert heal(attempt) == []
+    assert replay_undos(attempt) == []
 
 
 def test_a_proxy_that_is_gone_needs_no_healing(attempt: Attempt) -> None:
     left(attempt, [CUT], HEAL_PROXY)
-    assert heal(attempt) == []
+    assert replay_undos(attempt) == []
 
 
 def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
     attempt: Attempt, host: MadeUpHost, proxy: Proxy
 ) -> None:
     """The victim is on a host that is not known any more, and another version knew an action that is none here."""
-    lost = as_line(UndoSpec("pause", "SIGCONT to it", {**VICTIM.as_json(), "host": "node9"}), 1)
-    left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, lost, as_line(UndoSpec("melt", "freeze it"), 2))
+    lost = undo_fields(UndoSpec("pause", "SIGCONT to it", {**VICTIM.as_json(), "host": "node9"}), 1)
+    left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, lost, undo_fields(UndoSpec("melt", "freeze it"), 2))
     with pytest.raises(InfrastructureError) as caught:
-        heal(attempt)
+        replay_undos(attempt)
     message = "healing: action: melt is not known here; freeze it by hand; "
     message += "host: node9 is not known; known: none; continue it by hand with kill -CONT"
     assert str(caught.value) == message
@@ -102,18 +102,18 @@ def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
 
 @pytest.mark.parametrize("presence", [Presence.OTHER, Presence.GONE, Presence.ALIVE])
 def test_a_stranger_under_the_victims_pid_is_left_alone(attempt: Attempt, host: MadeUpHost, presence: Presence) -> None:
-    left(attempt, [PAUSE], as_line(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
+    left(attempt, [PAUSE], undo_fields(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
     host.states[VICTIM] = presence
-    assert heal(attempt) == [] and host.sent == []
+    assert replay_undos(attempt) == [] and host.sent == []
 
 
 def test_an_undo_that_breaks_or_cannot_be_built_stops_no_other(attempt: Attempt, proxy: Proxy) -> None:
     """What it needs is not in its line, as after an update; a line from before names no action, and a fault that the
     plan does not have; another one has no fields. Those are no errors of the kinds that undos have."""
-    broken = as_line(UndoSpec("pause", "SIGCONT to it", {}), 1)
+    broken = undo_fields(UndoSpec("pause", "SIGCONT to it", {}), 1)
     unbuilt = [{"fault": 7, "undo": "stop it"}, {"fault": 8, "undo": "thaw it", "action": "pause"}]
     left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, broken, *unbuilt)
     said = "^healing: thaw it: KeyError: .*; stop it: IndexError: .*; SIGCONT to it: KeyError: .*; continue it by hand"
     with pytest.raises(InfrastructureError, match=said):
-        heal(attempt)
+        replay_undos(attempt)
     assert proxy.mode == "plain"

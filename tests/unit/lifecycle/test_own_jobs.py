@@ -17,13 +17,13 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.job_file import read_job
 from faultline.lifecycle import prepare
-from faultline.lifecycle.collect import _of_job
+from faultline.lifecycle.collect import _job_fields
 from faultline.lifecycle.environment import job_hashes
-from faultline.lifecycle.prepare import check_here, copy_job, ordered
+from faultline.lifecycle.prepare import check_configuration, copy_job, labelled_order
 from faultline.system import hashes
 from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
-from faultline.system.process_ledger import end_processes, marked
+from faultline.system.hashes import cached_hash
+from faultline.system.process_ledger import end_processes, processes_with_mark
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
@@ -55,10 +55,10 @@ def test_an_attempt_keeps_the_job_as_it_was(tmp_path: Path, job: Path) -> None:
     job.write_text("changed")
     assert sorted(one.name for one in attempt.job.iterdir()) == ["helper.py", "job.py"]
     assert "JOB" in (attempt.job / "job.py").read_text()
-    told = _of_job(attempt, {"job": "job.py"})
+    told = _job_fields(attempt, {"job": "job.py"})
     assert told["job"] == str(attempt.job / "job.py") and told["attempt"] == "attempt"
     copy_job(parse_configuration({}), Attempt(tmp_path / "none"))
-    assert _of_job(attempt, {"tuples": "words"}) == {}
+    assert _job_fields(attempt, {"tuples": "words"}) == {}
 
 
 def test_its_content_is_part_of_the_build_and_not_of_the_configuration(tmp_path: Path, job: Path) -> None:
@@ -90,11 +90,13 @@ def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypa
     data = tmp_path / "a.jsonl"
     data.write_text("1")
     os.utime(data, (1, 1))
-    assert kept_hash(data) == kept_hash(data) == whole(data) and read == [data]
+    assert cached_hash(data) == cached_hash(data) == whole(data) and read == [data]
     data.write_text("2")
-    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 3, "what changed just now may do so again"
+    assert cached_hash(data) == cached_hash(data) == whole(data) and len(read) == 3, (
+        "what changed just now may do so again"
+    )
     os.utime(data, (1, 2))
-    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 4
+    assert cached_hash(data) == cached_hash(data) == whole(data) and len(read) == 4
 
 
 def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,17 +104,17 @@ def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeyp
     data = tmp_path / "a.jsonl"
     data.write_text("".join(f'{{"t": {second}}}\n' for second in range(1000, 1010)))
     told = {"data": str(data), "data_time": "t", "data_pace": "recorded", "duration_s": 80, "fault": "none"}
-    check_here(own(job, rate=0.001, **told))
+    check_configuration(own(job, rate=0.001, **told))
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000_000))
-    check_here(own(job, rate=200_000, **told))
+    check_configuration(own(job, rate=200_000, **told))
     with pytest.raises(ConfigError, match=r"^rate: 200,000 records/s for 100 s take "):
-        check_here(own(job, rate=200_000, data=str(data), duration_s=80, fault="none"))
+        check_configuration(own(job, rate=200_000, data=str(data), duration_s=80, fault="none"))
     with pytest.raises(ConfigError) as refused:
-        check_here(own(job, data_speed=5000, **told))
+        check_configuration(own(job, data_speed=5000, **told))
     assert str(refused.value).startswith("data_speed: 5,000 records/s for 100 s take 0 GB at least, and 0 GB are free;")
     assert str(refused.value).endswith("lower it, or duration_s to 20")
     with pytest.raises(ConfigError, match=r"data_speed: so fast the data makes (600|599),\d+ records/s, and 500,000 "):
-        check_here(own(job, data_speed=600_000, **told))
+        check_configuration(own(job, data_speed=600_000, **told))
 
 
 @pytest.mark.parametrize(
@@ -163,10 +165,10 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
     ]
     for config, said in cases:
         with pytest.raises(ConfigError) as refused:
-            check_here(config)
+            check_configuration(config)
         assert said in str(refused.value), said
-    check_here(own(job))
-    check_here(parse_configuration({**program, "main_class": "a.B"}))
+    check_configuration(own(job))
+    check_configuration(parse_configuration({**program, "main_class": "a.B"}))
 
 
 def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
     )
     try:
         wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=120, what="the fork")
-        assert end_processes(marked(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
+        assert end_processes(processes_with_mark(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
         assert not found("20261125T000000Z-forked") and stranger.poll() is None
     finally:
         for process in (forked, stranger):
@@ -186,7 +188,7 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
 
 
 def found(attempt: str) -> set[int]:
-    return {process.pid for process in marked(RUN_MARK, attempt)}
+    return {process.pid for process in processes_with_mark(RUN_MARK, attempt)}
 
 
 def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkey
 
     config = own(job)
     job.unlink()
-    described = ordered(Order(config), Settings(ROOT, tmp_path / "h", tmp_path / "r"), "17")
+    described = labelled_order(Order(config), Settings(ROOT, tmp_path / "h", tmp_path / "r"), "17")
     assert json.dumps(described.config) and described.config["job"] == str(job)
 
 

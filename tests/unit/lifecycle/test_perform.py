@@ -17,7 +17,7 @@ from faultline.experiment.prerequisites import PreloadGoal
 from faultline.lifecycle import steps as subject
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.prepare import Order
-from faultline.lifecycle.steps import STEPS, TEARDOWN, RefusedError, Step, await_twin, perform
+from faultline.lifecycle.steps import STEPS, TEARDOWN, RefusedError, Step, await_duplicate_run, perform
 from faultline.lifecycle.teardown import UnfinishedError
 from faultline.system.errors import Cancelled, ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import write_json
@@ -62,8 +62,8 @@ def test_a_step_that_fails_says_why(run: RunContext, error: Exception) -> None:
 def test_a_closed_attempt_is_refused_and_keeps_its_reasons(run: RunContext) -> None:
     run.attempt.closed.touch()
     for name, step in STEPS.items():
-        tried = replace(step, do=lambda run: "done")
-        if step.repeatable:
+        tried = replace(step, action=lambda run: "done")
+        if step.is_repeatable:
             assert perform(tried, run) == "done", name
         else:
             with pytest.raises(ConfigError, match="this attempt is closed"):
@@ -76,12 +76,12 @@ def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypa
     names = ["await_end", "harvest", "judge"]
     for name in names:
         with pytest.raises(UnfinishedError):
-            perform(replace(STEPS[name], do=lambda run: None), run)
+            perform(replace(STEPS[name], action=lambda run: None), run)
     assert [name for name, _, _ in noted(run)] == names
-    assert perform(replace(TEARDOWN, do=lambda run: 1), run) == 1
+    assert perform(replace(TEARDOWN, action=lambda run: 1), run) == 1
     # It had its record by then.
     monkeypatch.setattr(subject, "has_record", lambda attempt, settings: True)
-    assert perform(replace(STEPS["judge"], do=lambda run: 7), run) == 7
+    assert perform(replace(STEPS["judge"], action=lambda run: 7), run) == 7
 
 
 @pytest.mark.parametrize("now", [{"instance": "of the next start"}, {}])
@@ -91,16 +91,16 @@ def test_what_began_before_the_services_were_started_anew_is_lost_and_noted(
     began = replace(run, plan=replace(run.plan, places=replace(run.plan.places, background="of its start")))
     run.settings.home.mkdir()
     write_json(run.settings.home / INSTANCE, {"instance": "of its start"})
-    assert perform(replace(STEPS["inject_fault"], do=lambda run: 7), began) == 7
+    assert perform(replace(STEPS["inject_fault"], action=lambda run: 7), began) == 7
     write_json(run.settings.home / INSTANCE, now)
     for name, step in STEPS.items():
-        tried = replace(step, do=lambda run: 7)
-        if step.repeatable:
+        tried = replace(step, action=lambda run: 7)
+        if step.is_repeatable:
             assert perform(tried, began) == 7, f"{name} judges and closes what is there"
         else:
             with pytest.raises(InfrastructureError, match="the services were ended since it began"):
                 perform(tried, began)
-    assert [name for name, _, _ in noted(run)] == [name for name, step in STEPS.items() if not step.repeatable]
+    assert [name for name, _, _ in noted(run)] == [name for name, step in STEPS.items() if not step.is_repeatable]
     assert {kind for _, kind, _ in noted(run)} == {"InfrastructureError"}
 
 
@@ -133,7 +133,7 @@ def test_limits_follow_the_plan(run: RunContext, monkeypatch: pytest.MonkeyPatch
     filling = PreloadGoal({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)
     longer = replace(run.plan, filling=filling)
     assert STEPS["submit_workload"].timeout_s(longer) == limits["submit_workload"] + 500
-    assert limits["start_recorder"] > subject.TURN_S + 7200 and limits["harvest"] == limits["judge"] == 7200
+    assert limits["start_recorder"] > subject.MAX_TURN_WAIT_S + 7200 and limits["harvest"] == limits["judge"] == 7200
 
 
 def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,24 +143,24 @@ def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeyp
     told()
     alive = iter([True, True, False])
     hooks = TestHooks(run.settings, alive=lambda: next(alive))
-    monkeypatch.setattr(subject, "TWIN_CHECK_S", 0.01)
-    await_twin(CELL, hooks, run.settings)
+    monkeypatch.setattr(subject, "DUPLICATE_CHECK_S", 0.01)
+    await_duplicate_run(CELL, hooks, run.settings)
     assert hooks.asked == ["theirs"] * 3
     for other in ({"repetition": 1}, {"series": "s2"}, {"config_id": "0" * 12}, {"run_id": None}):
         told(**other)
-        await_twin(CELL, hooks, run.settings)
+        await_duplicate_run(CELL, hooks, run.settings)
     run.attempt.closed.touch()
     told()
-    await_twin(CELL, hooks, run.settings)
+    await_duplicate_run(CELL, hooks, run.settings)
     run.attempt.closed.unlink()
     run.attempt.plan.write_text("{")
-    await_twin(CELL, hooks, run.settings)
+    await_duplicate_run(CELL, hooks, run.settings)
     assert hooks.asked == ["theirs"] * 3, "of another cell, over, or damaged"
 
 
 def test_a_run_that_nobody_wants_any_more_waits_for_nothing(run: RunContext) -> None:
     prepared(run.attempt.folder, ORDER.config, said={"run_id": "theirs"})
-    await_twin(CELL, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
+    await_duplicate_run(CELL, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def life(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return do
 
-    steps = {name: replace(step, do=noting(name)) for name, step in STEPS.items()}
+    steps = {name: replace(step, action=noting(name)) for name, step in STEPS.items()}
     monkeypatch.setattr(subject, "STEPS", steps)
     monkeypatch.setattr(subject, "prepare", lambda *_: run)
     monkeypatch.setattr("faultline.records.judge.rejudge.stored_record", lambda *_: sample(attempt=ID))
@@ -205,13 +205,13 @@ def test_a_harvest_that_fails_is_tried_again(life: list[str], run: RunContext, m
             raise error
 
     monkeypatch.setattr(subject, "AGAIN_AFTER_S", 0.0)
-    subject.STEPS["harvest"] = replace(STEPS["harvest"], do=harvest)
+    subject.STEPS["harvest"] = replace(STEPS["harvest"], action=harvest)
     assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
     assert life[-2:] == ["judge", "teardown"]
 
 
 def test_a_teardown_that_fails_takes_no_record_away(life: list[str], run: RunContext) -> None:
-    subject.STEPS["teardown"] = replace(STEPS["teardown"], do=fails_with(InfrastructureError("kafka: away")))
+    subject.STEPS["teardown"] = replace(STEPS["teardown"], action=fails_with(InfrastructureError("kafka: away")))
     assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
     assert life[-1] == "judge"
 
@@ -227,7 +227,7 @@ def test_a_teardown_that_fails_takes_no_record_away(life: list[str], run: RunCon
 def test_a_life_that_breaks_is_torn_down_and_says_why(
     life: list[str], run: RunContext, error: BaseException, kind: str
 ) -> None:
-    subject.STEPS["submit_workload"] = replace(STEPS["submit_workload"], do=fails_with(error))
+    subject.STEPS["submit_workload"] = replace(STEPS["submit_workload"], action=fails_with(error))
     if isinstance(error, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             subject.run(ORDER, run.hooks, run.settings)
@@ -255,6 +255,6 @@ def test_an_attempt_of_an_earlier_version_is_not_harvested_again(
     attempt = run.attempt
     write_json(attempt.folder / "attempt.json", {**attempt.read(), "config": run.plan.order.config})
     attempt.plan.unlink()
-    monkeypatch.setattr("faultline.lifecycle.finish.gather", lambda run: pytest.fail("was gathered"))
+    monkeypatch.setattr("faultline.lifecycle.finish.collect_raw_data", lambda run: pytest.fail("was gathered"))
     with pytest.raises(ConfigError, match="fix: clear the step judge alone"):
         perform(STEPS["harvest"], context_of(attempt, run.settings))

@@ -12,7 +12,7 @@ from faultline.engines.protocol import Capabilities
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.lifecycle import prepare
-from faultline.lifecycle.prepare import check_here
+from faultline.lifecycle.prepare import check_configuration
 from faultline.system.errors import ConfigError
 
 
@@ -92,7 +92,7 @@ def test_what_this_machine_cannot_do_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 76e9}))
     with pytest.raises(ConfigError) as refused:
-        check_here(parse_configuration(values))
+        check_configuration(parse_configuration(values))
     assert str(refused.value).startswith(said)
 
 
@@ -102,14 +102,14 @@ def test_what_this_machine_cannot_do_is_refused_with_the_remedy(
 def test_what_is_done_to_hosts_needs_some(victim: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "ssh_hosts", lambda settings: {})
     with pytest.raises(ConfigError, match=f"^fault_action: disk_full {why}.*and there is none here; ./faultline down"):
-        check_here(parse_configuration({"fault": victim, "fault_action": "disk_full"}))
+        check_configuration(parse_configuration({"fault": victim, "fault_action": "disk_full"}))
 
 
 def test_the_room_that_is_named_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 76e9}))
     with pytest.raises(ConfigError, match="or duration_s to 3,020$"):
-        check_here(parse_configuration({"rate": 500_000, "duration_s": 86_400}))
-    check_here(parse_configuration({"rate": 500_000, "duration_s": 3_020}))
+        check_configuration(parse_configuration({"rate": 500_000, "duration_s": 86_400}))
+    check_configuration(parse_configuration({"rate": 500_000, "duration_s": 3_020}))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from fault.process_sampler import MIN_AGE_S, ProcessTable, RoleRule
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.recorder import take_turn
+from faultline.lifecycle.recorder import claim_turn
 from faultline.system.locks import LockClaim
 from faultline.system.process_ledger import read_ledger
 from faultline.system.process_tags import SERVICES
@@ -108,12 +108,12 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
 def test_it_notes_whose_turn_it_is_and_tells_whose_it_was(tmp_path: Path) -> None:
     turn, attempts = tmp_path / "turn.json", tmp_path / "attempts"
     first, second, third, fourth = (Attempt(attempts / name) for name in ("a1", "a2", "a3", "a4"))
-    assert take_turn(turn, first, None) is None
-    assert take_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
+    assert claim_turn(turn, first, None) is None
+    assert claim_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
     words = ("python", "--attempt-dir", str(first.folder))
-    assert take_turn(turn, third, LockClaim(1, 1, "me", words, True)) == "a1", "who was waited for"
+    assert claim_turn(turn, third, LockClaim(1, 1, "me", words, True)) == "a1", "who was waited for"
     words = ("python", "--attempt-dir", "/home/other/results/attempts/b1")
-    assert take_turn(turn, fourth, LockClaim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
+    assert claim_turn(turn, fourth, LockClaim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
     turn.write_text("{")
-    assert take_turn(turn, first, None) is None
-    assert take_turn(turn, second, None) == "a1", "mended"
+    assert claim_turn(turn, first, None) is None
+    assert claim_turn(turn, second, None) == "a1", "mended"

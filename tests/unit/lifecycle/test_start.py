@@ -44,12 +44,12 @@ def test_journals_are_looked_at_seldom_inside_the_window_and_often_around_its_en
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt, plan = Attempt(tmp_path), SimpleNamespace(window_s=30.0)
-    assert steps._pace(attempt, plan)() == steps.AT_END_S, "before the gate there is nothing to disturb"  # type: ignore[arg-type]
+    assert steps._poll_interval(attempt, plan)() == steps.END_POLL_S, "before the gate there is nothing to disturb"  # type: ignore[arg-type]
     write_lines(attempt.conductor_journal, [{"event": "gate", "t0_mono_ns": 5_000_000_000}])
-    pace = steps._pace(attempt, plan)  # type: ignore[arg-type]
+    pace = steps._poll_interval(attempt, plan)  # type: ignore[arg-type]
     for mono_s in (5, 33.9, 34.1, 99):
         monkeypatch.setattr("time.monotonic_ns", lambda at=mono_s: round(at * 1e9))
-        assert pace() == (steps.IN_WINDOW_S if mono_s < 34 else steps.AT_END_S), mono_s
+        assert pace() == (steps.WINDOW_POLL_S if mono_s < 34 else steps.END_POLL_S), mono_s
 
 
 def test_an_attempt_begins_when_its_turn_comes(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_a_workload_that_nobody_wants_any_more_is_not_waited_for(
     vars(run)["engine"] = SimpleNamespace(while_starting=lambda run: lambda: None)
     vars(run)["progress"] = SimpleNamespace(covering=lambda offsets: 0)
     monkeypatch.setattr(steps, "_start_supervisor", lambda *_: None)
-    monkeypatch.setattr(steps, "workload_trouble", lambda *_: "it ended")
-    monkeypatch.setattr(steps, "death", lambda *_: "it ended")
+    monkeypatch.setattr(steps, "workload_failure", lambda *_: "it ended")
+    monkeypatch.setattr(steps, "exit_message", lambda *_: "it ended")
     if waits_for == "commit":
         write_lines(attempt.generator_journal, [{"event": "primed", "end_offsets": {"0": 7}}])
     with pytest.raises(Cancelled):
-        steps._prime(run)
+        steps._start_with_primer(run)
 
 
 # --- topics of an attempt keep what they are given until they are deleted
@@ -117,7 +117,7 @@ def test_records_stay_however_long_the_run_and_however_late_its_harvest(
         made.extend(topics)
         return {topic.topic: done for topic in topics}
 
-    monkeypatch.setattr(subject, "let_workload_in", lambda client: None)
+    monkeypatch.setattr(subject, "grant_workload_rights", lambda client: None)
     settings = load_settings()
     topics = {role: SimpleNamespace(name=f"t-{role}", partitions=4) for role in ("input", "output")}
     run: Any = SimpleNamespace(

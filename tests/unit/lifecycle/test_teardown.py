@@ -30,13 +30,13 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.ending import drain_limit
-from faultline.lifecycle.ending.drain_limit import Advance, drain_limit_s, has_settled
-from faultline.lifecycle.ending.undo_replay import as_line
-from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
+from faultline.lifecycle.ending.drain_limit import StallDetector, drain_limit_s, is_idle
+from faultline.lifecycle.ending.undo_replay import undo_fields
+from faultline.lifecycle.teardown import close_attempt, note_failure, refuse_unfinished
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal, write_lines
-from faultline.system.process_ledger import LedgerEntry, append_entry, is_marked, present_boot
+from faultline.system.process_ledger import LedgerEntry, append_entry, boot_id, is_marked
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -76,7 +76,7 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings) -> 
     kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
     kept.mkdir()
     deleted: list[str] = []
-    assert close(run, deleted.extend) == {"ended": [], "topics": TOPICS}
+    assert close_attempt(run, deleted.extend) == {"ended": [], "topics": TOPICS}
     assert deleted == TOPICS
     assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
     assert not kept.exists() and not sending.parent.exists()
@@ -95,9 +95,9 @@ def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_awa
         raise InfrastructureError("kafka: away")
 
     with pytest.raises(InfrastructureError, match="away"):
-        close(run, refuse)
+        close_attempt(run, refuse)
     assert [one.status for one in Store(settings.results).query()] == ["failed"] and not attempt.closed.exists()
-    close(run, lambda topics: None)
+    close_attempt(run, lambda topics: None)
     assert attempt.closed.exists() and len(Store(settings.results).query()) == 1
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
     lineage = make_ephemeral_checkpoint(attempt) / "lineage-0"
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)
-    assert close(run, lambda topics: None)["topics"] == []
+    assert close_attempt(run, lambda topics: None)["topics"] == []
     assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
     assert worker.exists() and not lineage.parent.exists()
 
@@ -127,13 +127,13 @@ def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Setting
         attempt.harvest.mkdir()
         (attempt.harvest / "counts.parquet").touch()
     entry = LedgerEntry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
-    for boot in ("", present_boot()):
+    for boot in ("", boot_id()):
         append_entry(attempt.ledger, replace(entry, boot=boot))
         refuse_unfinished(attempt)
     append_entry(attempt.ledger, replace(entry, boot="before"))
     with pytest.raises(InfrastructureError, match=f"{attempt.id}: the machine was started anew before it was judged"):
         refuse_unfinished(attempt)
-    assert close(run, lambda topics: None)["topics"] == TOPICS
+    assert close_attempt(run, lambda topics: None)["topics"] == TOPICS
     refuse_unfinished(attempt)  # whoever repeats a step of one that is closed knows why
 
 
@@ -141,7 +141,7 @@ def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> 
     run, attempt, worker = left(settings, {"workload": "known_truth", "fault": "driver"})
     (attempt.folder / "end.json").unlink()
     attempt.traces.touch()
-    close(run, lambda topics: None)
+    close_attempt(run, lambda topics: None)
     assert worker.exists() and attempt.traces.exists() and not attempt.scratch.exists()
     assert json.loads(attempt.closed.read_text())["topics"] == TOPICS
 
@@ -152,14 +152,14 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
     run, attempt, _ = left(settings)
     attempt.conductor_journal.touch()
     healed: list[Attempt] = []
-    monkeypatch.setattr("faultline.lifecycle.ending.undo_replay.heal", healed.append)
+    monkeypatch.setattr("faultline.lifecycle.ending.undo_replay.replay_undos", healed.append)
 
     def refuse(ledger: Path) -> list[int]:
         raise InfrastructureError("process 7 (generator): still there after SIGKILL")
 
     monkeypatch.setattr("faultline.lifecycle.teardown.end_ledger", refuse)
     with pytest.raises(InfrastructureError, match="still there"):
-        close(run, lambda topics: None)
+        close_attempt(run, lambda topics: None)
     assert healed == [attempt] and not attempt.closed.exists()
 
 
@@ -172,11 +172,11 @@ def test_who_a_killed_conductor_left_paused_is_continued(settings: Settings) -> 
             assert process.stdout is not None and process.stdout.readline() == b"up\n"
             victim = only(name)
             with Journal(attempt.conductor_journal) as journal:
-                journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim.as_json()), 0))
+                journal.write("undo_registered", **undo_fields(UndoSpec("pause", "SIGCONT to it", victim.as_json()), 0))
             process.send_signal(signal.SIGSTOP)
             watched = Handler()
             wait_until(lambda: watched.ask("probe", victim=victim) == "stopped", timeout_s=120, what="the pause")
-            assert close(run_of(attempt, settings), lambda topics: None)["ended"] == []
+            assert close_attempt(run_of(attempt, settings), lambda topics: None)["ended"] == []
             wait_until(lambda: watched.ask("probe", victim=victim) == "alive", timeout_s=120, what="its end")
             assert attempt.closed.exists() and not attempt.unhealed.exists()
         finally:
@@ -195,7 +195,7 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
                 [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
             )
             wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=120, what="it")
-            assert close(run, lambda topics: None)["ended"] == [workload.pid]
+            assert close_attempt(run, lambda topics: None)["ended"] == [workload.pid]
             assert stranger.poll() is None
         finally:
             workload.kill()
@@ -211,7 +211,7 @@ def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings
     write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": name, "wall_ns": 1}])
     write_lines(attempt.generator_journal, [{"event": "application", "app_id": name}])
     (attempt.folder / "end.json").unlink()
-    close(run, lambda topics: None)
+    close_attempt(run, lambda topics: None)
     assert precious.is_dir() and worker.is_dir()
 
 
@@ -252,7 +252,7 @@ def test_a_step_that_finds_out_that_nothing_can_be_measured_makes_the_record_inv
     run, attempt, _ = left(settings)
     lines = [{"event": "failed", "step": "await_end", "kind": kind, "message": "schedule-lag: late"} for kind in kinds]
     write_lines(attempt.folder / "failures.jsonl", lines)
-    close(run, lambda topics: None)
+    close_attempt(run, lambda topics: None)
     (record,) = Store(settings.results).query()
     assert (record.status, record.reasons[0]) == (status, reason)
 
@@ -298,19 +298,19 @@ def test_it_ends_only_where_nothing_more_was_committed_for_as_long_as_the_limit(
     committed = {"0": 5, "1": 0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drain_limit.time, "monotonic", lambda: now)
-        advance = Advance(limit_s)
-        assert advance.stalled(committed) is None
+        advance = StallDetector(limit_s)
+        assert advance.stall_message(committed) is None
         for waited, more in looks:
             now += waited
             committed["1"] += more
             grown = now if more else grown
-            assert (advance.stalled(committed) is None) == (now - grown < limit_s)
-            assert (advance.stalled({"0": 1}) is None) == (now - grown < limit_s)
+            assert (advance.stall_message(committed) is None) == (now - grown < limit_s)
+            assert (advance.stall_message({"0": 1}) is None) == (now - grown < limit_s)
 
 
 def test_a_query_without_a_watermark_has_settled_when_no_batch_comes_any_more() -> None:
     def settled(ago_s: float) -> bool:
         engine: Any = SimpleNamespace(last_commit_ns=lambda: time.time_ns() - round(ago_s * NS))
-        return has_settled(engine, 2.0)
+        return is_idle(engine, 2.0)
 
     assert settled(37.0) and not settled(30.0) and not settled(0.0)

@@ -25,23 +25,23 @@ from faultline.system.background import (
     Background,
     BackgroundMethods,
     all_stats,
+    background_methods,
     background_sessions,
-    be_ordinary,
     control_group,
-    means,
+    leave_idle_class,
     niceness_of,
     policies_of,
     restore,
 )
-from faultline.system.locks import window
+from faultline.system.locks import hold_measurement_lock
 from faultline.system.process_tags import BACKGROUND_MARK
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, only_root
 
 INSTANCE = f"background-test-{os.getpid()}"
 ORDINARY, IDLE = {os.SCHED_OTHER}, {os.SCHED_IDLE}
-needs_idle = pytest.mark.skipif(not means().idle, reason="this user may not take the idle class back")
-needs_groups = pytest.mark.skipif(not means().groups, reason="sessions are not weighed as groups here")
+needs_idle = pytest.mark.skipif(not background_methods().idle, reason="this user may not take the idle class back")
+needs_groups = pytest.mark.skipif(not background_methods().groups, reason="sessions are not weighed as groups here")
 PR_SET_DUMPABLE = 4
 REFUSED = "limits"
 THREADS = """
@@ -98,7 +98,7 @@ def test_a_session_gives_way_where_all_that_is_known_of_it_is_background(
 @needs_idle
 def test_every_thread_gives_way_and_is_restored() -> None:
     with service() as pid, service("another") as other, service(None) as unmarked:
-        ways = means()
+        ways = background_methods()
         own = Background(INSTANCE, ways)
         assert {key[0] for key in own.lower(all_stats())} == {pid}
         assert policies_of(pid) == IDLE and policies_of(other) == policies_of(unmarked) == ORDINARY
@@ -112,7 +112,7 @@ def test_every_thread_gives_way_and_is_restored() -> None:
 
 @contextmanager
 def lowering() -> Iterator[Background]:
-    own = Background(INSTANCE, means())
+    own = Background(INSTANCE, background_methods())
     try:
         yield own
     finally:
@@ -144,7 +144,7 @@ def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: p
     with service() as pid:
         monkeypatch.setattr(background, "control_group", lambda one: "services" if one == pid else "engine")
         stats = all_stats()
-        own = Background(INSTANCE, means())
+        own = Background(INSTANCE, background_methods())
         assert own.lower(stats, [key for key in stats if key[0] == os.getpid()]) == set()
         assert policies_of(pid) == ORDINARY
         monkeypatch.undo()
@@ -159,8 +159,8 @@ def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: p
 @needs_idle
 def test_beside_a_window_nothing_is_restored(tmp_path: Path) -> None:
     with service() as pid:
-        Background(INSTANCE, means()).lower(all_stats())
-        with window(tmp_path / "lock"):
+        Background(INSTANCE, background_methods()).lower(all_stats())
+        with hold_measurement_lock(tmp_path / "lock"):
             assert restore(INSTANCE, tmp_path / "lock") == [] and policies_of(pid) == IDLE
         assert restore(INSTANCE, tmp_path / "lock") == [pid] and policies_of(pid) == ORDINARY
         assert restore(None, tmp_path / "lock") == []
@@ -169,7 +169,7 @@ def test_beside_a_window_nothing_is_restored(tmp_path: Path) -> None:
 @only_root
 def test_another_users_process_is_never_touched() -> None:
     with service(user=NOBODY) as theirs:
-        assert Background(INSTANCE, means()).lower(all_stats()) == set()
+        assert Background(INSTANCE, background_methods()).lower(all_stats()) == set()
         assert policies_of(theirs) == ORDINARY and niceness_of(theirs) in (0, None)
 
 
@@ -203,7 +203,7 @@ def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -
         def seen() -> list[object]:
             return [[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids]
 
-        own, ways = Background(INSTANCE, means()), means()
+        own, ways = Background(INSTANCE, background_methods()), background_methods()
         # One look changes a few autogroups at most.
         for _ in range(3):
             lowered = own.lower(all_stats())
@@ -217,7 +217,7 @@ def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -
     if found == REFUSED:
         pytest.skip("root may not raise limits here")
     (idle, groups, lowered), during, after = found
-    assert idle == (limit == 20) and groups == means().groups
+    assert idle == (limit == 20) and groups == background_methods().groups
     assert lowered == (sorted(pids) if idle or groups else [])
     policy, niceness = [os.SCHED_IDLE if idle else os.SCHED_OTHER], LOWEST_NICENESS if groups else 0
     assert during == [[policy, niceness if groups else during[0][1]]] * 2
@@ -229,6 +229,6 @@ def test_what_was_started_by_a_lowered_process_becomes_ordinary() -> None:
     child = os.fork()
     if child == 0:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        be_ordinary()
+        leave_idle_class()
         os._exit(0 if os.sched_getscheduler(0) == os.SCHED_OTHER else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -19,18 +19,18 @@ from faultline.cli import main as cli
 from faultline.experiment.attempt import write_json
 from faultline.system import child_environment as rights
 from faultline.system.child_environment import (
-    PASSED,
+    PASSED_NAMES,
     REFUSE_ROOT,
-    SHARED,
-    as_caller,
-    check_passed,
+    SHARED_RESULTS,
+    caller_umask,
+    check_workload_variables,
     clean_environment,
-    files_mask,
-    meet_root,
+    file_umask,
     set_owner_umask,
     set_private_umask,
+    warn_root,
 )
-from faultline.system.endpoints import HERE, HOST, HOSTS_FILE, Endpoints, Placement, read_placement
+from faultline.system.endpoints import HOST, HOSTS_FILE, LOCAL_PLACEMENT, Endpoints, Placement, read_placement
 from faultline.system.errors import ConfigError
 from faultline.system.settings import (
     DEFAULT_PORTS,
@@ -63,7 +63,7 @@ def test_what_is_not_named_stays_behind(name: str, secret: str) -> None:
 
 def test_what_the_user_passes_on_reaches_workloads_only(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"MY_KEY": "1", "MY_OTHER": "2", "FAULTLINE_TOPOLOGY_DATABASE": "postgresql://a:b@c/d"}
-    for name, value in {**own, PASSED: "MY_KEY, MY_OTHER,MISSING", "LC_ALL": "C.UTF-8"}.items():
+    for name, value in {**own, PASSED_NAMES: "MY_KEY, MY_OTHER,MISSING", "LC_ALL": "C.UTF-8"}.items():
         monkeypatch.setenv(name, value)
     usual, workload = clean_environment(), clean_environment(for_workload=True)
     assert set(workload) - set(usual) == set(own)
@@ -78,10 +78,10 @@ def test_what_is_passed_on_arrives_whole_or_is_refused_by_name(value: str) -> No
 
     assume("\0" not in value and value.encode(errors="ignore").decode() == value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PASSED, "MY_KEY")
+        patch.setenv(PASSED_NAMES, "MY_KEY")
         patch.setenv("MY_KEY", value)
         try:
-            check_passed()
+            check_workload_variables()
         except ConfigError as error:
             assert str(error).startswith("MY_KEY: ")
             return
@@ -102,14 +102,14 @@ def test_root_is_told_once_and_refused_only_where_a_setting_says_so(
 ) -> None:
     monkeypatch.setattr(rights.os, "geteuid", lambda: user)
     monkeypatch.setenv(REFUSE_ROOT, refuses)
-    meet_root.cache_clear()
+    warn_root.cache_clear()
     for _ in range(2):
         if lines is None:
             with pytest.raises(ConfigError, match=f"^{REFUSE_ROOT}: "):
-                meet_root()
+                warn_root()
         else:
-            meet_root()
-    meet_root.cache_clear()
+            warn_root()
+    warn_root.cache_clear()
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", lines or 0)
 
@@ -122,7 +122,7 @@ def test_a_setting_refuses_root_before_anything_is_started(
     for name, value in {REFUSE_ROOT: "1", "FAULTLINE_HOME": "home", "FAULTLINE_RESULTS": "results"}.items():
         monkeypatch.setenv(name, value if value == "1" else str(tmp_path / value))
     monkeypatch.setattr("tests.run.add_packages", lambda *_: pytest.fail("it went on"))
-    meet_root.cache_clear()
+    warn_root.cache_clear()
     monkeypatch.setattr(sys, "argv", ["faultline", *command.split()])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
@@ -135,13 +135,13 @@ def test_a_setting_refuses_root_before_anything_is_started(
 def test_folders_are_closed_to_others(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, shared: str, mode: int
 ) -> None:
-    monkeypatch.setenv(SHARED, shared)
+    monkeypatch.setenv(SHARED_RESULTS, shared)
     for folder in (settings.home, settings.results):
         folder.mkdir(mode=0o755)
     check_folders(settings, need_mb=0)
     assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700, "whatever is shared"
     assert stat.S_IMODE(settings.results.stat().st_mode) == mode
-    assert files_mask() == 0o777 & ~mode & 0o077
+    assert file_umask() == 0o777 & ~mode & 0o077
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_a_folder_that_others_can_write_is_refused(
     settings.results.chmod(0o700)
     folder.chmod(mode)
     if shared:
-        monkeypatch.delenv(SHARED, raising=False)
+        monkeypatch.delenv(SHARED_RESULTS, raising=False)
         check_folders(settings, need_mb=0)
-        monkeypatch.setenv(SHARED, shared)
+        monkeypatch.setenv(SHARED_RESULTS, shared)
     with pytest.raises(ConfigError, match=f"^FAULTLINE_RESULTS: others can write .* chmod go-w {folder}$"):
         check_folders(settings, need_mb=0)
     assert stat.S_IMODE(folder.stat().st_mode) == mode, "its owner decides"
@@ -172,7 +172,7 @@ def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> N
     os.umask(0o027)
     set_owner_umask()
     (tmp_path / "own").touch()
-    with as_caller():
+    with caller_umask():
         (tmp_path / "report").touch()
     (tmp_path / "after").touch()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
@@ -214,7 +214,7 @@ def test_endpoints_are_loopback_unless_there_are_hosts() -> None:
 
 
 def test_what_up_chose_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_placement(tmp_path) == HERE and not HERE.spread
+    assert read_placement(tmp_path) == LOCAL_PLACEMENT and not LOCAL_PLACEMENT.is_spread
     placement = Placement.of(3, "10.77.0", "faultl-0a1b2c3d")
     write_json(tmp_path / HOSTS_FILE, placement.as_mapping())
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import check_target, find_private_folder, make_private_folder, remove_private_folder
+from faultline.system.files import check_output_path, find_private_folder, make_private_folder, remove_private_folder
 from faultline.system.hashes import LoadedCode
 from faultline.system.journal import (
     Instant,
     Journal,
     JournalReader,
     events,
-    last,
-    read_ended,
+    find_last,
+    read_finished,
     read_journal,
     write_lines,
 )
@@ -87,10 +87,10 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match=r"^generator.jsonl: line 2 is not a JSON object"):
         read_journal(path)
     # Of a process that has ended, a last line that a kill cut counts for nothing.
-    assert read_ended(path) == ({"event": "prepared"},)
+    assert read_finished(path) == ({"event": "prepared"},)
     path.write_text('{"event":"prepared"}\n\nTraceback\n{"event":"done"}')
     with pytest.raises(InfrastructureError, match=r"generator.jsonl: line 3 is not a JSON object"):
-        read_ended(path)
+        read_finished(path)
 
 
 def test_a_folder_that_cannot_be_written_and_a_full_disk_are_named(tmp_path: Path) -> None:
@@ -121,16 +121,16 @@ def test_lines_that_are_written_at_once_come_back_by_either_reader(
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "a.jsonl"
     write_lines(path, lines)
-    assert read_journal(path) == list(read_ended(path)) == lines
+    assert read_journal(path) == list(read_finished(path)) == lines
 
 
 @given(st.lists(st.fixed_dictionaries({"event": st.sampled_from("xy"), "fault": st.integers(0, 2)}), max_size=8))
 def test_the_last_line_is_the_last_one_whose_fields_are_as_given(lines: list[dict[str, object]]) -> None:
     lines = [{**line, "number": number} for number, line in enumerate(lines)]
     wanted = [line for line in lines if (line["event"], line["fault"]) == ("x", 1)]
-    assert last(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
+    assert find_last(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
     assert events(lines, "y") == [line for line in lines if line["event"] == "y"]
-    assert last([{"kind": "start"}], event="start") is None
+    assert find_last([{"kind": "start"}], event="start") is None
 
 
 # ---- Code that was loaded, and then changed on disk ----
@@ -162,7 +162,7 @@ def test_a_module_that_was_changed_or_removed_is_noticed(package: Path, text: st
 def test_what_is_forgotten_is_read_again_and_nothing_else(package: Path) -> None:
     loaded = LoadedCode.of(["slowly_edited"])
     (package / "value.py").write_text("VALUE = 22\n")
-    loaded.forget()
+    loaded.unload()
     assert importlib.import_module("slowly_edited.value").VALUE == 22
     assert "faultline.system.hashes" in sys.modules
 
@@ -173,7 +173,7 @@ def test_what_is_forgotten_is_read_again_and_nothing_else(package: Path) -> None
 def test_a_file_that_can_be_written_is_let_through_and_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "present.html").write_text("x")
     for name in ("new.html", "not/there/new.html", "present.html"):
-        check_target(tmp_path / name, "--report")
+        check_output_path(tmp_path / name, "--report")
     assert [path.name for path in tmp_path.iterdir()] == ["present.html"]
 
 
@@ -189,7 +189,7 @@ def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "file" / "new.html", "file is no folder"),
     ):
         with pytest.raises(ConfigError, match=rf"^--plot {path}: .*{why}; name a file"):
-            check_target(path, "--plot")
+            check_output_path(path, "--plot")
 
 
 # ---- Folders where everybody may make some ----

@@ -21,10 +21,10 @@ from faultline.system.locks import (
     RECORDER,
     WANTS,
     MachineLock,
-    beside_windows,
     false_lock_holders,
+    hold_measurement_lock,
     is_measured,
-    window,
+    share_measurement_lock,
 )
 from tests.support.decoys import NOBODY, only_root
 
@@ -43,7 +43,7 @@ told = False
 machine_lock.OTHERS_HOLD_S = float(os.environ["OTHERS_HOLD_S"])
 machine_lock.OTHERS_WANT_S = float(os.environ["OTHERS_WANT_S"])
 try:
-    before = machine_lock.MachineLock(sys.argv[-1]).take(wait_s=float(sys.argv[1]), over=over)
+    before = machine_lock.MachineLock(sys.argv[-1]).take(wait_s=float(sys.argv[1]), is_cancelled=over)
     print("after", before and before.attempt, flush=True)
 except FaultlineError as error:
     print(error, flush=True)
@@ -228,20 +228,23 @@ def test_work_waits_for_the_end_of_a_window_and_a_window_for_the_end_of_work(tmp
     lock, order = tmp_path / "window.lock", list[str]()
 
     def work() -> None:
-        with beside_windows(lock) as waited_s:
+        with share_measurement_lock(lock) as waited_s:
             assert waited_s is not None and waited_s > 0
             order.append("work")
 
-    with window(lock) as waited_s:
+    with hold_measurement_lock(lock) as waited_s:
         assert waited_s == 0.0 and is_measured(lock)
         worker = threading.Thread(target=work)
         worker.start()
-        with beside_windows(lock, limit_s=0.3) as given_up:
+        with share_measurement_lock(lock, limit_s=0.3) as given_up:
             assert given_up is None, "after its limit it works all the same"
         order.append("window")
     worker.join(120)
     assert order == ["window", "work"] and not is_measured(lock)
-    with beside_windows(lock) as first, beside_windows(lock) as second:
+    with share_measurement_lock(lock) as first, share_measurement_lock(lock) as second:
         assert (first, second) == (0.0, 0.0), "work does not wait for work"
-        with pytest.raises(InfrastructureError, match="measure again when it is done"), window(lock, limit_s=0.2):
+        with (
+            pytest.raises(InfrastructureError, match="measure again when it is done"),
+            hold_measurement_lock(lock, limit_s=0.2),
+        ):
             pass

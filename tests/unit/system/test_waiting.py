@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from faultline.system.errors import Cancelled, ConfigError
 from faultline.system.kafka import OFFSETS_LEAD_S, OffsetsWatch
-from faultline.system.measured_window import NS, Window, jump_ms
+from faultline.system.measured_window import NS, Window, clock_step_ms
 from faultline.system.waiting import (
-    QUIET,
     SAMPLE_S,
     SAMPLES,
-    STOLEN_CORES,
-    await_quiet,
-    longest_wait_s,
-    stolen_by_host_s,
+    STEAL_CORES,
+    STEAL_WAIT,
+    await_low_steal,
+    host_steal_s,
+    max_wait_s,
 )
 
 
@@ -34,14 +34,14 @@ class Host:
         self.stolen += (self.waves.pop(0) if self.waves else 0.0) * seconds
 
     def wait(self, limit_s: float, cancelled: bool = False) -> float:
-        told = {"stolen_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
-        return await_quiet(limit_s, cancelled=lambda: cancelled, **told)
+        told = {"read_steal_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
+        return await_low_steal(limit_s, cancelled=lambda: cancelled, **told)
 
 
 @given(st.lists(st.floats(0, 2), max_size=40), st.integers(0, 300))
 def test_it_ends_when_the_wave_is_over_and_never_much_later_than_the_limit(waves: list[float], limit_s: int) -> None:
     waited = Host(waves).wait(limit_s)
-    loud = [number for number, cores in enumerate(waves, start=1) if cores >= STOLEN_CORES]
+    loud = [number for number, cores in enumerate(waves, start=1) if cores >= STEAL_CORES]
     runs = [0, *loud, 10**6]
     first_rest = next(a for a, b in zip(runs, runs[1:], strict=False) if b - a > SAMPLES)
     assert waited == pytest.approx(min((first_rest + SAMPLES) * SAMPLE_S, -(-limit_s // SAMPLE_S) * SAMPLE_S))
@@ -50,20 +50,20 @@ def test_it_ends_when_the_wave_is_over_and_never_much_later_than_the_limit(waves
 def test_a_stopped_sweep_waits_no_longer_and_a_system_that_does_not_count_never() -> None:
     with pytest.raises(Cancelled, match="quiet"):
         Host([1.0]).wait(60, cancelled=True)
-    assert await_quiet(60, cancelled=lambda: True, stolen_s=lambda: None, clock=lambda: 1.0) == 0
-    first, second = stolen_by_host_s(), stolen_by_host_s()
+    assert await_low_steal(60, cancelled=lambda: True, stolen_s=lambda: None, clock=lambda: 1.0) == 0
+    first, second = host_steal_s(), host_steal_s()
     assert first is None or second is None or first <= second
 
 
 def test_nobody_waits_unless_asked_in_whole_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(QUIET, raising=False)
-    assert longest_wait_s() == 0
-    monkeypatch.setenv(QUIET, "600")
-    assert longest_wait_s() == 600
+    monkeypatch.delenv(STEAL_WAIT, raising=False)
+    assert max_wait_s() == 0
+    monkeypatch.setenv(STEAL_WAIT, "600")
+    assert max_wait_s() == 600
     for value in ("ten", "-1", "1.5", ""):
-        monkeypatch.setenv(QUIET, value)
-        with pytest.raises(ConfigError, match=QUIET):
-            longest_wait_s()
+        monkeypatch.setenv(STEAL_WAIT, value)
+        with pytest.raises(ConfigError, match=STEAL_WAIT):
+            max_wait_s()
 
 
 # ---- The frame of an attempt in nanoseconds ----
@@ -94,19 +94,19 @@ def lines(ahead_ms: list[float]) -> list[dict[str, Any]]:
 @given(st.lists(st.floats(0, 40), min_size=5, max_size=60), st.integers(0, 50), st.floats(0, 5000))
 def test_delays_between_two_clocks_are_no_jump(delays: list[float], place: int, long: float) -> None:
     delays[place % len(delays)] = long
-    seen = jump_ms(lines(delays))
+    seen = clock_step_ms(lines(delays))
     assert seen is not None and abs(seen) <= 40
 
 
 @given(st.floats(-1e6, 1e6), st.integers(5, 30), st.integers(5, 30))
 def test_a_jump_is_seen_with_its_direction(jump: float, before: int, after: int) -> None:
-    assert jump_ms(lines([0.0] * before + [jump] * after)) == pytest.approx(jump, abs=1e-5)
+    assert clock_step_ms(lines([0.0] * before + [jump] * after)) == pytest.approx(jump, abs=1e-5)
 
 
 def test_a_clock_that_is_set_and_set_back_is_seen_and_too_few_samples_tell_nothing() -> None:
-    assert jump_ms(lines([0.0] * 10 + [-3000.0] * 8 + [0.0] * 10)) == pytest.approx(-3000)
-    assert jump_ms(lines([0.0] * 4)) is None
-    assert jump_ms([{"kind": "start"}] * 9) is None
+    assert clock_step_ms(lines([0.0] * 10 + [-3000.0] * 8 + [0.0] * 10)) == pytest.approx(-3000)
+    assert clock_step_ms(lines([0.0] * 4)) is None
+    assert clock_step_ms([{"kind": "start"}] * 9) is None
 
 
 # ---- When the broker is asked for its end offsets before a fault ----

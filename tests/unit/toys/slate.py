@@ -14,7 +14,7 @@ from faultline.engines.batches import write_batches
 from faultline.engines.protocol import Batch, Capabilities, Commit, EngineEvent, ProcessRun, StateEpoch, Totals, Traces
 from faultline.engines.runtime import NoSampler, Program, Submission, SupervisedProgram, write_program_configuration
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, process_runs_of
-from faultline.system.journal import read_ended
+from faultline.system.journal import read_finished
 
 SLATE = "slate.json"
 OF = {
@@ -103,7 +103,7 @@ class Slate:
         return None if Path(endpoints.engine).is_dir() else "the slate is not on the wall"
 
     def restart_delays(self, settings: Any) -> dict[str, Path]:
-        return {"wall": settings.hold("wall")}
+        return {"wall": settings.restart_delay("wall")}
 
     def addresses(self, endpoints: Any) -> dict[str, Any]:
         return {"wall": endpoints.engine}
@@ -152,7 +152,7 @@ class Slate:
 
     def traces(self, folder: Path) -> Traces:
         found = read_slate(folder)
-        assert found.process_runs == process_runs_of(read_ended(folder / SUPERVISOR_JOURNAL))
+        assert found.process_runs == process_runs_of(read_finished(folder / SUPERVISOR_JOURNAL))
         return found
 
     def is_evidence(self, log: str, line: str) -> bool:

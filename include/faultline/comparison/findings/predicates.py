@@ -33,7 +33,7 @@ from faultline.comparison.statistics.estimate import ALPHA, LEAST_FREEDOM, NEGLI
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
 from faultline.records.record import Record
-from faultline.system.text import sortable
+from faultline.system.text import sort_key
 
 # More series than this make no line that anybody reads.
 MOST_NAMED = 4
@@ -375,7 +375,7 @@ def _named(
         key for key in next(iter(rests.values()), {}) if len({json.dumps(each[key]) for each in rests.values()}) > 1
     ]
     found = []
-    for rest in sorted(known, key=lambda rest: [sortable(rests[rest][key]) for key in keys]):
+    for rest in sorted(known, key=lambda rest: [sort_key(rests[rest][key]) for key in keys]):
         levels = known[rest]
         order = sorted(levels) if among is None else [at for at in among if at in levels]
         found.append(

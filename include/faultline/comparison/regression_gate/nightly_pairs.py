@@ -18,7 +18,7 @@ from faultline.experiment.config import Configuration
 from faultline.records.catalogue import CPU_PER_MILLION, KNOWN
 from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SweepPlan
-from faultline.system.text import finite
+from faultline.system.text import finite_or_none
 
 # By power, for ten percent more work: docs/explanation/comparing.md. Before a fault there are but a few batches to take
 # a latency of.
@@ -127,10 +127,10 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "finding": str(cell.finding),
         "pairs": cell.pairs,
         "planned": cell.planned,
-        "change": None if change is None else [finite(one) for one in (change.value, change.low, change.high)],
+        "change": None if change is None else [finite_or_none(one) for one in (change.value, change.low, change.high)],
         "p": cell.p,
         "q": cell.q,
-        "visible": None if cell.visible is None else finite(cell.visible),
+        "visible": None if cell.visible is None else finite_or_none(cell.visible),
         "since": cell.since,
         "nights": cell.nights,
     }

@@ -23,7 +23,7 @@ from faultline.engines.ground_truth.scripted_run import RunSpec, ScriptedTimelin
 from faultline.engines.ground_truth.traces import TraceJournal, restore
 from faultline.experiment.workloads.known_truth_script import parse_script
 from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.journal import events, last, read_journal
+from faultline.system.journal import events, find_last, read_journal
 
 
 class MonotonicClock:
@@ -119,7 +119,7 @@ def _kill_times_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> lis
         return sorted(first.values())
     if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
         return [run.fault_at_ns]
-    ended = last(read_journal(Path(config["supervisor_journal"])), event="exit")
+    ended = find_last(read_journal(Path(config["supervisor_journal"])), event="exit")
     after_ns = int(ended["mono_ns"]) - t0_mono_ns if ended else -1
     return [after_ns] if after_ns > 0 else []
 

@@ -32,7 +32,7 @@ Output = tuple[str, str, int, int]
 
 
 def harvest(config: Path) -> None:
-    """Reads both topics as the configuration of `faultline.lifecycle.collect.gather` says, and writes the three tables.
+    """Read both topics and write the three tables; see `faultline.lifecycle.collect.collect_raw_data`.
 
     Raises InfrastructureError when a topic cannot be read.
     """

@@ -23,8 +23,8 @@ from pathlib import Path
 from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, offsets_by_partition
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL as SUPERVISED
 from faultline.engines.supervisor_journal import process_runs_of
-from faultline.system.files import require
-from faultline.system.journal import Journal, Line, events, read_ended, read_journal
+from faultline.system.files import require_file
+from faultline.system.journal import Journal, Line, events, read_finished, read_journal
 
 # As `Attempt.traces` names it.
 TRACES_FILE = "traces.jsonl"
@@ -86,8 +86,8 @@ def restore(path: Path) -> RestoredState:
 
 def read_traces(folder: Path) -> Traces:
     """Reads the attempt in `folder`. Raises InfrastructureError naming a file that is missing or broken."""
-    require(folder / TRACES_FILE)
-    lines = read_ended(folder / TRACES_FILE)
+    require_file(folder / TRACES_FILE)
+    lines = read_finished(folder / TRACES_FILE)
     style = next((str(line["style"]) for line in events(lines, "started")), "batch")
     commits = commits_of(lines)
     committed = [(commit.number, commit.planned_ns or 0, commit.committed_ns) for commit in commits]
@@ -97,7 +97,7 @@ def read_traces(folder: Path) -> Traces:
         commits=tuple(commits),
         reached=reached,
         events=tuple(events_in(lines)),
-        process_runs=process_runs_of(read_ended(folder / SUPERVISED)),
+        process_runs=process_runs_of(read_finished(folder / SUPERVISED)),
         batches=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
         # It counts each record under a key of its own, and keeps no state on disk.
         state_rows=sum(reached.values()) if commits else None,

@@ -122,7 +122,7 @@ class Spark:
         def of(ports: Mapping[str, int], named: Callable[[str], str]) -> dict[str, Path]:
             services = {number: named(f"spark-worker-{number}") for number in workers_of(ports)}
             return {
-                f"{settings.placement.address(name)}:{ports[f'spark_worker_{number}']}": settings.hold(name)
+                f"{settings.placement.address(name)}:{ports[f'spark_worker_{number}']}": settings.restart_delay(name)
                 for number, name in services.items()
             }
 

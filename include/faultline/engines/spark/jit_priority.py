@@ -21,7 +21,7 @@ import psutil
 
 from faultline.engines.runtime import Runtime
 from faultline.experiment.attempt import Attempt
-from faultline.system.child_environment import may_raise_priority
+from faultline.system.child_environment import can_raise_priority
 from faultline.system.process_ledger import is_own
 from faultline.system.process_tags import run_option
 
@@ -42,12 +42,12 @@ class JitPriority:
 
     def look(self) -> None:
         """Puts the compilers that there are by now behind other threads; JVMs start, and start more of them."""
-        if may_raise_priority():
+        if can_raise_priority():
             self._set(LOWEST_PRIORITY, C2_THREAD)
 
     def let_go(self) -> None:
         """Makes them as everybody's again."""
-        if may_raise_priority():
+        if can_raise_priority():
             # A compiler that started another one meanwhile gave it its own priority.
             for _ in range(2):
                 self._set(os.getpriority(os.PRIO_PROCESS, 0), C2_THREAD, C1_THREAD)

@@ -22,7 +22,7 @@ from faultline.engines.spark.settings import (
 )
 from faultline.engines.spark.submission import SparkProgram, job_jars
 from faultline.system.errors import FaultlineError
-from faultline.system.locks import beside_windows
+from faultline.system.locks import share_measurement_lock
 from faultline.system.process_ledger import end_processes, is_marked
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
@@ -119,8 +119,8 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
     Starting a JVM takes longer than most jobs, so a small job goes to the persistent session first. `submit`: hands
     the job to spark-submit when no session has done it. Raises what `submit` raises.
     """
-    elsewhere = job.run is not None and job.run.plan.endpoints.elsewhere
-    with beside_windows(settings.window_lock) as waited_s:
+    elsewhere = job.run is not None and job.run.plan.endpoints.is_external
+    with share_measurement_lock(settings.window_lock) as waited_s:
         if waited_s:
             print(f"waited {waited_s:.1f} s for the end of a window")
         if not (job.large or job.is_user_job or elsewhere):

@@ -23,7 +23,7 @@ from faultline.experiment.workloads.topology_rules import (
 )
 from faultline.system.process_tags import run_option
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
-from faultline.system.settings import HOST, Settings, is_open, load_settings
+from faultline.system.settings import HOST, Settings, is_auth_disabled, load_settings
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -76,7 +76,7 @@ def engine_settings() -> dict[str, str]:
 
 def build_settings() -> dict[str, str]:
     """What the label of a build hangs on: records under other settings than these are never averaged with others."""
-    return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_open(load_settings()) else AUTHENTICATION)}
+    return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_auth_disabled(load_settings()) else AUTHENTICATION)}
 
 
 def configured_settings(config: Configuration) -> dict[str, str]:

@@ -70,7 +70,7 @@ def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
 def submit(run: Run, runtime: Runtime) -> Submission:
     """Writes what the program reads. See `faultline.engines.protocol.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
-    shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
+    shared = make_shared(attempt, plan.endpoints) if plan.endpoints.is_external else None
     by_spark = {**spark_entries(run), "kafka_options": kafka_options(settings)}
     told = write_program_configuration(run, by_spark)
     programs, ui_port = Path(plan.engine.programs), plan.engine.addresses["ui_port"]
@@ -128,7 +128,7 @@ def spark_entries(run: Run) -> dict[str, Any]:
     user_entries = {"own_settings": reserved_settings(), "application": str(attempt.folder / APPLICATION)}
     return {
         # Where the other hosts of a target find it, too.
-        "checkpoint": checkpoint_url(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
+        "checkpoint": checkpoint_url(attempt, CHECKPOINT) if plan.endpoints.is_external else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
         **(user_entries if is_user_job else {}),
         **_generator_entries(run),
@@ -175,7 +175,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
             CREDENTIALS_ENV: str(login_file(settings.logins, HARNESS)),
         },
         name=f"generator {attempt.id}",
-        master=settings.endpoints.engine if settings.endpoints.elsewhere else None,
+        master=settings.endpoints.engine if settings.endpoints.is_external else None,
         properties=properties_file(settings),
         settings={
             **driver_settings(settings.endpoints.here),

@@ -22,7 +22,7 @@ from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, epochs_of, process_runs_of
 from faultline.system.files import read_document
-from faultline.system.journal import Line, events, read_ended
+from faultline.system.journal import Line, events, read_finished
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS
 from faultline.system.process_ledger import option_of
 
@@ -34,9 +34,9 @@ _SAMPLES_FILE = "recorder.jsonl"
 def read_traces(folder: Path) -> Traces:
     """Reads the attempt in `folder`. Raises InfrastructureError naming the first file that is missing or broken."""
     method, commits, reached = read_batches(folder)
-    samples = read_ended(folder / _SAMPLES_FILE)
-    listener = read_ended(folder / "listener.jsonl")
-    supervisor = read_ended(folder / "supervisor.jsonl")
+    samples = read_finished(folder / _SAMPLES_FILE)
+    listener = read_finished(folder / "listener.jsonl")
+    supervisor = read_finished(folder / "supervisor.jsonl")
     logs = folder / "spark-logs"
     drivers = read_driver_logs(logs)
     # A program of the user's has no listener of ours.

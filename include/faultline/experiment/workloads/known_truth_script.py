@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import nearest
+from faultline.system.text import nearest_name
 
 Style = Literal["batch", "record"]
 STYLES: tuple[str, ...] = get_args(Style)
@@ -111,7 +111,7 @@ class Script:
             value = getattr(self, item.name)
             if item.name == "style":
                 if value not in STYLES:
-                    near = nearest(str(value), STYLES)
+                    near = nearest_name(str(value), STYLES)
                     raise _refused("style", f"{value!r} is not known; use {near or ' or '.join(STYLES)}")
             elif isinstance(item.default, bool):
                 if not isinstance(value, bool):
@@ -207,7 +207,7 @@ def parse_script(values: Mapping[str, Any]) -> Script:
     known = [item.name for item in fields(Script)]
     for key in values:
         if key not in known:
-            near = nearest(str(key), known, cutoff=0.5)
+            near = nearest_name(str(key), known, cutoff=0.5)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
             raise _refused(str(key), f"unknown; {hint}")
     given = dict(values)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.experiment.common_parameters import FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.protocol import Parameters
-from faultline.system.text import nearest
+from faultline.system.text import nearest_name
 
 STAGES = ("source", "split", "count", "persist")
 MECHANISMS = ("back_pressure", "replay", "replacement", "delayed_persistence")
@@ -97,7 +97,7 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     for key in value:
         if key not in TopologyRules.model_fields:
-            near = nearest(str(key), TopologyRules.model_fields)
+            near = nearest_name(str(key), TopologyRules.model_fields)
             raise ValueError(f"topology.{key}: unknown; use {near or ', '.join(TopologyRules.model_fields)}")
     try:
         rules = TopologyRules.model_validate(dict(value))
@@ -140,7 +140,7 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
         if name in (NONE, ALL):
             raise ValueError(f"mechanisms: {name} stands alone, and {text!r} joins it to others; use {name}, or names")
         if name not in (*MECHANISMS, *BASELINES):
-            near = nearest(name, (*MECHANISMS, *BASELINES, NONE, ALL))
+            near = nearest_name(name, (*MECHANISMS, *BASELINES, NONE, ALL))
             known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"
             raise ValueError(f"mechanisms: {name!r} is unknown; use {near or known}")
         if name not in able:

@@ -12,13 +12,13 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from faultline.system.endpoints import BROKER, HERE, HOSTS_FILE, Host, Placement
+from faultline.system.endpoints import BROKER, HOSTS_FILE, LOCAL_PLACEMENT, Host, Placement
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_json
 from faultline.system.settings import WORKERS, Settings
 
 # What makes a host, and the Debian package that has it.
-NEEDED = {
+REQUIRED_PROGRAMS = {
     "ip": "iproute2",
     "nsenter": "util-linux",
     "unshare": "util-linux",
@@ -28,8 +28,8 @@ NEEDED = {
     "nft": "nftables",
 }
 # Beyond PATH: where Debian puts programs for root.
-PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
-MOST = 8
+EXTRA_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+MAX_HOSTS = 8
 SUBNETS = tuple(f"10.77.{third}" for third in range(256))
 
 
@@ -40,14 +40,14 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
     """
     if count == 0:
         (settings.home / HOSTS_FILE).unlink(missing_ok=True)
-        return HERE
+        return LOCAL_PLACEMENT
     least = WORKERS + 1
-    if not least <= count <= MOST:
+    if not least <= count <= MAX_HOSTS:
         raise ConfigError(
-            f"--hosts: {count} is refused; use {least} to {MOST} (the broker's and one for each Spark worker), or 0"
+            f"--hosts: {count} is refused; use {least} to {MAX_HOSTS} (one for the broker and one per worker), or 0"
         )
-    require_means()
-    present, used = settings.placement, _used()
+    require_programs()
+    present, used = settings.placement, _used_networks()
     if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0], used):
         # A network interface's name has 15 letters at most.
         present = Placement.of(count, _free_subnet(used), f"faultl-{os.urandom(4).hex()}")
@@ -55,18 +55,18 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
     return present
 
 
-def require_means() -> None:
+def require_programs() -> None:
     """Raises ConfigError unless hosts can be made here."""
     if os.geteuid() != 0:
         raise ConfigError("--hosts: only root may make network namespaces; leave it out, or start as root")
-    for name, package in NEEDED.items():
-        if found(name) is None:
+    for name, package in REQUIRED_PROGRAMS.items():
+        if find_program(name) is None:
             raise ConfigError(f"--hosts: there is no {name}; install it (Debian: apt-get install {package})")
 
 
-def found(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """The path of a program, also where only root's PATH reaches."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES]))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *EXTRA_PATHS]))
 
 
 def disk_of(settings: Settings, host: Host) -> Path:
@@ -84,7 +84,7 @@ def kafka_disk(settings: Settings) -> Path:
     return settings.home / "kafka" / "disk"
 
 
-def folder_of(settings: Settings, name: str) -> Path:
+def host_folder(settings: Settings, name: str) -> Path:
     """What this machine keeps of a host."""
     return settings.hosts / name
 
@@ -102,18 +102,18 @@ def _is_taken(subnet: str, used: Sequence[IPv4Network]) -> bool:
     return any(one.overlaps(IPv4Network(f"{subnet}.0/24")) for one in used)
 
 
-def _used() -> list[IPv4Network]:
+def _used_networks() -> list[IPv4Network]:
     """Where this machine has an address, or a way to one."""
-    addresses = [info for link in _told("address") for info in link.get("addr_info", [])]
+    addresses = [info for link in _ip_json("address") for info in link.get("addr_info", [])]
     own = [IPv4Network(info["local"]) for info in addresses if info["family"] == "inet"]
-    ways = [IPv4Network(route["dst"], strict=False) for route in _told("route") if route["dst"] != "default"]
+    ways = [IPv4Network(route["dst"], strict=False) for route in _ip_json("route") if route["dst"] != "default"]
     # Who wants to be everybody's default writes it as two halves.
     return [*own, *(one for one in ways if one.prefixlen > 1)]
 
 
-def _told(what: str) -> list[dict[str, Any]]:
-    told = subprocess.run([str(found("ip")), "-j", what], capture_output=True, text=True, check=False).stdout
-    listed: list[dict[str, Any]] = json.loads(told or "[]")
+def _ip_json(what: str) -> list[dict[str, Any]]:
+    output = subprocess.run([str(find_program("ip")), "-j", what], capture_output=True, text=True, check=False).stdout
+    listed: list[dict[str, Any]] = json.loads(output or "[]")
     return listed
 
 
@@ -122,12 +122,12 @@ def _told(what: str) -> list[dict[str, Any]]:
 
 ROOT = Path("/sys/fs/cgroup")
 # Of version 1, which has a tree for each; version 2 has one for all.
-COUNTED = ("cpuacct", "memory")
+V1_CONTROLLERS = ("cpuacct", "memory")
 
 
 def put_in_group(placement: Placement, host: Host, pid: int) -> None:
     """Moves a process, and all that it will start, into the host's group; nothing where groups cannot be made."""
-    for folder in _folders(placement, host):
+    for folder in _cgroup_folders(placement, host):
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             (folder / "cgroup.procs").write_text(str(pid))
@@ -135,12 +135,12 @@ def put_in_group(placement: Placement, host: Host, pid: int) -> None:
 
 def remove_group(placement: Placement, host: Host) -> None:
     """Removes it, once its processes have ended; harmless where none is."""
-    for folder in _folders(placement, host):
+    for folder in _cgroup_folders(placement, host):
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def _folders(placement: Placement, host: Host) -> Iterator[Path]:
+def _cgroup_folders(placement: Placement, host: Host) -> Iterator[Path]:
     name = f"{placement.bridge}-{host.name}"
-    trees = [ROOT] if (ROOT / "cgroup.controllers").exists() else [ROOT / one for one in COUNTED]
+    trees = [ROOT] if (ROOT / "cgroup.controllers").exists() else [ROOT / one for one in V1_CONTROLLERS]
     return (tree / name for tree in trees if tree.is_dir())

@@ -19,31 +19,47 @@ from typing import NoReturn
 
 import psutil
 
-from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found, put_in_group, remove_group
+from faultline.installation.hosts.layout import (
+    checkpoint_disk,
+    disk_of,
+    find_program,
+    host_folder,
+    put_in_group,
+    remove_group,
+)
 from faultline.installation.hosts.ssh import prepare_ssh
 from faultline.system.endpoints import Host, Placement
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.files import read_document, write_json
-from faultline.system.process_ledger import birth, live_process
+from faultline.system.process_ledger import live_process, start_identity
 from faultline.system.settings import Settings, load_settings
 from faultline.system.waiting import wait_until
 
 # Says where the host's first process is, for whoever enters it.
-THERE = "there.json"
+STATE_FILE = "there.json"
 DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
 # Of prctl(2): which signal a process gets when the one that started it is gone.
 _PR_SET_PDEATHSIG = 1
 
 
-def keep(settings: Settings, host: Host) -> int:
+def run_host(settings: Settings, host: Host) -> int:
     """Makes the host, and returns when its first process has ended, with its status."""
-    folder, disk = folder_of(settings, host.name), disk_of(settings, host)
-    (folder / THERE).unlink(missing_ok=True)
+    folder, disk = host_folder(settings, host.name), disk_of(settings, host)
+    (folder / STATE_FILE).unlink(missing_ok=True)
     mount(folder / DISK, disk)
-    command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
+    command = [
+        str(find_program("unshare")),
+        "--net",
+        "--pid",
+        "--mount",
+        "--uts",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     first = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
     # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
-    space = subprocess.Popen([*command, *first], preexec_fn=_goes_with_its_keeper)
+    space = subprocess.Popen([*command, *first], preexec_fn=_die_with_parent)
 
     def stop(number: int, frame: FrameType | None) -> None:
         space.kill()  # it minds no other signal, and takes the host with it
@@ -51,41 +67,41 @@ def keep(settings: Settings, host: Host) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        pid = _first_process(space)
+        pid = _await_init(space)
         put_in_group(settings.placement, host, pid)
-        join(settings.placement, host, pid)
-        ticks, boot = birth(pid)
-        write_json(folder / THERE, {"pid": pid, "start_ticks": ticks, "boot": boot})
+        connect_host(settings.placement, host, pid)
+        ticks, boot = start_identity(pid)
+        write_json(folder / STATE_FILE, {"pid": pid, "start_ticks": ticks, "boot": boot})
         print(f"{host.name}: at {host.address}, process {pid}", flush=True)
         return space.wait()
     finally:
-        (folder / THERE).unlink(missing_ok=True)
+        (folder / STATE_FILE).unlink(missing_ok=True)
         space.kill()
         space.wait()
         remove_link(settings.placement, host)
         remove_group(settings.placement, host)
 
 
-def _goes_with_its_keeper() -> None:
+def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _first_process(space: subprocess.Popen[bytes]) -> int:
+def _await_init(space: subprocess.Popen[bytes]) -> int:
     """The pid, on this machine, of what `unshare` started in the new space."""
 
     def child() -> int | None:
         with contextlib.suppress(psutil.Error):
-            return next((one.pid for one in psutil.Process(space.pid).children() if _is_apart(one.pid)), None)
+            return next((one.pid for one in psutil.Process(space.pid).children() if _has_own_network(one.pid)), None)
         return None
 
-    return wait_until(child, timeout_s=10, what="the host's first process", alive=lambda: _end_of(space))
+    return wait_until(child, timeout_s=10, what="the host's first process", alive=lambda: _exit_text(space))
 
 
-def _end_of(space: subprocess.Popen[bytes]) -> str | None:
+def _exit_text(space: subprocess.Popen[bytes]) -> str | None:
     return None if space.poll() is None else f"unshare ended with status {space.returncode}"
 
 
-def _is_apart(pid: int) -> bool:
+def _has_own_network(pid: int) -> bool:
     """Whether it is in a network of its own already."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -96,16 +112,16 @@ def prepare_hosts(settings: Settings) -> None:
     """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made and
     hosts see, that of checkpoints among them."""
     prepare_ssh(settings)
-    write_names(settings)
+    write_name_files(settings)
     make_bridge(settings.placement)
     mount(settings.hosts / CHECKPOINTS, checkpoint_disk(settings))
     for host in settings.placement.hosts:
-        mount(folder_of(settings, host.name) / DISK, disk_of(settings, host))
+        mount(host_folder(settings, host.name) / DISK, disk_of(settings, host))
 
 
 def clear_hosts(settings: Settings) -> None:
     """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
-    if settings.placement.spread:
+    if settings.placement.is_spread:
         unmount(checkpoint_disk(settings))
     for host in settings.placement.hosts:
         unmount(disk_of(settings, host))
@@ -115,30 +131,30 @@ def clear_hosts(settings: Settings) -> None:
 
 # ---- Entering a host ----
 
-START_S = 60.0
+START_TIMEOUT_S = 60.0
 
 
-def first_process(settings: Settings, name: str) -> int | None:
+def init_pid(settings: Settings, name: str) -> int | None:
     """The pid, on this machine, of the host's first process; None while the host is not there."""
     try:
-        there = read_document(folder_of(settings, name) / THERE)
+        there = read_document(host_folder(settings, name) / STATE_FILE)
     except FaultlineError:
         return None
     process = live_process(there["pid"], 0.0, there["start_ticks"], there["boot"])
     return None if process is None else process.pid
 
 
-def through(name: str, command: Sequence[str]) -> list[str]:
+def enter_command(name: str, command: Sequence[str]) -> list[str]:
     """What is run here so that the command runs there."""
     return [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "enter", name, *command]
 
 
 def enter(settings: Settings, host: Host, command: Sequence[str]) -> NoReturn:
     """Becomes the command on the host, in the present folder."""
-    pid = wait_until(lambda: first_process(settings, host.name), timeout_s=START_S, what=f"{host.name}: the host")
+    pid = wait_until(lambda: init_pid(settings, host.name), timeout_s=START_TIMEOUT_S, what=f"{host.name}: the host")
     put_in_group(settings.placement, host, os.getpid())
     spaces = ["--net", "--pid", "--mount", "--uts", f"--wd={Path.cwd()}"]
-    words = [str(found("nsenter")), "--target", str(pid), *spaces, "--", *command]
+    words = [str(find_program("nsenter")), "--target", str(pid), *spaces, "--", *command]
     os.execv(words[0], words)
 
 
@@ -150,7 +166,7 @@ def main() -> None:
         raise InfrastructureError(f"{name}: no such host; see {settings.home}/hosts.json")
     if do == "enter":
         enter(settings, host, command)
-    sys.exit(keep(settings, host))
+    sys.exit(run_host(settings, host))
 
 
 # ---- The names by which hosts know each other and this machine ----
@@ -158,7 +174,7 @@ def main() -> None:
 CONDUCTOR = "conductor"
 
 
-def write_names(settings: Settings) -> None:
+def write_name_files(settings: Settings) -> None:
     """Writes what stands in place of `/etc/hosts` and `/etc/resolv.conf` on all hosts. There is no name server: asking
     one that no host reaches takes seconds."""
     placement = settings.placement
@@ -183,15 +199,15 @@ def mount(image: Path, folder: Path) -> None:
         made = image.with_suffix(".new")
         made.unlink(missing_ok=True)
         # No room is kept back for root, as which everything on it runs.
-        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
+        _run([str(find_program("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
         made.rename(image)
-    _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
+    _run([str(find_program("mount")), "-o", "loop", str(image), str(folder)])
 
 
 def unmount(folder: Path) -> None:
     """Takes it away, once nobody uses it any more; harmless where none is."""
     if is_mounted(folder):
-        _run([str(found("umount")), "--lazy", str(folder)])
+        _run([str(find_program("umount")), "--lazy", str(folder)])
 
 
 def is_mounted(folder: Path) -> bool:
@@ -207,7 +223,7 @@ _LINKS = Path("/sys/class/net")
 
 def make_bridge(placement: Placement) -> None:
     """Makes it where it is not there, with this machine's address. Raises InfrastructureError."""
-    if not _exists(placement.bridge):
+    if not _has_link(placement.bridge):
         _ip("link", "add", placement.bridge, "type", "bridge")
         _ip("address", "add", f"{placement.conductor}/24", "dev", placement.bridge)
     _ip("link", "set", placement.bridge, "up")
@@ -221,13 +237,13 @@ def remove_bridge(placement: Placement) -> None:
         _delete(placement.bridge)
 
 
-def join(placement: Placement, host: Host, pid: int) -> None:
+def connect_host(placement: Placement, host: Host, pid: int) -> None:
     """Connects the host whose first process has this pid. Raises InfrastructureError."""
     remove_link(placement, host)
     near, far = link_of(placement, host), "eth0"
     _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", str(pid))
     _ip("link", "set", near, "master", placement.bridge, "up")
-    inside = [str(found("nsenter")), "--target", str(pid), "--net", str(found("ip"))]
+    inside = [str(find_program("nsenter")), "--target", str(pid), "--net", str(find_program("ip"))]
     for words in (
         ("link", "set", "lo", "up"),
         ("address", "add", f"{host.address}/24", "dev", far),
@@ -248,22 +264,22 @@ def link_of(placement: Placement, host: Host) -> str:
 
 
 def _delete(link: str) -> None:
-    if not _exists(link):
+    if not _has_link(link):
         return
     try:
         _ip("link", "delete", link)
     except InfrastructureError:
         # It goes by itself when the network at its other end does.
-        if _exists(link):
+        if _has_link(link):
             raise
 
 
-def _exists(link: str) -> bool:
+def _has_link(link: str) -> bool:
     return (_LINKS / link).exists()
 
 
 def _ip(*words: str) -> None:
-    _run([str(found("ip")), *words])
+    _run([str(find_program("ip")), *words])
 
 
 def _run(command: list[str]) -> None:

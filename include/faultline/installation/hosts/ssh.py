@@ -8,43 +8,45 @@ from pathlib import Path
 from typing import Any
 
 from fault.remote_bootstrap import boot_command
-from faultline.installation.hosts.layout import disk_of, folder_of
+from faultline.installation.hosts.layout import disk_of, host_folder
 from faultline.system.endpoints import Host
 from faultline.system.files import write_json, write_private
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import SSH_HOSTS
 
 PORT = 22
-KEY, KNOWN, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"
+KEY, KNOWN_HOSTS, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"
 # The server insists on it when root runs it.
-_EMPTY = Path("/run/sshd")
+_RUN_FOLDER = Path("/run/sshd")
 
 
 def prepare_ssh(settings: Settings) -> None:
     """Writes keys and settings of all hosts; keys that are there stay."""
     settings.hosts.mkdir(parents=True, exist_ok=True)
-    _EMPTY.mkdir(mode=0o755, exist_ok=True)
-    mine = _public_half(settings.hosts / KEY)
+    _RUN_FOLDER.mkdir(mode=0o755, exist_ok=True)
+    mine = _public_key(settings.hosts / KEY)
     # The agent only: no other command, no terminal, no forwarding of ports, agents or displays.
     write_private(settings.hosts / AUTHORIZED, f'restrict,command="{boot_command(sys.executable)}" {mine}\n')
     lines = []
     for host in settings.placement.hosts:
-        folder = folder_of(settings, host.name)
+        folder = host_folder(settings, host.name)
         folder.mkdir(parents=True, exist_ok=True)
-        lines.append(f"{host.address} {_public_half(folder / HOST_KEY)}\n")
+        lines.append(f"{host.address} {_public_key(folder / HOST_KEY)}\n")
         write_private(folder / CONFIG, _configuration(settings, host))
-    write_private(settings.hosts / KNOWN, "".join(lines))
-    write_json(settings.hosts / SSH_HOSTS, {host.name: _address(settings, host) for host in settings.placement.hosts})
+    write_private(settings.hosts / KNOWN_HOSTS, "".join(lines))
+    write_json(
+        settings.hosts / SSH_HOSTS, {host.name: _host_entry(settings, host) for host in settings.placement.hosts}
+    )
 
 
-def _address(settings: Settings, host: Host) -> dict[str, Any]:
+def _host_entry(settings: Settings, host: Host) -> dict[str, Any]:
     """How a host is reached."""
     return {
         "host": host.address,
         "port": PORT,
         "user": getpass.getuser(),
         "key_file": str(settings.hosts / KEY),
-        "known_hosts": str(settings.hosts / KNOWN),
+        "known_hosts": str(settings.hosts / KNOWN_HOSTS),
         "python": sys.executable,
         "disk": str(disk_of(settings, host)),
     }
@@ -54,7 +56,7 @@ def _configuration(settings: Settings, host: Host) -> str:
     values = {
         "ListenAddress": host.address,
         "Port": PORT,
-        "HostKey": folder_of(settings, host.name) / HOST_KEY,
+        "HostKey": host_folder(settings, host.name) / HOST_KEY,
         "AuthorizedKeysFile": settings.hosts / AUTHORIZED,
         "AllowUsers": getpass.getuser(),
         "PermitRootLogin": "prohibit-password",
@@ -74,7 +76,7 @@ def _configuration(settings: Settings, host: Host) -> str:
     return "".join(f"{key} {value}\n" for key, value in values.items())
 
 
-def _public_half(path: Path) -> str:
+def _public_key(path: Path) -> str:
     """The public half, as one line, of the key at `path`, which is made where none is."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

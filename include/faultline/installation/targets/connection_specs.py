@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.engines.spark.hdfs import SCHEME
-from faultline.installation.targets.java_kafka import JavaKafka, translated
+from faultline.installation.targets.java_kafka import JavaKafka, translate
 from faultline.system.errors import ConfigError
 from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.target_registry import Target
@@ -26,16 +26,16 @@ FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certi
           "ssl.key.location": "ssl.key.pem"}  # fmt: skip
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 _HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
-# Of a name node, and of the page that a standalone master has beside its port, where nothing else is said.
+# Of a name node, and of the page that a standalone master has beside its port, where nothing else is spec.
 WEB_PORT, UI_PORT = 9870, 8080
 # Why a checkpoint cannot lie there.
 _UNKNOWN = "only a checkpoint's own files tell when it was written"
 _REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files' times are of whole seconds, which is too coarse")
 # What follows from the Connection itself.
-_GIVEN = ("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress")
+_DERIVED = ("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress")
 _ENCRYPTED = "spark.network.crypto.enabled"
 # The type of a Connection whose host may be a whole address of a master.
-OF_SPARK = "spark"
+SPARK_TYPE = "spark"
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ConnectionSpec:
     password: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def differs(self, other: ConnectionSpec) -> list[str]:
+    def differing_keys(self, other: ConnectionSpec) -> list[str]:
         """The keys, without their values, of which the other says something else."""
         # A Connection that comes as an address has "" where others have nothing.
-        of_text = ("conn_type", "host", "port", "login", "password")
-        keys = [key for key in of_text if (getattr(self, key) or None) != (getattr(other, key) or None)]
+        text_keys = ("conn_type", "host", "port", "login", "password")
+        keys = [key for key in text_keys if (getattr(self, key) or None) != (getattr(other, key) or None)]
         extra = sorted({*self.extra, *other.extra})
         return keys + [f"extra: {key}" for key in extra if self.extra.get(key) != other.extra.get(key)]
 
@@ -63,24 +63,25 @@ class ConnectionSpec:
         return ConfigError(f"Connection {self.id}: {why}")
 
 
-def digest(said: Mapping[str, ConnectionSpec]) -> str:
+def digest(specs: Mapping[str, ConnectionSpec]) -> str:
     """Tells whether any of them was changed since."""
-    content = {name: {**asdict(one), "extra": dict(one.extra)} for name, one in said.items()}
+    content = {name: {**asdict(one), "extra": dict(one.extra)} for name, one in specs.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def check_spec(target: Target, said: Mapping[str, ConnectionSpec]) -> None:
+def check_spec(target: Target, specs: Mapping[str, ConnectionSpec]) -> None:
     """Looks at what those of its Connections say that are given, as far as that needs neither files of ours nor the
     network. Raises ConfigError naming Connection and key."""
     # Where the master's name leads to is asked when it is taken in: it may not be known here yet.
-    looks: dict[str, Callable[[ConnectionSpec], object]] = {
-        target.kafka: login_of, target.storage: storage_of, target.spark: partial(spark_of, route=lambda host: host),
+    parsers: dict[str, Callable[[ConnectionSpec], object]] = {
+        target.kafka: parse_login, target.storage: parse_storage,
+        target.spark: partial(parse_spark, route=lambda host: host),
     }  # fmt: skip
-    for conn_id, one in said.items():
-        if conn_id in looks:
-            looks[conn_id](one)
+    for conn_id, one in specs.items():
+        if conn_id in parsers:
+            parsers[conn_id](one)
         elif "private_key" not in one.extra:
-            check_ssh_host(f"Connection {conn_id}", host_of(one))
+            check_ssh_host(f"Connection {conn_id}", parse_host(one))
 
 
 class _Extra(BaseModel):
@@ -89,17 +90,17 @@ class _Extra(BaseModel):
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
     @classmethod
-    def of(cls, said: ConnectionSpec, **more: object) -> Self:
+    def of(cls, spec: ConnectionSpec, **more: object) -> Self:
         """Of a Connection. Raises ConfigError naming the key."""
         try:
-            return cls.model_validate({**said.extra, **more})
+            return cls.model_validate({**spec.extra, **more})
         except ValidationError as error:
             first = error.errors()[0]
             why = first["ctx"]["error"] if first["type"] == "value_error" else f"{first['msg']}; mend it"
-            raise said.refuse(f"extra: {first['loc'][0]}: {why}") from None
+            raise spec.refuse(f"extra: {first['loc'][0]}: {why}") from None
 
 
-def _fits(pattern: str, why: str) -> AfterValidator:
+def _matches(pattern: str, why: str) -> AfterValidator:
     """Refuses a text of another form; an empty one is none."""
 
     def check(value: str) -> str:
@@ -117,49 +118,49 @@ def _without_slash(value: str) -> str:
 # ---- Kafka ----
 
 
-def kafka_of(said: ConnectionSpec) -> dict[str, str]:
+def parse_kafka(spec: ConnectionSpec) -> dict[str, str]:
     """librdkafka's settings as texts, files of certificates as their content. Raises ConfigError naming the key."""
     found = {str(key): str(value).lower() if isinstance(value, bool) else str(value)
-             for key, value in said.extra.items()}  # fmt: skip
+             for key, value in spec.extra.items()}  # fmt: skip
     if not found.get("bootstrap.servers"):
         near = "".join(f" in place of {key}" for key in get_close_matches("bootstrap.servers", found, 1))
-        raise said.refuse(f"extra: bootstrap.servers: missing; give HOST:PORT of a broker{near}")
+        raise spec.refuse(f"extra: bootstrap.servers: missing; give HOST:PORT of a broker{near}")
     for server in found["bootstrap.servers"].split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal():
-            raise said.refuse(f"extra: bootstrap.servers: {server!r} is no HOST:PORT; mend it")
+            raise spec.refuse(f"extra: bootstrap.servers: {server!r} is no HOST:PORT; mend it")
     for key, inline in FILES.items():
         if (file := found.pop(key, None)) is None:
             continue
         if inline in found:
-            raise said.refuse(f"extra: {key}: is given as {inline}, too; give one of both")
+            raise spec.refuse(f"extra: {key}: is given as {inline}, too; give one of both")
         try:
             found[inline] = Path(file).read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "holds no PEM"
-            raise said.refuse(f"extra: {key}: {file}: {why}; name a file in PEM form, or give {inline}") from None
+            raise spec.refuse(f"extra: {key}: {file}: {why}; name a file in PEM form, or give {inline}") from None
     return found
 
 
-def login_of(said: ConnectionSpec) -> tuple[str, dict[str, str], JavaKafka]:
+def parse_login(spec: ConnectionSpec) -> tuple[str, dict[str, str], JavaKafka]:
     """The broker's address, and how to log in there for librdkafka and for Java. Raises ConfigError naming the key."""
-    login = kafka_of(said)
+    login = parse_kafka(spec)
     bootstrap = login.pop("bootstrap.servers")
     try:
-        return bootstrap, login, translated(login)
+        return bootstrap, login, translate(login)
     except ConfigError as error:
-        raise said.refuse(f"extra: {error}") from None
+        raise spec.refuse(f"extra: {error}") from None
 
 
 # ---- Spark ----
 
 
-def _setting(name: str) -> str:
+def _check_setting(name: str) -> str:
     if not name.startswith("spark."):
         raise ValueError(f"{name} is no setting of Spark's; give names such as {_ENCRYPTED}")
     if name.startswith("spark.authenticate"):
         raise ValueError(f"{name} follows from the secret, the Connection's password; leave it out")
-    if name in _GIVEN:
+    if name in _DERIVED:
         raise ValueError(f"{name} follows from the Connection; leave it out")
     return name
 
@@ -170,11 +171,11 @@ class _SparkExtra(_Extra):
     ui: Annotated[
         str,
         AfterValidator(_without_slash),
-        _fits(r"https?://[^\s/]+(?:/\S*)?", "is no address of a page; give http://HOST:PORT"),
+        _matches(r"https?://[^\s/]+(?:/\S*)?", "is no address of a page; give http://HOST:PORT"),
     ] = ""
-    conf: dict[Annotated[str, AfterValidator(_setting)], str] = Field(default_factory=dict)
+    conf: dict[Annotated[str, AfterValidator(_check_setting)], str] = Field(default_factory=dict)
     driver_host: Annotated[
-        str, _fits(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", "is no host; give its name or address")
+        str, _matches(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", "is no host; give its name or address")
     ] = Field("", alias="driver-host")
 
 
@@ -191,22 +192,22 @@ class SparkConnectionSpec:
     here: str
 
 
-def spark_of(said: ConnectionSpec, route: Callable[[str], str | None] | None = None) -> SparkConnectionSpec:
+def parse_spark(spec: ConnectionSpec, route: Callable[[str], str | None] | None = None) -> SparkConnectionSpec:
     """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached."""
-    master, extra, secret = _master(said), _SparkExtra.of(said), said.password or ""
+    master, extra, secret = _master(spec), _SparkExtra.of(spec), spec.password or ""
     standalone = _MASTER.fullmatch(master)
     if standalone is None and master != "yarn" and not master.startswith("k8s://"):
-        raise said.refuse(f"host: {master} is no master; give spark://HOST:PORT, yarn or k8s://ADDRESS")
+        raise spec.refuse(f"host: {master} is no master; give spark://HOST:PORT, yarn or k8s://ADDRESS")
     if not secret.isprintable() or secret != secret.strip():
-        raise said.refuse("password: holds a line break, or a space at an end; choose another secret")
+        raise spec.refuse("password: holds a line break, or a space at an end; choose another secret")
     if not secret and extra.conf.get(_ENCRYPTED, "").lower() == "true":
-        raise said.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
+        raise spec.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
     first = standalone.group(1).rpartition(":")[0] if standalone else ""
     here = extra.driver_host or ((route or route_to)(first) if first else "")
     if not here and first:
-        raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
+        raise spec.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
     if not here:
-        raise said.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
+        raise spec.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
     ui = extra.ui or (f"http://{first}:{UI_PORT}" if first else "")
     return SparkConnectionSpec(master, ui, secret, extra.conf, here)
 
@@ -222,18 +223,18 @@ def route_to(host: str) -> str | None:
         return None
 
 
-def _master(said: ConnectionSpec) -> str:
+def _master(spec: ConnectionSpec) -> str:
     """As the Spark provider puts it together."""
-    host = said.host or ""
-    whole = said.conn_type == OF_SPARK and host and ("://" in host or not said.port)
-    master = host if whole else f"{said.conn_type}://{host}"
-    return f"{master}:{said.port}" if said.port else master
+    host = spec.host or ""
+    whole = spec.conn_type == SPARK_TYPE and host and ("://" in host or not spec.port)
+    master = host if whole else f"{spec.conn_type}://{host}"
+    return f"{master}:{spec.port}" if spec.port else master
 
 
 # ---- Storage, and hosts ----
 
 
-def _folder(path: str) -> str:
+def _check_folder(path: str) -> str:
     kind, _, _ = path.partition("://")
     if path.startswith(SCHEME):
         if _HDFS.fullmatch(path.rstrip("/")) is None:
@@ -246,23 +247,23 @@ def _folder(path: str) -> str:
 
 
 class _StorageExtra(_Extra):
-    path: Annotated[str, AfterValidator(_folder)]
+    path: Annotated[str, AfterValidator(_check_folder)]
     web: Annotated[
         str,
         AfterValidator(_without_slash),
-        _fits(r"http://[A-Za-z0-9._-]+:\d+", "is no address of WebHDFS; give http://HOST:PORT"),
+        _matches(r"http://[A-Za-z0-9._-]+:\d+", "is no address of WebHDFS; give http://HOST:PORT"),
     ] = ""
 
 
-def storage_of(said: ConnectionSpec) -> tuple[str, str]:
+def parse_storage(spec: ConnectionSpec) -> tuple[str, str]:
     """The folder that all hosts share, and where WebHDFS answers for it if it lies in HDFS. Raises ConfigError naming
     the key."""
-    extra = _StorageExtra.of(said, path=str(said.extra.get("path") or said.host or ""))
+    extra = _StorageExtra.of(spec, path=str(spec.extra.get("path") or spec.host or ""))
     match = _HDFS.fullmatch(extra.path)
     return extra.path, "" if match is None else extra.web or f"http://{match.group(1)}:{WEB_PORT}"
 
 
-def host_of(said: ConnectionSpec) -> dict[str, Any]:
+def parse_host(spec: ConnectionSpec) -> dict[str, Any]:
     """A host that is reached over SSH, as `ssh_hosts.json` has them, or with its key itself as `private_key`."""
-    kept = {key: said.extra[key] for key in ("key_file", "known_hosts", "python", "private_key") if key in said.extra}
-    return {"host": said.host or "", "port": said.port or 22, "user": said.login or "", **kept}
+    kept = {key: spec.extra[key] for key in ("key_file", "known_hosts", "python", "private_key") if key in spec.extra}
+    return {"host": spec.host or "", "port": spec.port or 22, "user": spec.login or "", **kept}

@@ -15,10 +15,10 @@ from faultline.installation.targets.connection_specs import (
     ConnectionSpec,
     SparkConnectionSpec,
     digest,
-    host_of,
-    login_of,
-    spark_of,
-    storage_of,
+    parse_host,
+    parse_login,
+    parse_spark,
+    parse_storage,
 )
 from faultline.installation.targets.java_kafka import CA, KEYSTORE, JavaKafka
 from faultline.system.endpoints import Endpoints
@@ -27,25 +27,25 @@ from faultline.system.files import write_private
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, make_private, options_file, properties
 from faultline.system.settings import ENDPOINTS, Settings, targets_folder
 from faultline.system.ssh_hosts import check_ssh_host
-from faultline.system.target_registry import Target, folder_of, targets, write_endpoints
+from faultline.system.target_registry import Target, load_targets, target_folder, write_endpoints
 
 # What the Connections said when the logins were written, and when all was found well.
-SAID, FOUND_WELL = "said.sha256", "checked.sha256"
+SPECS_DIGEST, CHECKED_DIGEST = "said.sha256", "checked.sha256"
 
 
-def write_target(settings: Settings, target: Target, said: Mapping[str, ConnectionSpec]) -> Endpoints:
+def write_target(settings: Settings, target: Target, specs: Mapping[str, ConnectionSpec]) -> Endpoints:
     """Takes in what its Connections say, by their ids; returns where it is reached.
 
     Raises ConfigError naming Connection, key and remedy; what was written before stays then.
     """
-    bootstrap, login, java = login_of(said[target.kafka])
-    spark = spark_of(said[target.spark])
-    storage, storage_web = storage_of(said[target.storage])
-    _require_one_login(settings, target, bootstrap)
+    bootstrap, login, java = parse_login(specs[target.kafka])
+    spark = parse_spark(specs[target.spark])
+    storage, storage_web = parse_storage(specs[target.storage])
+    _require_unique_address(settings, target, bootstrap)
     make_private(targets_folder(settings.home))
-    folder = folder_of(settings, target.name)
+    folder = target_folder(settings, target.name)
     make_private(folder)
-    hosts = {name: _host(folder, name, said[target.host(name)]) for name in target.hosts}
+    hosts = {name: _host(folder, name, specs[target.host(name)]) for name in target.hosts}
     _write_kafka(folder, login, java)
     endpoints = Endpoints(
         kafka=bootstrap,
@@ -61,17 +61,17 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Connecti
         storage=storage,
         storage_web=storage_web,
     )
-    write_private(properties_file(settings.at(endpoints)), _spark_properties(spark))
-    write_private(folder / SAID, digest(said))
+    write_private(properties_file(settings.for_target(endpoints)), _spark_properties(spark))
+    write_private(folder / SPECS_DIGEST, digest(specs))
     write_endpoints(settings, endpoints)
-    _forget_others(folder, java, hosts)
+    _remove_stale_files(folder, java, hosts)
     return endpoints
 
 
-def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> None:
+def _require_unique_address(settings: Settings, target: Target, bootstrap: str) -> None:
     """Whoever only knows an address looks for its login by that."""
-    for other in targets(settings).values():
-        file = folder_of(settings, other.name) / ENDPOINTS
+    for other in load_targets(settings).values():
+        file = target_folder(settings, other.name) / ENDPOINTS
         if other.kafka == target.kafka or other.name == target.name or not file.exists():
             continue
         if json.loads(file.read_text())["kafka"] == bootstrap:
@@ -89,11 +89,11 @@ def _write_kafka(folder: Path, login: Mapping[str, str], java: JavaKafka) -> Non
     write_private(options_file(folder), json.dumps(options))
     for user in (HARNESS, WORKLOAD):
         write_private(login_file(folder, user), json.dumps(dict(login)))
-        # JVMs are told of the file in any case.
+        # JVMs are configured of the file in any case.
         write_private(jaas_file(folder, user), java.jaas or "")
 
 
-def _forget_others(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[str, object]]) -> None:
+def _remove_stale_files(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[str, object]]) -> None:
     """Removes keys and certificates that no Connection of the target holds any more."""
     held = {*(str(folder / name) for name in java.files), *(str(host["key_file"]) for host in hosts.values())}
     for file in (folder / CA, folder / KEYSTORE, *folder.glob(_key_file("*"))):
@@ -102,12 +102,16 @@ def _forget_others(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[st
 
 
 def _spark_properties(spark: SparkConnectionSpec) -> str:
-    closed = {"spark.authenticate": "true", "spark.authenticate.secret": escaped(spark.secret)} if spark.secret else {}
-    told = {name: escaped(value) for name, value in spark.conf.items()}
-    return properties({**READ_ONLY_UI, **told, **closed})
+    closed = (
+        {"spark.authenticate": "true", "spark.authenticate.secret": escape_property(spark.secret)}
+        if spark.secret
+        else {}
+    )
+    configured = {name: escape_property(value) for name, value in spark.conf.items()}
+    return properties({**READ_ONLY_UI, **configured, **closed})
 
 
-def escaped(value: str) -> str:
+def escape_property(value: str) -> str:
     """A value of a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
@@ -116,11 +120,11 @@ def _key_file(name: str) -> str:
     return f"host_{name}.key"
 
 
-def _host(folder: Path, name: str, said: ConnectionSpec) -> dict[str, object]:
+def _host(folder: Path, name: str, spec: ConnectionSpec) -> dict[str, object]:
     """How a host is reached; its key lies in the folder where the Connection holds it."""
-    values = host_of(said)
+    values = parse_host(spec)
     if key := values.pop("private_key", None):
         file = folder / _key_file(name)
         write_private(file, str(key).rstrip("\n") + "\n")
         values["key_file"] = str(file)
-    return check_ssh_host(f"Connection {said.id}", values)
+    return check_ssh_host(f"Connection {spec.id}", values)

@@ -11,28 +11,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import nearest
+from faultline.system.text import nearest_name
 
 CA, KEYSTORE = "ca.pem", "keystore.pem"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MODULES = {
+LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 # Called alike, and meaning the same.
-SAME = frozenset({
+SHARED_KEYS = frozenset({
     "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "connections.max.idle.ms",
     "socket.connection.setup.timeout.ms", "client.dns.lookup",
 })  # fmt: skip
 # Of librdkafka alone; none of them says who may come, or how.
-ITS_OWN = frozenset({
+LIBRDKAFKA_KEYS = frozenset({
     "log_level", "debug", "broker.address.family", "socket.keepalive.enable", "socket.nagle.disable",
     "socket.timeout.ms", "statistics.interval.ms", "topic.metadata.refresh.interval.ms", "broker.address.ttl",
 })  # fmt: skip
 # Its own words for the same things.
 ALIASES = {"sasl.mechanisms": "sasl.mechanism"}
-TRANSLATED = frozenset({
+TRANSLATED_KEYS = frozenset({
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.pem", "ssl.certificate.pem",
     "ssl.key.pem", "ssl.key.password", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
 })  # fmt: skip
@@ -49,26 +49,26 @@ class JavaKafka:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def translated(given: Mapping[str, str]) -> JavaKafka:
+def translate(given: Mapping[str, str]) -> JavaKafka:
     """`given`: librdkafka's settings but for the address, files of certificates as their content (`ssl.ca.pem`).
 
     Raises ConfigError, beginning with the key, for what has no translation.
     """
     known = {ALIASES.get(key, key): value for key, value in given.items()}
-    for key in sorted(known.keys() - TRANSLATED - SAME - ITS_OWN):
-        near = nearest(key, TRANSLATED | SAME | ALIASES.keys(), cutoff=0.85)
+    for key in sorted(known.keys() - TRANSLATED_KEYS - SHARED_KEYS - LIBRDKAFKA_KEYS):
+        near = nearest_name(key, TRANSLATED_KEYS | SHARED_KEYS | ALIASES.keys(), cutoff=0.85)
         remedy = f"did you mean {near}?" if near else "leave it out"
         raise ConfigError(f"{key}: Kafka's client in Spark has nothing like it; {remedy}")
     protocol = known.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"security.protocol: {protocol} is not known; use {', '.join(PROTOCOLS)}")
-    options = {key: known[key] for key in sorted(SAME & known.keys())}
+    options = {key: known[key] for key in sorted(SHARED_KEYS & known.keys())}
     files: dict[str, str] = {}
     jaas = None
     if protocol != "PLAINTEXT":
         options["security.protocol"] = protocol
     if protocol.startswith("SASL"):
-        mechanism, jaas = _password(known)
+        mechanism, jaas = _password_login(known)
         options["sasl.mechanism"] = mechanism
     if protocol.endswith("SSL"):
         more, files = _certificates(known)
@@ -76,21 +76,24 @@ def translated(given: Mapping[str, str]) -> JavaKafka:
     return JavaKafka(options, jaas, files)
 
 
-def _password(known: Mapping[str, str]) -> tuple[str, str]:
+def _password_login(known: Mapping[str, str]) -> tuple[str, str]:
     """Mechanism and JAAS file."""
     mechanism = known.get("sasl.mechanism", "")
-    if mechanism not in MODULES:
+    if mechanism not in LOGIN_MODULES:
         raise ConfigError(
-            f"sasl.mechanism: {mechanism or 'nothing'} cannot be used with Spark here; use {', '.join(MODULES)}"
+            f"sasl.mechanism: {mechanism or 'nothing'} cannot be used with Spark here; use {', '.join(LOGIN_MODULES)}"
         )
     for key in ("sasl.username", "sasl.password"):
         if not known.get(key):
             raise ConfigError(f"{key}: missing, and {mechanism} needs it; give it")
-    user, password = (quoted(known[key], key) for key in ("sasl.username", "sasl.password"))
-    return mechanism, f"KafkaClient {{\n  {MODULES[mechanism]} required username={user} password={password};\n}};\n"
+    user, password = (quote_jaas(known[key], key) for key in ("sasl.username", "sasl.password"))
+    return (
+        mechanism,
+        f"KafkaClient {{\n  {LOGIN_MODULES[mechanism]} required username={user} password={password};\n}};\n",
+    )
 
 
-def quoted(text: str, key: str) -> str:
+def quote_jaas(text: str, key: str) -> str:
     """A value of a JAAS file. Raises ConfigError, naming the `key`, for what Java would read as something else."""
     if not text.isprintable() or "${" in text:
         raise ConfigError(f"{key}: holds a line break or ${{, which a JAAS file cannot; choose another")
@@ -115,7 +118,7 @@ def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     if one != other:
         raise ConfigError(f"ssl.{'key' if one else 'certificate'}.pem: missing beside the other; give both, or neither")
     if one:
-        key = plain_key(known["ssl.key.pem"], known.get("ssl.key.password"))
+        key = decrypt_key(known["ssl.key.pem"], known.get("ssl.key.password"))
         files[KEYSTORE] = key + _certificate_blocks(known["ssl.certificate.pem"], "ssl.certificate.pem")
         options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": f"{{folder}}/{KEYSTORE}"}
     return options, files
@@ -131,7 +134,7 @@ def _certificate_blocks(text: str, key: str) -> str:
     return "".join(f"{one}\n" for one in found)
 
 
-def plain_key(text: str, password: str | None) -> str:
+def decrypt_key(text: str, password: str | None) -> str:
     """A private key as Kafka reads it, which is PKCS #8 without a password: Spark would be told that in its options."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,

@@ -18,21 +18,23 @@ from typing import Any
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from faultline.installation.targets.java_kafka import KEYSTORE
-from faultline.installation.targets.machines import PREFIX, PROBE, ClockOffsetBound, clock_of, clock_of_all
+from faultline.installation.targets.machines import PREFIX, PROBE, ClockOffsetBound, clock_bound, combined_clock_bound
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.kafka import kafka_client
-from faultline.system.text import counted, one_line
+from faultline.system.text import one_line, pluralize
 from faultline.system.waiting import wait_until
 
 # The topic, and the group, by which experiments take turns.
-TURN = f"{PREFIX}turn"
-CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0
+LOCK_TOPIC = f"{PREFIX}turn"
+CONNECT_S, LOGIN_S, REQUEST_S, PROPAGATION_S = 5.0, 15.0, 15.0, 10.0
 # Records whose times tell how far a server's clock is off: the fastest one tells most.
-ASKED_TIMES = 20
+PROBE_RECORDS = 20
 # What a server says to whom it wants another certificate of, or any.
-_OF_CLIENTS = re.compile(r"alert.(.*certificate|unknown.ca|decrypt.error|handshake.failure)", re.IGNORECASE)
+_CLIENT_CERTIFICATE_ALERT = re.compile(
+    r"alert.(.*certificate|unknown.ca|decrypt.error|handshake.failure)", re.IGNORECASE
+)
 # It reads four bytes of whatever comes as a length.
-_NO_BROKER = re.compile(r"invalid response size", re.IGNORECASE)
+_NOT_A_BROKER = re.compile(r"invalid response size", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class TargetBroker:
         return ConfigError(f"Connection {self.connection}: {why}")
 
 
-def reached(broker: TargetBroker) -> str:
+def check_connection(broker: TargetBroker) -> str:
     """Raises InfrastructureError when no server answers, ConfigError for certificates that are not taken."""
     login, trouble, answered = broker.settings(), "", []
     tls = str(login.get("security.protocol", "")).upper().endswith("SSL")
@@ -60,7 +62,7 @@ def reached(broker: TargetBroker) -> str:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as plain:
                 if context is not None:
-                    _shake_hands(broker, plain, host.strip("[]"), context)
+                    _tls_handshake(broker, plain, host.strip("[]"), context)
             answered.append(server)
         except OSError as error:
             trouble = f"{server} does not answer ({error.strerror or one_line(error)})"
@@ -71,7 +73,7 @@ def reached(broker: TargetBroker) -> str:
     return f"{', '.join(answered)} answers"
 
 
-def _shake_hands(broker: TargetBroker, plain: socket.socket, host: str, context: ssl.SSLContext) -> None:
+def _tls_handshake(broker: TargetBroker, plain: socket.socket, host: str, context: ssl.SSLContext) -> None:
     """librdkafka only says that a certificate could not be verified; OpenSSL knows why."""
     try:
         with context.wrap_socket(plain, server_hostname=host):
@@ -83,7 +85,7 @@ def _shake_hands(broker: TargetBroker, plain: socket.socket, host: str, context:
         ) from None
     except ssl.SSLError as error:
         why = error.reason or str(error)
-        if _OF_CLIENTS.search(why):
+        if _CLIENT_CERTIFICATE_ALERT.search(why):
             raise _refused_as_client(broker, host, why) from None
         raise broker.refuse(f"extra: security.protocol: {host} does not speak TLS as asked ({why}); mend it") from None
 
@@ -103,7 +105,7 @@ def _context(broker: TargetBroker, login: Mapping[str, str]) -> ssl.SSLContext:
         raise broker.refuse(f"extra: ssl.ca.pem: cannot be read ({one_line(error)}); give it whole") from None
     context.check_hostname = login.get("ssl.endpoint.identification.algorithm", "https") != "none"
     if "ssl.certificate.pem" in login:
-        own_certificate_holds(broker, login["ssl.certificate.pem"])
+        check_client_certificate(broker, login["ssl.certificate.pem"])
         try:
             # Both of them, as Spark reads them, too.
             context.load_cert_chain(broker.logins / KEYSTORE)
@@ -115,7 +117,7 @@ def _context(broker: TargetBroker, login: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def own_certificate_holds(broker: TargetBroker, text: str) -> None:
+def check_client_certificate(broker: TargetBroker, text: str) -> None:
     """Raises ConfigError for a client's certificate that cannot be read, or whose time is over, or has not come."""
     from cryptography import x509
 
@@ -132,7 +134,7 @@ def own_certificate_holds(broker: TargetBroker, text: str) -> None:
             )
 
 
-def logged_in(broker: TargetBroker) -> str:
+def check_login(broker: TargetBroker) -> str:
     """Raises ConfigError for a login that is refused, or a setting that there is not; InfrastructureError."""
     from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -145,88 +147,88 @@ def logged_in(broker: TargetBroker) -> str:
     while True:
         try:
             brokers = client.list_topics(timeout=1.0).brokers
-            return f"the login is accepted, {counted(len(brokers), 'broker')}"
+            return f"the login is accepted, {pluralize(len(brokers), 'broker')}"
         except KafkaException as error:
             client.poll(0)
             last = error.args[0]
         for one in errors:
             if one.code() == KafkaError._AUTHENTICATION:
                 raise broker.refuse(
-                    f"extra: sasl.password: the broker refuses the login ({_plain(one.str())}); mend user or password"
+                    f"extra: sasl.password: the login is refused ({_error_text(one.str())}); fix user or password"
                 )
             # TLS 1.3 tells after the handshake, which librdkafka takes for any failure to receive.
-            if _OF_CLIENTS.search(one.str()):
-                raise _refused_as_client(broker, "the broker", _plain(one.str()))
+            if _CLIENT_CERTIFICATE_ALERT.search(one.str()):
+                raise _refused_as_client(broker, "the broker", _error_text(one.str()))
             if one.code() == KafkaError._SSL:
-                raise broker.refuse(f"extra: ssl.ca.pem: {_plain(one.str())}; mend the certificates")
+                raise broker.refuse(f"extra: ssl.ca.pem: {_error_text(one.str())}; mend the certificates")
         if time.monotonic() > deadline:
-            told = next((one.str() for one in reversed(errors)), last.str())
-            if _NO_BROKER.search(told):
+            last_error = next((one.str() for one in reversed(errors)), last.str())
+            if _NOT_A_BROKER.search(last_error):
                 raise broker.refuse(
                     "extra: bootstrap.servers: what answers there does not speak Kafka's protocol; give a broker's "
                     "port, or mend security.protocol"
                 )
             raise InfrastructureError(
-                f"Connection {broker.connection}: the broker gives no answer ({_plain(told)}); look at its log"
+                f"Connection {broker.connection}: broker: no answer ({_error_text(last_error)}); look at its log"
             )
 
 
-def _plain(text: str) -> str:
+def _error_text(text: str) -> str:
     """Without the address that librdkafka puts before, and how long it took."""
     return one_line(text).split("]: ")[-1].split(": ", 1)[-1].split(" (after")[0]
 
 
-def worked(broker: TargetBroker) -> ClockOffsetBound:
+def check_rights(broker: TargetBroker) -> ClockOffsetBound:
     """Makes, describes, fills, reads and deletes a topic, which has a partition for each server: each gives the times
     of its own. Raises ConfigError naming the right that is missing, InfrastructureError."""
     admin: Any = importlib.import_module("confluent_kafka.admin")
     client, topic = admin.AdminClient(broker.settings()), f"{PROBE}{secrets.token_hex(6)}"
-    with _as_right(broker, "list", topic):
-        servers = len(client.list_topics(timeout=ASK_S).brokers)
+    with _translate_refusal(broker, "list", topic):
+        servers = len(client.list_topics(timeout=REQUEST_S).brokers)
     settings = {"message.timestamp.type": "LogAppendTime"}
     _create(broker, client, admin.NewTopic(topic, num_partitions=servers, replication_factor=-1, config=settings))
     try:
-        with _as_right(broker, "describe", topic):
+        with _translate_refusal(broker, "describe", topic):
             _describe(client, admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic))
-        sent = {number: _written(broker, topic, number) for number in range(servers)}
-        given = _read(broker, topic, servers)
+        sent = {number: _write_records(broker, topic, number) for number in range(servers)}
+        given = _read_timestamps(broker, topic, servers)
     except BaseException:
-        _take_back(client, topic)
+        _delete_quietly(client, topic)
         raise
-    with _as_right(broker, "delete", topic):
-        client.delete_topics([topic], request_timeout=ASK_S)[topic].result()
+    with _translate_refusal(broker, "delete", topic):
+        client.delete_topics([topic], request_timeout=REQUEST_S)[topic].result()
 
     def is_gone() -> bool:
-        with _as_right(broker, "list", topic):
-            return topic not in client.list_topics(timeout=ASK_S).topics
+        with _translate_refusal(broker, "list", topic):
+            return topic not in client.list_topics(timeout=REQUEST_S).topics
 
     # The broker goes on showing it for a moment, and would seem to have one of somebody else's.
-    wait_until(is_gone, timeout_s=ASK_S, every_s=0.1, what=f"Connection {broker.connection}: the end of {topic}")
-    return clock_of_all(_clock(sent[number], given[number]) for number in sent)
+    wait_until(is_gone, timeout_s=REQUEST_S, every_s=0.1, what=f"Connection {broker.connection}: the end of {topic}")
+    return combined_clock_bound(_clock(sent[number], given[number]) for number in sent)
 
 
 def _create(broker: TargetBroker, client: Any, new: Any) -> None:
     try:
-        with _as_right(broker, "create", new.topic):
-            client.create_topics([new], request_timeout=ASK_S)[new.topic].result()
+        with _translate_refusal(broker, "create", new.topic):
+            client.create_topics([new], request_timeout=REQUEST_S)[new.topic].result()
     except ConfigError:
         raise  # It says no: nothing was made, or somebody else's is there.
     except BaseException:
         # It may be made all the same, and only the answer lost.
-        _take_back(client, new.topic)
+        _delete_quietly(client, new.topic)
         raise
 
 
-def _take_back(client: Any, topic: str) -> None:
-    """Deletes it if that can be; why not is told by what came before."""
-    client.delete_topics([topic], request_timeout=ASK_S)[topic].exception()
+def _delete_quietly(client: Any, topic: str) -> None:
+    """Deletes it if that can be; why not is last_error by what came before."""
+    client.delete_topics([topic], request_timeout=REQUEST_S)[topic].exception()
 
 
 def _describe(client: Any, resource: Any) -> None:
     """The controller makes a topic, and each broker hears of it a moment later. Raises KafkaException."""
-    unheard = retry_if_exception(_is_unknown)
-    retrying = Retrying(retry=unheard, stop=stop_after_delay(HEARD_S), wait=wait_fixed(0.1), reraise=True)
-    retrying(lambda: client.describe_configs([resource], request_timeout=ASK_S)[resource].result())
+    unknown = retry_if_exception(_is_unknown)
+    retrying = Retrying(retry=unknown, stop=stop_after_delay(PROPAGATION_S), wait=wait_fixed(0.1), reraise=True)
+    retrying(lambda: client.describe_configs([resource], request_timeout=REQUEST_S)[resource].result())
 
 
 def _is_unknown(error: BaseException) -> bool:
@@ -236,7 +238,7 @@ def _is_unknown(error: BaseException) -> bool:
 
 
 @contextmanager
-def _as_right(broker: TargetBroker, right: str, topic: str) -> Iterator[None]:
+def _translate_refusal(broker: TargetBroker, right: str, topic: str) -> Iterator[None]:
     """What the broker refuses, in words."""
     from confluent_kafka import KafkaException
 
@@ -261,19 +263,19 @@ def _refused(broker: TargetBroker, right: str, topic: str, error: Any) -> Faultl
     return InfrastructureError(f"Connection {broker.connection}: could not {right} {topic} ({why}); look at its log")
 
 
-def _written(broker: TargetBroker, topic: str, partition: int) -> list[tuple[float, float]]:
+def _write_records(broker: TargetBroker, topic: str, partition: int) -> list[tuple[float, float]]:
     """When each record was sent and acknowledged, in seconds of this machine's clock, by offset."""
     from confluent_kafka import Producer
 
     failed: list[Any] = []
     producer = Producer(broker.settings({"enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 10_000}))
     times = []
-    for number in range(ASKED_TIMES):
+    for number in range(PROBE_RECORDS):
         before = time.time()
         producer.produce(
             topic, str(number).encode(), partition=partition, on_delivery=lambda error, _: failed.append(error)
         )
-        left = producer.flush(ASK_S)
+        left = producer.flush(REQUEST_S)
         times.append((before, time.time()))
         if left or failed[-1] is not None:
             if left:
@@ -282,7 +284,7 @@ def _written(broker: TargetBroker, topic: str, partition: int) -> list[tuple[flo
     return times
 
 
-def _read(broker: TargetBroker, topic: str, partitions: int) -> list[list[float]]:
+def _read_timestamps(broker: TargetBroker, topic: str, partitions: int) -> list[list[float]]:
     """The time that each record of a partition was given, in seconds, by offset."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -290,8 +292,8 @@ def _read(broker: TargetBroker, topic: str, partitions: int) -> list[list[float]
     found: list[list[float]] = [[] for _ in range(partitions)]
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        deadline = time.monotonic() + ASK_S
-        while any(len(one) < ASKED_TIMES for one in found):
+        deadline = time.monotonic() + REQUEST_S
+        while any(len(one) < PROBE_RECORDS for one in found):
             if time.monotonic() > deadline:
                 raise InfrastructureError(
                     f"Connection {broker.connection}: what was written cannot be read; look at its log"
@@ -310,18 +312,18 @@ def _read(broker: TargetBroker, topic: str, partitions: int) -> list[list[float]
 def _clock(sent: list[tuple[float, float]], given: list[float]) -> ClockOffsetBound:
     """The broker counts whole milliseconds."""
     looks = zip(sent, given, strict=True)
-    return clock_of(((before * 1000, after * 1000, at * 1000) for (before, after), at in looks), coarse_ms=1.0)
+    return clock_bound(((before * 1000, after * 1000, at * 1000) for (before, after), at in looks), coarse_ms=1.0)
 
 
-def others_topics(broker: TargetBroker, is_own: Callable[[str], bool]) -> str:
+def check_foreign_topics(broker: TargetBroker, is_own: Callable[[str], bool]) -> str:
     """What of the topics with our names is not ours. Raises InfrastructureError."""
     from confluent_kafka import KafkaException, Producer
 
     try:
-        names = Producer(broker.settings()).list_topics(timeout=ASK_S).topics
+        names = Producer(broker.settings()).list_topics(timeout=REQUEST_S).topics
     except KafkaException as error:
         raise InfrastructureError(f"Connection {broker.connection}: {error.args[0].str()}; look at its log") from None
-    others = sorted(name for name in names if name.startswith(PREFIX) and name != TURN and not is_own(name))
+    others = sorted(name for name in names if name.startswith(PREFIX) and name != LOCK_TOPIC and not is_own(name))
     if not others:
         return f"no topic of anybody else's begins with {PREFIX}"
-    return f"{counted(len(others), 'topic')} of others begin with {PREFIX}, such as {others[0]}; they are left alone"
+    return f"{pluralize(len(others), 'topic')} of others begin with {PREFIX}, such as {others[0]}; they are left alone"

@@ -41,14 +41,14 @@ class ClockOffsetBound:
         return abs(self.ahead_ms) - self.uncertain_ms > by_ms
 
 
-def clock_of(looks: Iterable[tuple[float, float, float]], coarse_ms: float) -> ClockOffsetBound:
-    """From the look that took the shortest time. `looks`: this machine's time before and after, and the time that was
+def clock_bound(samples: Iterable[tuple[float, float, float]], coarse_ms: float) -> ClockOffsetBound:
+    """From the look that took the shortest time. `samples`: this machine's time before and after, and the time that was
     given meanwhile, in ms; `coarse_ms`: how coarse that one is, being the last tick before."""
-    before, after, given = min(looks, key=lambda one: one[1] - one[0])
+    before, after, given = min(samples, key=lambda one: one[1] - one[0])
     return ClockOffsetBound(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
 
 
-def clock_of_all(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
+def combined_clock_bound(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
     """Of servers each of which gives the time for a part: whatever any of their clocks may be is within it."""
     known = list(clocks)
     least = min(one.ahead_ms - one.uncertain_ms for one in known)
@@ -59,7 +59,7 @@ def clock_of_all(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
 # ---- Hosts, over SSH ----
 
 
-def greeted(host: Mapping[str, Any], connection: str) -> str:
+def check_host(host: Mapping[str, Any], connection: str) -> str:
     """Has the agent come there, and asks it for the time. `host`: as the endpoints of a target have it.
 
     Raises ConfigError for a login or a host key that is refused, InfrastructureError for a host that is away, or where
@@ -79,20 +79,20 @@ def greeted(host: Mapping[str, Any], connection: str) -> str:
 
 
 def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> FaultlineError:
-    said = one_line(error.stderr if isinstance(error, RemoteError) else error)
+    detail = one_line(error.stderr if isinstance(error, RemoteError) else error)
     where = f"{host['host']}:{host['port']}"
     kind: type[FaultlineError] = InfrastructureError
     match error:
         case HostKeyRefused():
-            kind, why = ConfigError, f"extra: known_hosts: the key that {where} shows is refused ({said})"
+            kind, why = ConfigError, f"extra: known_hosts: the key that {where} shows is refused ({detail})"
             remedy = "name a file that holds its own"
         case AuthenticationRefused():
-            kind, why = ConfigError, f"{where} refuses {host['user']} with this key ({said})"
+            kind, why = ConfigError, f"{where} refuses {host['user']} with this key ({detail})"
             remedy = "let it in there (authorized_keys), or mend login and key"
         case HostUnreachable():
-            why, remedy = f"{where} cannot be reached over SSH ({said})", "start its SSH server, or mend the address"
+            why, remedy = f"{where} cannot be reached over SSH ({detail})", "start its SSH server, or mend the address"
         case _:
-            why, remedy = f"the agent does not start on {where} ({said})", "give it Python 3.11 (python in the extra)"
+            why, remedy = f"the agent does not start on {where} ({detail})", "give it Python 3.11 (python in the extra)"
     return kind(f"Connection {connection}: {why}; {remedy}")
 
 
@@ -100,13 +100,13 @@ def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> Fau
 
 
 # A server's clock that is off by more would be mistaken for a slower engine.
-MOST_OFF_MS = 5.0
+MAX_OFFSET_MS = 5.0
 # How coarse the times of files are: the kernel's tick, and HDFS's unit.
 TICK_MS, UNIT_MS = 4.0, 1.0
-LOOKS = 5
+CLOCK_SAMPLES = 5
 
 
-def looked_at(endpoints: Endpoints, connection: str) -> str:
+def check_storage(endpoints: Endpoints, connection: str) -> str:
     """Makes, reads and removes small files there. Raises ConfigError for a storage that is no use, InfrastructureError
     for one that is away."""
     where = endpoints.storage
@@ -114,16 +114,16 @@ def looked_at(endpoints: Endpoints, connection: str) -> str:
     if not in_hdfs:
         require_folder(Path(where), connection)
     try:
-        clock = _of_hdfs(HdfsFolder(where, endpoints.storage_web)) if in_hdfs else _of_folder(Path(where))
+        clock = _hdfs_clock(HdfsFolder(where, endpoints.storage_web)) if in_hdfs else _folder_clock(Path(where))
     except FaultlineError as error:
         raise type(error)(f"Connection {connection}: {str(error).removeprefix('storage: ')}") from None
     except OSError as error:
         why = error.strerror or one_line(error)
         raise ConfigError(f"Connection {connection}: extra: path: {where}: {why}; mend it there") from None
-    if clock.is_off(MOST_OFF_MS):
+    if clock.is_off(MAX_OFFSET_MS):
         raise ConfigError(
             f"Connection {connection}: extra: path: the clock of {where} is {clock.ahead_ms:+.0f} ms off this "
-            f"machine's, and {MOST_OFF_MS:g} at most are taken; have both keep the same time (NTP)"
+            f"machine's, and {MAX_OFFSET_MS:g} at most are taken; have both keep the same time (NTP)"
         )
     return f"{where} can be written, {clock}"
 
@@ -139,15 +139,15 @@ def require_folder(folder: Path, connection: str) -> None:
 def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_ms: float) -> ClockOffsetBound:
     """Of what `make` makes. `changed_ms`: when that was, by the storage's clock."""
 
-    def look() -> tuple[float, float, float]:
+    def sample() -> tuple[float, float, float]:
         before = time.time() * 1000
         make()
         return before, time.time() * 1000, changed_ms()
 
-    return clock_of([look() for _ in range(LOOKS)], coarse_ms)
+    return clock_bound([sample() for _ in range(CLOCK_SAMPLES)], coarse_ms)
 
 
-def _of_folder(folder: Path) -> ClockOffsetBound:
+def _folder_clock(folder: Path) -> ClockOffsetBound:
     file = folder / f"{PROBE}{secrets.token_hex(6)}"
     try:
         return _clock(lambda: file.write_bytes(b"?"), lambda: file.stat().st_mtime_ns / 1e6, TICK_MS)
@@ -155,7 +155,7 @@ def _of_folder(folder: Path) -> ClockOffsetBound:
         file.unlink(missing_ok=True)
 
 
-def _of_hdfs(folder: HdfsFolder) -> ClockOffsetBound:
+def _hdfs_clock(folder: HdfsFolder) -> ClockOffsetBound:
     """Of folders, which the name node makes by itself: a file would also wait for where it lies."""
     if folder.modified_ms() is None:
         raise ConfigError(f"storage: {folder.url}: is not there; make it (hdfs dfs -mkdir)")

@@ -9,25 +9,25 @@ from fault.identity import DRIVER
 from fault.victims import ROLES_BY_VICTIM
 from faultline.engines.spark.hdfs import SCHEME
 from faultline.engines.spark.standalone import master_state
-from faultline.installation.targets.spark_preflight import out_of_sight
+from faultline.installation.targets.spark_preflight import unreachable_workers
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
-from faultline.system.target_registry import target
+from faultline.system.target_registry import find_target
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
-NOT_OURS = "its process does not bear the mark of this installation's services, so it cannot be told from a stranger's"
+UNTAGGED = "its process does not bear the mark of this installation's services, so it cannot be told from a stranger's"
 # Programs that open files of their checkpoint.
-LOOK_THERE = ("nexmark", "topology")
+CHECKPOINT_READERS = ("nexmark", "topology")
 # Roles of which an executor is one, as records name them.
-_ON_WORKERS = ("executors", "python_workers")
+_WORKER_ROLES = ("executors", "python_workers")
 
 
 def check_target(settings: Settings, config: Configuration) -> None:
     """Refuses a configuration that its target cannot have, by what it says. Raises ConfigError naming the key."""
-    if target(settings, config.target) is not None:
+    if find_target(settings, config.target) is not None:
         for why in _refusals(config):
             raise ConfigError(f"{why}, or target=embedded")
 
@@ -61,12 +61,12 @@ def _refusals(config: Configuration) -> Iterator[str]:
         for role in ROLES_BY_VICTIM[fault.victim]:
             if role.scope == "services":
                 yield (
-                    f"fault: {fault.victim}: {name}'s {role.name} is no victim: {NOT_OURS}; use executor, driver, "
+                    f"fault: {fault.victim}: {name}'s {role.name} is no victim: {UNTAGGED}; use executor, driver, "
                     "python_worker"
                 )
 
 
-def require_possible(endpoints: Endpoints, config: Configuration) -> None:
+def require_supported(endpoints: Endpoints, config: Configuration) -> None:
     """Refuses what the target cannot have as it is now. Raises ConfigError naming the key."""
     require_storage(endpoints, config)
     require_victims(endpoints, config)
@@ -74,7 +74,7 @@ def require_possible(endpoints: Endpoints, config: Configuration) -> None:
 
 def require_storage(endpoints: Endpoints, config: Configuration) -> None:
     """Refuses programs that look into their checkpoint themselves, where it lies in HDFS. Raises ConfigError."""
-    if endpoints.storage.startswith(SCHEME) and config.workload in LOOK_THERE:
+    if endpoints.storage.startswith(SCHEME) and config.workload in CHECKPOINT_READERS:
         raise ConfigError(
             f"workload: {config.workload} reads its own checkpoint as files, and that of {endpoints.target} lies in "
             "HDFS; use a target whose storage is a folder"
@@ -86,7 +86,7 @@ def require_victims(endpoints: Endpoints, config: Configuration) -> None:
     roles = {role.name for one in config.planned_faults() for role in ROLES_BY_VICTIM[one.fault.victim]} - {DRIVER.name}
     if not roles:
         return
-    away = unseen_hosts(endpoints)
+    away = unreachable_hosts(endpoints)
     if away is None:
         raise ConfigError(
             f"fault: where executors of {endpoints.target} run is not known beforehand; use fault=driver or none"
@@ -98,21 +98,21 @@ def require_victims(endpoints: Endpoints, config: Configuration) -> None:
         )
 
 
-def unseen_hosts(endpoints: Endpoints) -> list[str] | None:
+def unreachable_hosts(endpoints: Endpoints) -> list[str] | None:
     """Addresses of workers whose processes cannot be looked at; None where no master says which there are."""
     state = master_state(endpoints) if endpoints.engine_ui else None
-    return None if state is None else out_of_sight(state, endpoints.hosts)
+    return None if state is None else unreachable_workers(state, endpoints.hosts)
 
 
-def not_measured(endpoints: Endpoints) -> dict[str, str]:
+def unavailable_figures(endpoints: Endpoints) -> dict[str, str]:
     """Figures that an experiment on the target cannot have, and why; none on the embedded."""
-    if not endpoints.elsewhere:
+    if not endpoints.is_external:
         return {}
-    away = unseen_hosts(endpoints)
+    away = unreachable_hosts(endpoints)
     missing = {"kafka": f"the broker of {endpoints.target} is not this installation's"}
     if away is None:
-        missing |= dict.fromkeys(_ON_WORKERS, f"no master of {endpoints.target} says where executors run")
+        missing |= dict.fromkeys(_WORKER_ROLES, f"no master of {endpoints.target} says where executors run")
     elif away:
         why = f"executors run on {', '.join(away)}, which no Connection faultline_host_NAME reaches"
-        missing |= dict.fromkeys(_ON_WORKERS, why)
+        missing |= dict.fromkeys(_WORKER_ROLES, why)
     return {f"{figure}.{role}": why for role, why in missing.items() for figure in ("cpu_cores", "rss_mb")}

@@ -37,9 +37,9 @@ from faultline.system.errors import ConfigError, FaultlineError, InfrastructureE
 from faultline.system.files import write_private
 from faultline.system.secrets import WORKLOAD, jaas_file, make_private
 from faultline.system.settings import Settings
-from faultline.system.text import counted, one_line
+from faultline.system.text import one_line, pluralize
 
-PAGE_S, PROBE_S, LOOK_S = 5.0, 180.0, 0.5
+PAGE_S, PROBE_S, POLL_S = 5.0, 180.0, 0.5
 PROBE_MEMORY_MB = 512
 PROBE, LOG = "faultline-probe-", "probe.log"
 _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
@@ -57,7 +57,7 @@ _NO_ROOM = "Initial job has not accepted any resources"
 _UNRESPONSIVE = "All masters are unresponsive"
 
 
-def alive(settings: Settings, connection: str) -> dict[str, Any]:
+def check_master(settings: Settings, connection: str) -> dict[str, Any]:
     """What the standalone master says of itself. Raises InfrastructureError when it does not answer, or has no
     workers."""
     endpoints = settings.endpoints
@@ -67,24 +67,24 @@ def alive(settings: Settings, connection: str) -> dict[str, Any]:
             f"Connection {connection}: the master's page {endpoints.engine_ui} does not answer; start it, or give its "
             "address as ui in the extra"
         )
-    _require_same(endpoints, str(state.get("url", "")), connection)
+    _require_same_master(endpoints, str(state.get("url", "")), connection)
     if not workers_of(state):
         raise InfrastructureError(f"Connection {connection}: {endpoints.engine} has no living worker; start one")
     return state
 
 
-def _require_same(endpoints: Endpoints, url: str, connection: str) -> None:
+def _require_same_master(endpoints: Endpoints, url: str, connection: str) -> None:
     """Whether the page is of the master that is submitted to. What is reached by another name may be the same."""
     masters = endpoints.engine.removeprefix("spark://").split(",")
-    said = url.removeprefix("spark://")
-    if said not in masters and said.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
+    name = url.removeprefix("spark://")
+    if name not in masters and name.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
         raise ConfigError(
             f"Connection {connection}: {endpoints.engine_ui} is the page of {url}, and not of {endpoints.engine}; mend "
             "host and port, or ui in the extra"
         )
 
 
-def require_here(endpoints: Endpoints, connection: str) -> None:
+def require_local_address(endpoints: Endpoints, connection: str) -> None:
     """Whether the address that executors are given is one of this machine's. Raises ConfigError."""
     found = []
     with contextlib.suppress(OSError):
@@ -104,15 +104,15 @@ def workers_of(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in state.get("workers", []) if one.get("state") == "ALIVE"]
 
 
-def versions(settings: Settings, connection: str, state: Mapping[str, Any], installed: str) -> str:
+def check_versions(settings: Settings, connection: str, state: Mapping[str, Any], installed: str) -> str:
     """By their pages. Raises ConfigError naming who has another version than the `installed` one."""
     pages = {"the master": settings.endpoints.engine_ui}
     pages |= {f"the worker {one['host']}:{one['port']}": str(one["webuiaddress"]) for one in workers_of(state)}
     silent = []
     # One that nobody reaches from here is waited for.
     with ThreadPoolExecutor(len(pages)) as asking:
-        told = dict(zip(pages, asking.map(version_on, pages.values()), strict=True))
-    for who, found in told.items():
+        found_versions = dict(zip(pages, asking.map(page_version, pages.values()), strict=True))
+    for who, found in found_versions.items():
         if found is None:
             silent.append(who)
         elif found != installed:
@@ -120,11 +120,11 @@ def versions(settings: Settings, connection: str, state: Mapping[str, Any], inst
                 f"Connection {connection}: {who} is Spark {found}, and experiments here are run by Spark {installed}; "
                 "install the same on both"
             )
-    known = f"Spark {installed} on {counted(len(pages) - len(silent), 'page')}"
+    known = f"Spark {installed} on {pluralize(len(pages) - len(silent), 'page')}"
     return known if not silent else f"{known}; no page of {', '.join(silent)} says its version"
 
 
-def version_on(page: str) -> str | None:
+def page_version(page: str) -> str | None:
     """The version that a page of Spark's shows; None where there is none."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -135,13 +135,13 @@ def version_on(page: str) -> str | None:
     return match.group(1) if match else None
 
 
-def probed(settings: Settings, connection: str, storage_connection: str, java_home: Path, workers: int) -> str:
+def run_probe(settings: Settings, connection: str, storage_connection: str, java_home: Path, workers: int) -> str:
     """Has an executor on each worker look at what it must read, and at the storage.
 
     Raises ConfigError for a secret that is refused and a storage that is not shared, InfrastructureError otherwise.
     """
     folder, endpoints = settings.logins, settings.endpoints
-    require_here(endpoints, connection)
+    require_local_address(endpoints, connection)
     in_hdfs = endpoints.storage.startswith(SCHEME)
     # Logs lie there where checkpoints do not.
     shared = folder if in_hdfs else Path(endpoints.storage)
@@ -151,9 +151,9 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     token = secrets.token_hex(6)
     there, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
     make_private(local)
-    report, told, log = local / "probe.json", local / "probe.config.json", local / LOG
+    report, request, log = local / "probe.json", local / "probe.config.json", local / LOG
     config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
-    write_private(told, json.dumps({**config, "report": str(report)}))
+    write_private(request, json.dumps({**config, "report": str(report)}))
     logging = folder / "log4j2.properties"
     write_private(logging, LOG4J_SPARK)
     conf = {
@@ -169,12 +169,12 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile={logging.as_uri()} "-Djava.io.tmpdir={local}"',
     }
     command = spark_submit(
-        settings, conf, program(settings, "probe"), "--config", str(told), master=endpoints.engine,
+        settings, conf, program(settings, "probe"), "--config", str(request), master=endpoints.engine,
         name=f"faultline target check {endpoints.target}",
     )  # fmt: skip
     try:
         _run(settings, command, java_home, log, connection)
-        said = json.loads(report.read_text()) if report.exists() else {"executors": []}
+        reported = json.loads(report.read_text()) if report.exists() else {"executors": []}
     finally:
         # One that is ended leaves all of it.
         with contextlib.suppress(OSError):
@@ -184,17 +184,19 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
                 (HdfsFolder(endpoints.storage, endpoints.storage_web) / there.name).remove()
         for left in (there, local):
             shutil.rmtree(left, ignore_errors=True)
-    if why := said.get("hdfs"):
+    if why := reported.get("hdfs"):
         raise ConfigError(
             f"Connection {storage_connection}: extra: path: executors cannot use {endpoints.storage}: "
             f"{one_line(why)[:200]}; let them reach and write it"
         )
-    told_by(said["executors"], connection, storage_connection, shared)
-    hosts = ", ".join(sorted(one["host"] for one in said["executors"]))
+    require_access(reported["executors"], connection, storage_connection, shared)
+    hosts = ", ".join(sorted(one["host"] for one in reported["executors"]))
     return f"the login is accepted, executors on {hosts} share {endpoints.storage}"
 
 
-def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path) -> None:
+def require_access(
+    executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path
+) -> None:
     """Raises ConfigError for what one of the executors reports that it cannot reach."""
     if not executors:
         raise InfrastructureError(f"Connection {connection}: no executor reported; look at probe.log of the target")
@@ -226,11 +228,11 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
         try:
             deadline = time.monotonic() + PROBE_S
             while process.poll() is None:
-                if (trouble := trouble_in(log.read_text(errors="replace"), connection)) is not None:
-                    raise trouble
+                if (problem := failure_in_log(log.read_text(errors="replace"), connection)) is not None:
+                    raise problem
                 if time.monotonic() > deadline:
                     raise InfrastructureError(f"Connection {connection}: the probe does not end; see {kept}")
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -239,12 +241,12 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
         text = log.read_text(errors="replace")
         lines = [line for line in text.splitlines() if "Exception" in line or "Error" in line]
         why = one_line(lines[-1])[-200:] if lines else f"status {process.returncode}"
-        raise trouble_in(text, connection) or InfrastructureError(
+        raise failure_in_log(text, connection) or InfrastructureError(
             f"Connection {connection}: the probe failed: {why}; see {kept}"
         )
 
 
-def trouble_in(log: str, connection: str) -> FaultlineError | None:
+def failure_in_log(log: str, connection: str) -> FaultlineError | None:
     """Why no probe can come to its end, by what its driver logs."""
     # Who gives up interrupts what he still tries.
     if _REFUSED.search(log.partition(_UNRESPONSIVE)[0]):
@@ -264,12 +266,12 @@ def trouble_in(log: str, connection: str) -> FaultlineError | None:
     return None
 
 
-def addresses_here() -> frozenset[str]:
+def local_addresses() -> frozenset[str]:
     """All of this machine."""
     return frozenset(one.address for many in psutil.net_if_addrs().values() for one in many)
 
 
-def out_of_sight(state: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def unreachable_workers(state: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Addresses of workers whose processes are neither on this machine nor on a host that is reached over SSH."""
-    known = addresses_here() | {str(one["host"]) for one in hosts.values()}
+    known = local_addresses() | {str(one["host"]) for one in hosts.values()}
     return sorted({str(one["host"]) for one in workers_of(state)} - known)

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from faultline.installation.targets.kafka_preflight import ASK_S, TURN, TargetBroker
+from faultline.installation.targets.kafka_preflight import LOCK_TOPIC, REQUEST_S, TargetBroker
 from faultline.installation.targets.machines import PREFIX
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import one_line
 
 # A holder that was not heard of for so long has lost the target.
 SESSION_S = 30.0
-LOOK_S = 0.25
+POLL_S = 0.25
 
 
 class TargetLock:
@@ -37,13 +37,13 @@ class TargetLock:
         self._consumer: Any = None
         self._held = self._lost = False
 
-    def take(self, *, wait_s: float, over: Callable[[], bool] = bool) -> None:
-        """Waits for it, until `over` says that nobody wants it any more. Raises InfrastructureError naming who has it
-        when the wait runs out."""
+    def take(self, *, wait_s: float, is_cancelled: Callable[[], bool] = bool) -> None:
+        """Waits for it, until `is_cancelled` returns True. Raises InfrastructureError naming the holder after `wait_s`
+        seconds."""
         deadline = time.monotonic() + wait_s
         self._consumer = self._consumer or self._join()
-        while not self._held and not over():
-            self._poll(LOOK_S)
+        while not self._held and not is_cancelled():
+            self._poll(POLL_S)
             if not self._held and time.monotonic() > deadline:
                 holder = self.holder() or "nobody who can be named"
                 raise InfrastructureError(
@@ -58,12 +58,14 @@ class TargetLock:
         # Held on to: what a client that is gone was asked is never answered.
         client = admin.AdminClient(self._broker.settings())
         try:
-            members = client.describe_consumer_groups([TURN], request_timeout=ASK_S)[TURN].result().members
+            members = (
+                client.describe_consumer_groups([LOCK_TOPIC], request_timeout=REQUEST_S)[LOCK_TOPIC].result().members
+            )
         except KafkaException:
             return None
         return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
 
-    def keep(self) -> None:
+    def refresh(self) -> None:
         """To be called each few seconds. Raises InfrastructureError when the broker has given it to somebody else."""
         self._poll(0.0)
         if self._lost:
@@ -72,7 +74,7 @@ class TargetLock:
                 "target to another one"
             )
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Gives it back."""
         self._held = False
         if self._consumer is not None:
@@ -85,7 +87,7 @@ class TargetLock:
         consumer = Consumer(
             self._broker.settings(
                 {
-                    "group.id": TURN,
+                    "group.id": LOCK_TOPIC,
                     "client.id": f"{self._what} of {getpass.getuser()}@{socket.gethostname()}",
                     "partition.assignment.strategy": "cooperative-sticky",
                     "session.timeout.ms": round(self._session_s * 1000),
@@ -94,7 +96,7 @@ class TargetLock:
                 }
             )
         )
-        consumer.subscribe([TURN], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        consumer.subscribe([LOCK_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
         return consumer
 
     def _poll(self, seconds: float) -> None:
@@ -104,38 +106,42 @@ class TargetLock:
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             raise self._broker.refuse(
-                f"its user may not join the group {TURN} ({one_line(error.str())}); let it read groups whose names "
-                f"begin with {PREFIX}"
+                f"its user may not join the group {LOCK_TOPIC} ({one_line(error.str())}); let it read groups whose "
+                f"names begin with {PREFIX}"
             )
 
-    def _given(self, consumer: Any, partitions: list[Any]) -> None:
+    def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         self._held = self._held or bool(partitions)
 
-    def _taken(self, consumer: Any, partitions: list[Any]) -> None:
+    def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
         if self._held and partitions:
             self._held, self._lost = False, True
 
 
 @contextlib.contextmanager
-def held(broker: TargetBroker, what: str, *, wait_s: float, over: Callable[[], bool] = bool) -> Iterator[TargetLock]:
+def hold_target(
+    broker: TargetBroker, what: str, *, wait_s: float, is_cancelled: Callable[[], bool] = bool
+) -> Iterator[TargetLock]:
     """The target, while it lasts."""
     lock = TargetLock(broker, what)
     try:
-        lock.take(wait_s=wait_s, over=over)
+        lock.take(wait_s=wait_s, is_cancelled=is_cancelled)
         yield lock
     finally:
-        lock.leave()
+        lock.release()
 
 
 def _make_topic(broker: TargetBroker) -> None:
     from confluent_kafka import KafkaError, KafkaException
 
     admin: Any = importlib.import_module("confluent_kafka.admin")
-    new = admin.NewTopic(TURN, num_partitions=1, replication_factor=-1)
+    new = admin.NewTopic(LOCK_TOPIC, num_partitions=1, replication_factor=-1)
     client = admin.AdminClient(broker.settings())
     try:
-        client.create_topics([new], request_timeout=ASK_S)[TURN].result()
+        client.create_topics([new], request_timeout=REQUEST_S)[LOCK_TOPIC].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             why = one_line(error.args[0].str())
-            raise InfrastructureError(f"Connection {broker.connection}: could not create {TURN} ({why})") from None
+            raise InfrastructureError(
+                f"Connection {broker.connection}: could not create {LOCK_TOPIC} ({why})"
+            ) from None

@@ -60,7 +60,7 @@ class TargetOptions:
         options = {target.kafka: "--kafka", target.spark: "--spark", target.storage: "--storage"}
         for conn_id, values in found.items():
             try:
-                check_spec(target, {conn_id: said_by(conn_id, values)})
+                check_spec(target, {conn_id: spec_of(conn_id, values)})
             except ConfigError as error:
                 why = str(error).removeprefix(f"Connection {conn_id}: ").removeprefix("extra: ")
                 raise ConfigError(f"{options.get(conn_id, '--host-file')}: {why}") from None
@@ -98,7 +98,7 @@ class TargetOptions:
         return {target.storage: {"conn_type": "fs", "extra": json.dumps(extra)}}
 
 
-def said_by(conn_id: str, values: Mapping[str, Any]) -> ConnectionSpec:
+def spec_of(conn_id: str, values: Mapping[str, Any]) -> ConnectionSpec:
     """What a Connection with these keyword arguments would say."""
     return ConnectionSpec(
         conn_id, values["conn_type"], values.get("host"), values.get("port"), values.get("login"),

@@ -13,13 +13,13 @@ from fault.errors import FaultError
 from fault.plan import PlannedFault
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.scheduler_input import injector_of, read_assignment
+from faultline.lifecycle.scheduler_input import injector_of, read_scheduler_input
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.text import one_line
 
 
-def as_line(undo: UndoSpec, fault: int) -> dict[str, Any]:
+def undo_fields(undo: UndoSpec, fault: int) -> dict[str, Any]:
     """The fields of the line `undo_registered`, for the fault of that number."""
     return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
 
@@ -34,7 +34,7 @@ def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpe
     return UndoSpec(planned[line["fault"]].fault.action, str(line["undo"]), line)
 
 
-def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
+def pending_undos(attempt: Attempt) -> list[dict[str, Any]]:
     """The `undo_registered` lines that no later `undone` line of the same fault and step says went well."""
     left: dict[tuple[int, str], dict[str, Any]] = {}
     for line in read_journal(attempt.conductor_journal):
@@ -45,24 +45,24 @@ def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
     return list(left.values())
 
 
-def heal(attempt: Attempt) -> list[str]:
+def replay_undos(attempt: Attempt) -> list[str]:
     """Replays every undo whose act holds still, newest first, through the action that registered it. Idempotent.
 
     Returns the names of those that were replayed. Raises InfrastructureError, after all were tried, naming those
     that could not be.
     """
-    left = unhealed(attempt)
+    left = pending_undos(attempt)
     if not left:
         return []
     replayed: list[str] = []
     problems: list[str] = []
-    assignment = read_assignment(attempt.folder)
-    with contextlib.closing(injector_of(assignment)) as injector:
-        context = assignment.context(attempt.folder, injector)
+    scheduler_input = read_scheduler_input(attempt.folder)
+    with contextlib.closing(injector_of(scheduler_input)) as injector:
+        context = scheduler_input.context(attempt.folder, injector)
         for line in reversed(left):
             action = None
             try:
-                undo = undo_of(line, assignment.planned)
+                undo = undo_of(line, scheduler_input.planned)
                 action = ACTIONS.get(undo.action)
                 if action is None:
                     problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
@@ -85,12 +85,12 @@ class Terminations:
     """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
 
     def __init__(self) -> None:
-        self._held = False
+        self._is_ignoring = False
         self._previous: dict[int, Any] = {}
 
-    def hold(self) -> None:
+    def ignore(self) -> None:
         """From now on the signals are ignored."""
-        self._held = True
+        self._is_ignoring = True
 
     def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -104,6 +104,6 @@ class Terminations:
             signal.signal(number, previous)
 
     def _arrived(self, signum: int, frame: FrameType | None) -> None:
-        if not self._held:
-            self._held = True
+        if not self._is_ignoring:
+            self._is_ignoring = True
             raise Terminated

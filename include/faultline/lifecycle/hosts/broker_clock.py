@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault.identity import KAFKA_HOST
-from faultline.installation.targets.kafka_preflight import TargetBroker, worked
+from faultline.installation.targets.kafka_preflight import TargetBroker, check_rights
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line
@@ -21,23 +21,23 @@ def broker_of(endpoints: Endpoints) -> TargetBroker:
     return TargetBroker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
 
 
-def ask(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
+def record_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """Asks and notes it; nothing where the broker's host is reached, and asked itself.
 
     Raises ConfigError or InfrastructureError for a broker that cannot be asked.
     """
     if KAFKA_HOST in endpoints.hosts:
         return
-    found = worked(broker_of(endpoints))
+    found = check_rights(broker_of(endpoints))
     # As of a host: true within half of the round trip.
     round_trip_s = 2 * found.uncertain_ms / 1000
     note({"kind": "clock", "host": KAFKA_HOST, "offset_s": found.ahead_ms / 1000, "round_trip_s": round_trip_s})
 
 
-def ask_again(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
+def record_final_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """The same at the end. That a broker cannot be asked any more is noted: then nobody knows how far its clock
     moved."""
     try:
-        ask(endpoints, note)
+        record_clock(endpoints, note)
     except FaultlineError as error:
         note({"kind": "host_lost", "host": KAFKA_HOST, "message": str(error)})

@@ -16,8 +16,8 @@ from fault.process_sampler import RoleRule
 from fault.ssh_connection import RemoteHost, SshChannel
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import make_folder, write_whole
-from faultline.system.journal import Line, read_ended
+from faultline.system.files import make_folder, write_atomic
+from faultline.system.journal import Line, read_finished
 from faultline.system.process_tags import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
@@ -28,7 +28,7 @@ _PART = 4 * 2**20
 _CLOCK_SAMPLES = 20
 
 
-def rules_of(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
+def role_rules(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
     """Which processes play a role on any host. `rules`: of the attempt's engine."""
     instance = run.plan.places.instance
     # What a fault has taken is no disturbance.
@@ -40,7 +40,7 @@ def rules_of(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
     return [*rules, RoleRule("kafka", KAFKA.main, mark), RoleRule(SERVICES, WORKER.main, mark)]
 
 
-def begin(
+def start_recordings(
     run: Run,
     rules: Sequence[RoleRule],
     heirs: Mapping[str, str],
@@ -50,9 +50,9 @@ def begin(
     note: Callable[[Line], object],
 ) -> None:
     """Starts a recording on each host, and notes where; asks its clock. Raises InfrastructureError naming the host."""
-    told = [asdict(rule) for rule in rules_of(run, rules)]
-    for name, host in _all(run).items():
-        with _asking(name, host) as there:
+    told = [asdict(rule) for rule in role_rules(run, rules)]
+    for name, host in _remote_hosts(run).items():
+        with _connection(name, host) as there:
             asked = {
                 "rules": told,
                 "child_roles": dict(heirs),
@@ -65,31 +65,31 @@ def begin(
             note(_clock(name, there))
 
 
-def end(run: Run, note: Callable[[Line], object]) -> None:
+def stop_recordings(run: Run, note: Callable[[Line], object]) -> None:
     """Ends them, and asks the clocks again. A host that cannot be reached is noted: its journal may be had later."""
-    for name, host, folder in _begun(run):
+    for name, host, folder in _started_recordings(run):
         try:
-            with _asking(name, host) as there:
+            with _connection(name, host) as there:
                 there.ask("record", step="end", folder=folder)
                 note(_clock(name, there))
         except InfrastructureError as error:
             note({"kind": "host_lost", "host": name, "message": str(error)})
 
 
-def fetch(run: Run) -> None:
+def fetch_journals(run: Run) -> None:
     """Copies the journals here, those that are not here yet. Raises InfrastructureError naming the host."""
-    for name, host, folder in _begun(run):
+    for name, host, folder in _started_recordings(run):
         target = run.attempt.host_journals / f"{name}.jsonl"
         if target.exists():
             continue
-        with _asking(name, host) as there:
+        with _connection(name, host) as there:
             there.ask("record", step="end", folder=folder)
-            text = _whole(there, folder)
+            text = _read_journal(there, folder)
         make_folder(run.attempt.host_journals)
-        write_whole(target, text)
+        write_atomic(target, text)
 
 
-def _whole(there: SshChannel, folder: str) -> str:
+def _read_journal(there: SshChannel, folder: str) -> str:
     """A journal, part by part."""
     read = b""
     while True:
@@ -99,32 +99,32 @@ def _whole(there: SshChannel, folder: str) -> str:
             return read.decode()
 
 
-def drop(run: Run) -> list[str]:
+def remove_journals(run: Run) -> list[str]:
     """Ends and removes them there. What could not be is told, in a line each; it is gone when the host starts again."""
     problems = []
-    for name, host, folder in _begun(run):
+    for name, host, folder in _started_recordings(run):
         try:
-            with _asking(name, host) as there:
+            with _connection(name, host) as there:
                 there.ask("record", step="drop", folder=folder)
         except InfrastructureError as error:
             problems.append(str(error))
     return problems
 
 
-def _begun(run: Run) -> Iterator[tuple[str, RemoteHost, str]]:
+def _started_recordings(run: Run) -> Iterator[tuple[str, RemoteHost, str]]:
     """Name, address and folder of each that was begun."""
-    hosts = _all(run)
-    for line in read_ended(run.attempt.recorder_journal) if hosts else ():
+    hosts = _remote_hosts(run)
+    for line in read_finished(run.attempt.recorder_journal) if hosts else ():
         if line.get("kind") == "host" and line["host"] in hosts:
             yield str(line["host"]), hosts[str(line["host"])], str(line["folder"])
 
 
-def _all(run: Run) -> dict[str, RemoteHost]:
+def _remote_hosts(run: Run) -> dict[str, RemoteHost]:
     return remote_hosts(run.plan.endpoints.hosts)
 
 
 @contextlib.contextmanager
-def _asking(name: str, host: RemoteHost) -> Iterator[SshChannel]:
+def _connection(name: str, host: RemoteHost) -> Iterator[SshChannel]:
     with contextlib.closing(SshChannel(host)) as channel:
         try:
             yield channel

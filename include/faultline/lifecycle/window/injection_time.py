@@ -21,10 +21,10 @@ class InjectionTime:
     cycle_ns: int | None = None
 
 
-def due_of(
+def injection_time_of(
     planned: PlannedFault,
     t0: Instant,
-    assignment: SchedulerInput,
+    scheduler_input: SchedulerInput,
     progress: Progress,
     *,
     aim: FaultPhase | None = None,
@@ -35,27 +35,27 @@ def due_of(
     `aim`: in place of the plan's. `start`: of the measured window, whose commits the aim counts; None: after the
     planned warm-up.
     """
-    aim, start = aim or assignment.aim, start or t0.plus(assignment.warmup_s)
+    aim, start = aim or scheduler_input.aim, start or t0.plus(scheduler_input.warmup_s)
     fault = planned.fault
     if fault.cycle is not None and fault.phase is not None:
         latest = t0.plus(planned.latest_s)
         began_ns = progress.await_cycle(fault.cycle, t0.plus(planned.earliest_s).wall_ns, latest.mono_ns)
         if began_ns is None:
             return None
-        lengths = {"checkpoint": assignment.checkpoint_interval_s, "snapshot": assignment.snapshot_interval_s}
-        return _counted(t0, began_ns, fault.phase * lengths[fault.cycle])
+        lengths = {"checkpoint": scheduler_input.checkpoint_interval_s, "snapshot": scheduler_input.snapshot_interval_s}
+        return _time_after_cycle(t0, began_ns, fault.phase * lengths[fault.cycle])
     at = t0.plus(planned.earliest_s)
-    return InjectionTime(at) if aim is None else _aimed(at, t0, aim, start, assignment, progress)
+    return InjectionTime(at) if aim is None else _time_in_phase(at, t0, aim, start, scheduler_input, progress)
 
 
-def _aimed(
-    at: Instant, t0: Instant, aim: FaultPhase, start: Instant, assignment: SchedulerInput, progress: Progress
+def _time_in_phase(
+    at: Instant, t0: Instant, aim: FaultPhase, start: Instant, scheduler_input: SchedulerInput, progress: Progress
 ) -> InjectionTime:
     """In the cycle that the aim means; at the latest instant that is allowed when the engine commits too rarely."""
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
     # Whoever acts then must have asked the broker before.
     until_ns = latest.plus(-2 * OFFSETS_LEAD_S).mono_ns
-    after_s = aim.phase * assignment.checkpoint_interval_s
+    after_s = aim.phase * scheduler_input.checkpoint_interval_s
     wanted_ns = at.plus(-after_s).wall_ns
     began_ns = start.wall_ns
     # The cycles that end with the commits of the baseline, and then the one in which the planned time is over.
@@ -67,11 +67,11 @@ def _aimed(
         if found is None:
             return InjectionTime(latest)
         began_ns = found
-    due = _counted(t0, began_ns, after_s)
+    due = _time_after_cycle(t0, began_ns, after_s)
     return due if due.at.mono_ns <= latest.mono_ns else InjectionTime(latest)
 
 
-def _counted(t0: Instant, began_ns: int, after_s: float) -> InjectionTime:
+def _time_after_cycle(t0: Instant, began_ns: int, after_s: float) -> InjectionTime:
     """So long after a cycle began, or as soon as the broker can be asked before the act."""
     due, soonest = t0.plus((began_ns - t0.wall_ns) / 1e9 + after_s), Instant.now().plus(OFFSETS_LEAD_S)
     return InjectionTime(due if due.mono_ns >= soonest.mono_ns else soonest, began_ns)

@@ -21,20 +21,20 @@ class ScheduleCheck:
         self._journal = JournalReader(attempt.generator_journal)
         self._late = 0
 
-    def number_late(self) -> int:
+    def late_count(self) -> int:
         """How many records it has sent so late that they count against it."""
-        if said := events(self._journal.poll(), "progress"):
-            self._late = int(said[-1].get("late", 0))
+        if lines := events(self._journal.poll(), "progress"):
+            self._late = int(lines[-1].get("late", 0))
         return self._late
 
-    def require(self, plan: AttemptPlan) -> None:
+    def require_on_time(self, plan: AttemptPlan) -> None:
         """Raises InvalidMeasurement with the judge's verdict once it is certain: the rest would be measured for
         nothing."""
-        if plan.generator is not None and (late := self.number_late()):
-            _require_few(late, plan.generator)
+        if plan.generator is not None and (late := self.late_count()):
+            _require_few_late(late, plan.generator)
 
 
-def _require_few(late: int, generator: Mapping[str, Any]) -> None:
+def _require_few_late(late: int, generator: Mapping[str, Any]) -> None:
     from generators.schedule_lag import LATE_MS
     from generators.spec import GeneratorSpec
 

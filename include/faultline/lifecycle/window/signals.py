@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 
 
-class Due(Protocol):
+class DueSchedule(Protocol):
     """The send schedule (`generators.pacing.DueTimes`): times in nanoseconds after T0."""
 
     @property
@@ -51,7 +51,7 @@ class CommitSignal:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Violation:
     """The signal that keeps an engine from being back to normal: `commits`, `lag` or `latency`, with its limit."""
 
     signal: str
@@ -63,7 +63,7 @@ class Trouble:
 class Load:
     """What the generator sends: its schedule, and the input's end offsets before the schedule's first record."""
 
-    schedule: Due
+    schedule: DueSchedule
     primed: Offsets
     offered_rps: float
 
@@ -91,7 +91,7 @@ class SignalReader:
         return self.signals
 
 
-def steady(
+def steady_commits(
     signals: Sequence[CommitSignal], fewest: int, *, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[int, dict[str, Drift | None]]:
     """Number of last commits, `fewest` at least, that are steady by the judge's rule (0: none), and their drifts."""
@@ -104,7 +104,7 @@ def steady(
     )
 
 
-def limits_before(
+def thresholds_before(
     signals: Sequence[CommitSignal],
     start_ns: int,
     until_ns: int,
@@ -128,9 +128,9 @@ def limits_before(
     )
 
 
-def normal_since(
+def recovered_since(
     signals: Sequence[CommitSignal], limits: Limits, offsets: Offsets, *, fault_ns: int, now_ns: int
-) -> int | Trouble:
+) -> int | Violation:
     """The commit (wall ns) from which on lag and latency kept their limits for the hold time H, or what is out.
 
     `offsets`: the input's ends at the fault, which a commit must cover first. `fault_ns`: of the signal.
@@ -138,10 +138,10 @@ def normal_since(
     after = [one for one in signals if one.wall_ns > fault_ns]
     reached = next((place for place, one in enumerate(after) if covers(one.ends, offsets)), None)
     if reached is None:
-        return Trouble("commits", None, None)
+        return Violation("commits", None, None)
     hold_ns = round(limits.hold_s * NS)
     begins = [fault_ns, *(one.wall_ns for one in after)]
-    good = [_trouble(one, limits) is None for one in after]
+    good = [_violation(one, limits) is None for one in after]
     for place in range(reached, len(after)):
         start_ns, end_ns = after[place].wall_ns, after[place].wall_ns + hold_ns
         if end_ns > now_ns:
@@ -155,12 +155,14 @@ def normal_since(
             )
             if held_ns >= HELD_SHARE * hold_ns:
                 return start_ns
-    return next((found for one in reversed(after) if (found := _trouble(one, limits))), Trouble("commits", None, None))
+    return next(
+        (found for one in reversed(after) if (found := _violation(one, limits))), Violation("commits", None, None)
+    )
 
 
-def _trouble(signal: CommitSignal, limits: Limits) -> Trouble | None:
+def _violation(signal: CommitSignal, limits: Limits) -> Violation | None:
     if signal.lag > limits.lag:
-        return Trouble("lag", signal.lag, limits.lag)
+        return Violation("lag", signal.lag, limits.lag)
     if limits.latency_ms is not None and signal.latency_ms > limits.latency_ms:
-        return Trouble("latency", signal.latency_ms, limits.latency_ms)
+        return Violation("latency", signal.latency_ms, limits.latency_ms)
     return None

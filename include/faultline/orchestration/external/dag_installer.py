@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.files import write_private, write_whole
+from faultline.system.files import write_atomic, write_private
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
-DAG_FILE, PLACE_FILE = "faultline_dags.py", "faultline.json"
+DAG_FILE, INSTALLATION_FILE = "faultline_dags.py", "faultline.json"
 # The longest answer of another `airflow` command.
-LONGEST_S = 180
+COMMAND_TIMEOUT_S = 180
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -35,18 +35,18 @@ class AirflowCli:
         self.command = command
 
     def pools(self) -> set[str]:
-        return {str(one["pool"]) for one in self._listed("pools", "list")}
+        return {str(one["pool"]) for one in self._list("pools", "list")}
 
     def connections(self) -> set[str]:
-        return {str(one["conn_id"]) for one in self._listed("connections", "list")}
+        return {str(one["conn_id"]) for one in self._list("connections", "list")}
 
     def dags(self) -> set[str]:
         """Ids of those that it has read."""
-        return {str(one["dag_id"]) for one in self._listed("dags", "list", "--columns", "dag_id")}
+        return {str(one["dag_id"]) for one in self._list("dags", "list", "--columns", "dag_id")}
 
-    def running(self, dag: str) -> list[str]:
+    def active_runs(self, dag: str) -> list[str]:
         """Ids of the runs of a DAG, which it has read, that go on."""
-        return [str(one["run_id"]) for one in self._listed("dags", "list-runs", dag, "--state", "running")]
+        return [str(one["run_id"]) for one in self._list("dags", "list-runs", dag, "--state", "running")]
 
     def add_pool(self, name: str) -> None:
         self._run("pools", "set", name, "1", "Faultline measures one experiment at a time")
@@ -55,7 +55,7 @@ class AirflowCli:
         """Adds Connections; one that is there already stays as it is."""
         self._import(wanted)
 
-    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    def replace_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         """Writes Connections in the place of those that are there."""
         self._import(wanted, "--overwrite")
 
@@ -76,7 +76,7 @@ class AirflowCli:
             write_private(file, json.dumps(wanted))
             self._run("connections", "import", str(file), *how)
 
-    def _listed(self, *words: str) -> list[dict[str, Any]]:
+    def _list(self, *words: str) -> list[dict[str, Any]]:
         text = self._run(*words, "--output", "json")
         lines = text.splitlines()
         # Airflow may warn on standard output before it answers.
@@ -91,7 +91,7 @@ class AirflowCli:
     def _run(self, *words: str) -> str:
         try:
             done = subprocess.run(
-                [self.command, *words], capture_output=True, text=True, timeout=LONGEST_S, check=False
+                [self.command, *words], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
             )
         except FileNotFoundError:
             raise ConfigError(
@@ -144,7 +144,7 @@ class ExternalInstall:
         if not self.folder.exists():
             return None
         try:
-            found = dict(json.loads((self.folder / PLACE_FILE).read_text()))
+            found = dict(json.loads((self.folder / INSTALLATION_FILE).read_text()))
             if found["prefix"] == self.prefix and isinstance(found["made"], dict):
                 return found
         except (OSError, ValueError, KeyError, TypeError):
@@ -158,7 +158,7 @@ def install(
     settings: Settings,
     connections: Mapping[str, Mapping[str, Any]],
     dags: list[dict[str, Any]],
-    say: Say,
+    say: Progress,
     *,
     dry_run: bool = False,
 ) -> None:
@@ -170,7 +170,7 @@ def install(
     """
     before = guest.receipt()
     made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
-    _refuse_taken(guest, airflow, [one["dag"] for one in dags], known=before)
+    _reject_taken_names(guest, airflow, [one["dag"] for one in dags], known=before)
     there, pools = airflow.connections(), airflow.pools()
     wanted = {f"{guest.prefix}{name}": dict(one) for name, one in connections.items()}
     missing = {name: one for name, one in wanted.items() if name not in there}
@@ -183,7 +183,7 @@ def install(
         say(f"Connection {name}: is there, and stays as it is")
     new_pool = guest.pool not in pools
     say(f"pool {guest.pool}: {'made, with 1 slot' if new_pool else 'is there, and stays as it is'}")
-    for file in (PLACE_FILE, DAG_FILE):
+    for file in (INSTALLATION_FILE, DAG_FILE):
         say(f"{guest.folder / file}: written")
     if dry_run:
         say("nothing was done: --dry-run")
@@ -199,17 +199,17 @@ def install(
     }  # fmt: skip
     # First what is to be undone, last what Airflow reads: whatever fails between them, `uninstall` puts right.
     guest.folder.mkdir(exist_ok=True)
-    write_whole(guest.folder / PLACE_FILE, json.dumps(place, indent=1))
+    write_atomic(guest.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
     if missing:
         airflow.add_connections(missing)
     if stale:
-        airflow.renew_connections(stale)
+        airflow.replace_connections(stale)
     if new_pool:
         airflow.add_pool(guest.pool)
-    write_whole(guest.folder / DAG_FILE, source)
+    write_atomic(guest.folder / DAG_FILE, source)
 
 
-def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Say, *, dry_run: bool = False) -> None:
+def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Progress, *, dry_run: bool = False) -> None:
     """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
 
     Raises ConfigError where nothing is installed, and while one of its runs goes on, before anything is removed;
@@ -225,15 +225,15 @@ def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Say, *, dry_run:
     there, pools = airflow.connections(), airflow.pools()
     ours = [f"{guest.prefix}{one['dag']}" for one in receipt["dags"]]
     steps: list[tuple[str, Callable[[], None]]] = [(f"{file}: removed", lambda: file.unlink(missing_ok=True))]
-    steps += [(f"DAG {one}: removed with its runs", _bound(airflow.delete_dag, one)) for one in ours if one in known]
+    steps += [(f"DAG {one}: removed with its runs", _deferred(airflow.delete_dag, one)) for one in ours if one in known]
     steps += [
-        (f"Connection {one}: removed", _bound(airflow.delete_connection, one))
+        (f"Connection {one}: removed", _deferred(airflow.delete_connection, one))
         for one in made["connections"]
         if one in there
     ]
     if made["pool"] and guest.pool in pools:
-        steps.append((f"pool {guest.pool}: removed", _bound(airflow.delete_pool, guest.pool)))
-    _refuse_running(airflow, [name for name in ours if name in known])
+        steps.append((f"pool {guest.pool}: removed", _deferred(airflow.delete_pool, guest.pool)))
+    _reject_active_runs(airflow, [name for name in ours if name in known])
     if dry_run:
         for text, _ in steps:
             say(text)
@@ -252,15 +252,15 @@ def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Say, *, dry_run:
     _remove_folder(guest.folder, say)
 
 
-def _refuse_running(airflow: AirflowCli, dags: list[str]) -> None:
+def _reject_active_runs(airflow: AirflowCli, dags: list[str]) -> None:
     for one in dags:
-        if runs := airflow.running(one):
+        if runs := airflow.active_runs(one):
             raise ConfigError(
                 f"DAG {one}: its run {runs[0]} goes on; let it end, or mark it failed, and uninstall again"
             )
 
 
-def _refuse_taken(
+def _reject_taken_names(
     guest: ExternalInstall, airflow: AirflowCli, names: list[str], *, known: Mapping[str, Any] | None
 ) -> None:
     if known is None and (taken := sorted({f"{guest.prefix}{name}" for name in names} & airflow.dags())):
@@ -269,8 +269,8 @@ def _refuse_taken(
         raise ConfigError(f"--into {guest.into}: cannot be written; run this as a user who may")
 
 
-def _remove_folder(folder: Path, say: Say) -> None:
-    (folder / PLACE_FILE).unlink(missing_ok=True)
+def _remove_folder(folder: Path, say: Progress) -> None:
+    (folder / INSTALLATION_FILE).unlink(missing_ok=True)
     # Which Airflow leaves when it has read the DAGs.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     try:
@@ -281,7 +281,7 @@ def _remove_folder(folder: Path, say: Say) -> None:
     say(f"{folder}: removed")
 
 
-def _bound(action: Callable[[str], None], name: str) -> Callable[[], None]:
+def _deferred(action: Callable[[str], None], name: str) -> Callable[[], None]:
     return lambda: action(name)
 
 

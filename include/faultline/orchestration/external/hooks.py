@@ -65,14 +65,14 @@ class ExternalHooks(PlainHooks):
             found[name] = check_ssh_host(f"Connection {said.id}", {**address, **said.extra})
         return found
 
-    def take_target(self, target: Target) -> None:
+    def store_target(self, target: Target) -> None:
         # `target add` made its Connections on this host; the Airflow that runs the tasks knows none of them.
-        from faultline.orchestration.connections import take_in
+        from faultline.orchestration.connections import import_target
 
-        take_in(self._settings, target)
+        import_target(self._settings, target)
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         return run_id != self._request["run_id"] and run_id not in self._request.get("dead", ())
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return self._cancel.exists()

@@ -19,33 +19,33 @@ from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DAG, BaseHook, BaseOperator, DagRunState, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-PLACE = Path(__file__).with_name("faultline.json")
+INSTALLATION_FILE = Path(__file__).with_name("faultline.json")
 # How often a task that was killed finds its work again; what failed once for all is not tried again.
-TRIES_AFTER_KILL = 3
+RETRIES = 3
 RETRY_DELAY = timedelta(seconds=5)
 # What `./faultline step` gets of this environment, which is another program's.
-PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
-UNFINISHED = ("queued", "running")
-ENDED = [DagRunState.SUCCESS, DagRunState.FAILED]
+INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
+ACTIVE_STATES = ("queued", "running")
+FINAL_STATES = [DagRunState.SUCCESS, DagRunState.FAILED]
 
 
 class TaskIncomplete(Exception):
     """The work did not come to its end; Airflow tries again."""
 
 
-def place() -> dict[str, Any]:
+def installation() -> dict[str, Any]:
     """What `install` wrote down: prefix, queue, pool, where Faultline is, Connections and DAGs."""
-    return dict(json.loads(PLACE.read_text()))
+    return dict(json.loads(INSTALLATION_FILE.read_text()))
 
 
-def have_done(context: Any, name: str, attempt: str | None = None, **request: Any) -> Any:
+def run_step(context: Any, name: str, attempt: str | None = None, **request: Any) -> Any:
     """Has a step, or another piece of work, done; prints what it prints. Returns its value.
 
     Raises AirflowSkipException and AirflowFailException as the work did, and NotDone for what may be tried again.
     """
-    here, end, last = place(), None, "no message"
+    here, end, last = installation(), None, "no message"
     _require_host(here)
-    environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+    environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     environment |= {"FAULTLINE_HOME": here["home"], "FAULTLINE_RESULTS": here["results"]}
     with subprocess.Popen(
         [here["command"], "step", name, *([attempt] if attempt else [])],
@@ -60,25 +60,25 @@ def have_done(context: Any, name: str, attempt: str | None = None, **request: An
         try:
             # Connections among it: command lines and environments show what they hold.
             with process.stdin as stream:
-                stream.write(json.dumps({**_about(context, here), **request}, default=str))
+                stream.write(json.dumps({**_run_information(context, here), **request}, default=str))
             for line in process.stdout:
-                word = _word(line)
+                word = _message(line)
                 if "outcome" in word:
                     end = word
                 elif "wait" not in word:
                     last = str(word.get("log", line)).rstrip()
                     print(last)
-                elif is_cancelled(context, here["prefix"]):
+                elif is_parent_stopped(context, here["prefix"]):
                     Path(word["wait"]).touch()
         finally:
             # The work itself goes on, and the next try finds it.
             process.terminate()
     if end is None:
         raise TaskIncomplete(f"./faultline step {name}: ended with status {process.returncode}: {last}")
-    return _judged(context, end)
+    return _result(context, end)
 
 
-def _word(line: str) -> dict[str, Any]:
+def _message(line: str) -> dict[str, Any]:
     try:
         return dict(json.loads(line))
     except (ValueError, TypeError):
@@ -96,24 +96,24 @@ def _require_host(here: dict[str, Any]) -> None:
         raise AirflowFailException(f"{home}: is of user {owner}, and {os.getuid()} runs this task; run it as {owner}")
 
 
-def is_alive(context: Any, dag: str, run_id: str) -> bool:
+def is_run_active(context: Any, dag: str, run_id: str) -> bool:
     """Whether a run is queued or running in this Airflow."""
     ti = context["ti"]
-    return bool(ti.get_dr_count(dag_id=dag, run_ids=[run_id], states=list(UNFINISHED)))
+    return bool(ti.get_dr_count(dag_id=dag, run_ids=[run_id], states=list(ACTIVE_STATES)))
 
 
-def is_cancelled(context: Any, prefix: str) -> bool:
+def is_parent_stopped(context: Any, prefix: str) -> bool:
     """Whether the sweep that asked for this experiment is over or gone: it waits while it wants it."""
     matrix, parent = (context["params"].get(one) for one in ("matrix", "parent_run_id"))
-    return bool(matrix and parent) and not is_alive(context, prefix + matrix, parent)
+    return bool(matrix and parent) and not is_run_active(context, prefix + matrix, parent)
 
 
-def _about(context: Any, here: dict[str, Any]) -> dict[str, Any]:
+def _run_information(context: Any, here: dict[str, Any]) -> dict[str, Any]:
     """What the work may want to know of its run."""
     ti, begun = context["ti"], context["dag_run"].start_date
     return {
         # Two Airflows, or two prefixes in one, may share an installation.
-        "place": str(PLACE),
+        "place": str(INSTALLATION_FILE),
         "prefix": here["prefix"],
         "dag": context["dag"].dag_id.removeprefix(here["prefix"]),
         "run_id": context["run_id"],
@@ -123,7 +123,7 @@ def _about(context: Any, here: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _judged(context: Any, end: dict[str, Any]) -> Any:
+def _result(context: Any, end: dict[str, Any]) -> Any:
     if end["outcome"] == "done":
         return end["value"]
     if end["outcome"] == "skip":
@@ -145,17 +145,17 @@ class ProxyStep(BaseOperator):
         self.connections = connections
 
     def execute(self, context: Any) -> Any:
-        prefix = place()["prefix"]
+        prefix = installation()["prefix"]
         request: dict[str, Any] = {
             "connections": {one: BaseHook.get_connection(prefix + one).as_json() for one in self.connections}
         }
         if self.task_id == "prepare":
-            runs, dag = have_done(context, "runs"), f"{prefix}experiment"
-            request["dead"] = [one for one in runs if not is_alive(context, dag, one)]
-        return have_done(context, self.task_id, self.attempt, **request)
+            runs, dag = run_step(context, "runs"), f"{prefix}experiment"
+            request["dead"] = [one for one in runs if not is_run_active(context, dag, one)]
+        return run_step(context, self.task_id, self.attempt, **request)
 
 
-class Require(BaseOperator):
+class FailureTask(BaseOperator):
     """Fails the run for a reason: that of `prepare`, which refused, or the one that is given."""
 
     def __init__(self, *, reason: str | None, **others: Any) -> None:
@@ -172,12 +172,12 @@ class ProxyRunExperiment(TriggerDagRunOperator):
 
     def __init__(self, *, max_measurements: int, cell: str, **others: Any) -> None:
         super().__init__(
-            trigger_dag_id=f"{place()['prefix']}experiment",
+            trigger_dag_id=f"{installation()['prefix']}experiment",
             logical_date=None,
             reset_dag_run=True,
             wait_for_completion=True,
             poke_interval=2,
-            allowed_states=ENDED,
+            allowed_states=FINAL_STATES,
             failed_states=[],
             deferrable=True,
             openlineage_inject_parent_info=False,
@@ -188,15 +188,15 @@ class ProxyRunExperiment(TriggerDagRunOperator):
 
     def execute(self, context: Any) -> None:
         asked = {"conf": self.conf, "max_measurements": self.max_measurements}
-        alive = is_alive(context, self.trigger_dag_id, str(self.trigger_run_id))
-        end = have_done(context, "cell", cell={**asked, "child": "running" if alive else None})
+        alive = is_run_active(context, self.trigger_dag_id, str(self.trigger_run_id))
+        end = run_step(context, "cell", cell={**asked, "child": "running" if alive else None})
         # What this try measures is told from it.
         context["ti"].xcom_push(key="known", value=end["known"])
         if end["do"] == "trigger":
             super().execute(context)
         elif end["do"] == "wait":
             waits = DagStateTrigger(
-                dag_id=self.trigger_dag_id, states=ENDED, run_ids=[str(self.trigger_run_id)], poll_interval=2
+                dag_id=self.trigger_dag_id, states=FINAL_STATES, run_ids=[str(self.trigger_run_id)], poll_interval=2
             )
             self.defer(trigger=waits, method_name="execute_complete")
 
@@ -206,7 +206,7 @@ class ProxyRunExperiment(TriggerDagRunOperator):
         # Clearing adds to the tries that there may be.
         tries = ti.try_number - (ti.max_tries - (self.retries or 0))
         asked = {"conf": self.conf, "max_measurements": self.max_measurements, "known": known, "tries": tries}
-        have_done(context, "cell", cell={**asked, "ended": event[1]["run_ids"][0]})
+        run_step(context, "cell", cell={**asked, "ended": event[1]["run_ids"][0]})
 
 
 def dags(here: dict[str, Any]) -> dict[str, DAG]:
@@ -246,7 +246,7 @@ def _task(here: dict[str, Any], told: dict[str, Any], made: dict[str, Any]) -> A
     how = {
         "task_id": told["task"],
         "trigger_rule": told["trigger_rule"],
-        "retries": told["retries"] or TRIES_AFTER_KILL,
+        "retries": told["retries"] or RETRIES,
         "retry_delay": RETRY_DELAY,
         "queue": here["queue"],
         **({"pool": here["pool"]} if told["in_pool"] else {}),
@@ -255,10 +255,10 @@ def _task(here: dict[str, Any], told: dict[str, Any], made: dict[str, Any]) -> A
         at_once = {"max_active_tis_per_dagrun": told["at_once"], "map_index_template": "{{ task.cell }}"}
         return ProxyRunExperiment.partial(**how, **at_once).expand_kwargs(made[told["over"]].output)
     if told["task"].startswith("require_"):
-        return Require(**how, reason=told["reason"])
+        return FailureTask(**how, reason=told["reason"])
     attempt = made[told["needs"]].output if told["needs"] else None
     return ProxyStep(**how, attempt=attempt, connections=told["connections"])
 
 
-if PLACE.exists():
-    globals().update(dags(place()))
+if INSTALLATION_FILE.exists():
+    globals().update(dags(installation()))

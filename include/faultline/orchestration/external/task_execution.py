@@ -26,12 +26,12 @@ from faultline.installation.supervision import service_environment
 from faultline.lifecycle import steps
 from faultline.lifecycle.context import RunContext, open_run
 from faultline.lifecycle.finish import aggregation
-from faultline.lifecycle.teardown import UnfinishedError, ended_if_unreadable
+from faultline.lifecycle.teardown import UnfinishedError, processes_ended_if_unreadable
 from faultline.orchestration.external.hooks import ExternalHooks
-from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
+from faultline.orchestration.external.steps import FailedError, SkipError, TaskProcess, run_to_outcome, task_process_of
 from faultline.system.child_environment import set_owner_umask
 from faultline.system.errors import ConfigError, InvalidMeasurement
-from faultline.system.process_ledger import LedgerEntry, append_entry, birth
+from faultline.system.process_ledger import LedgerEntry, append_entry, start_identity
 from faultline.system.settings import Settings, instance, load_settings
 
 
@@ -39,17 +39,17 @@ from faultline.system.settings import Settings, instance, load_settings
 class Task:
     """A task of an external Airflow, in the process that does its work."""
 
-    work: Work
+    process: TaskProcess
     request: Mapping[str, Any]
     settings: Settings
 
     @property
     def hooks(self) -> ExternalHooks:
-        return ExternalHooks(self.settings, self.request, self.work.cancel)
+        return ExternalHooks(self.settings, self.request, self.process.cancel_file)
 
     def open_run(self) -> RunContext:
-        assert self.work.attempt is not None
-        return open_run(self.work.attempt.id, self.hooks, self.settings)
+        assert self.process.attempt is not None
+        return open_run(self.process.attempt.id, self.hooks, self.settings)
 
     def perform(self, name: str) -> Any:
         return steps.perform(steps.STEPS[name], self.open_run())
@@ -64,11 +64,11 @@ def prepare(task: Task) -> str:
     try:
         order = order_of_run(task.request["params"], task.request["run_id"])
         attempt = steps.prepare(order, task.hooks, settings).attempt
-    except steps.MeasuredError as measured:
+    except steps.AlreadyMeasuredError as measured:
         raise SkipError(str(measured)) from None
     except steps.RefusedError as refused:
         print(experiment_note(refused.record))
-        raise SkipError(f"refused: {refused.why}", str(refused.why)) from None
+        raise SkipError(f"refused: {refused.reason}", str(refused.reason)) from None
     except ConfigError as error:
         raise SkipError(f"refused: {error}", str(error)) from None
     owner = attempt.folder / OWNER
@@ -95,24 +95,24 @@ def judge(task: Task) -> str:
 def teardown(task: Task) -> dict[str, Any]:
     """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt. No step begins
     meanwhile: afterwards each of them refuses the closed attempt."""
-    assert task.work.attempt is not None
+    assert task.process.attempt is not None
     with ExitStack() as others:
-        for name in steps.STEPS.keys() - {task.work.name}:
-            others.enter_context(replace(task.work, name=name).take_over())
-        with ended_if_unreadable(task.work.attempt):
+        for name in steps.STEPS.keys() - {task.process.name}:
+            others.enter_context(replace(task.process, name=name).take_over())
+        with processes_ended_if_unreadable(task.process.attempt):
             run = task.open_run()
         outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
     if why := outcome.get("unhealed"):
-        raise FailedError(f"{task.work.attempt.id} stays open, and the next experiment tries again: {why}")
+        raise FailedError(f"{task.process.attempt.id} stays open, and the next experiment tries again: {why}")
     return outcome
 
 
 def plan(task: Task) -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`."""
-    from faultline.orchestration.connections import look_at_targets
+    from faultline.orchestration.connections import preflight_available_targets
     from faultline.orchestration.planning import SweepRun
 
-    run = SweepRun(task.request["dag"], task.request["run_id"], task.settings, look_at_targets)
+    run = SweepRun(task.request["dag"], task.request["run_id"], task.settings, preflight_available_targets)
     planned, note = run.plan(task.request["params"])
     print(note)
     return planned
@@ -127,34 +127,34 @@ def aggregate(task: Task) -> None:
 
 
 # By the name of a task; every other name is a step.
-WORK: dict[str, Callable[[Task], Any]] = {
+HANDLERS: dict[str, Callable[[Task], Any]] = {
     "prepare": prepare, "judge": judge, "teardown": teardown, "plan": plan, "aggregate": aggregate,
 }  # fmt: skip
 
 
-def outcome_of(task: Task) -> dict[str, Any]:
+def execute(task: Task) -> dict[str, Any]:
     """How the work of a task ended. What it starts gets the environment that tasks of Faultline's own Airflow give."""
-    name, settings = task.work.name, task.settings
+    name, settings = task.process.name, task.settings
 
     def act() -> Any:
         os.environ.update(service_environment(settings, find_java(settings.home / "java.json").home))
         try:
-            return WORK[name](task) if name in WORK else task.perform(name)
+            return HANDLERS[name](task) if name in HANDLERS else task.perform(name)
         except UnfinishedError as error:
             raise FailedError(str(error)) from None
 
-    return ended(act)
+    return run_to_outcome(act)
 
 
-def begin(folder: Path, name: str) -> None:
+def register_process(folder: Path, name: str) -> None:
     """Writes this process down in the ledger of its work."""
     own = psutil.Process()
-    ticks, boot = birth(own.pid)
+    ticks, boot = start_identity(own.pid)
     entry = LedgerEntry(own.pid, own.create_time(), name, [], "", "", time.time_ns(), time.monotonic_ns(), ticks, boot)
     append_entry(folder / "ledger.jsonl", entry)
 
 
-def main(act: Callable[[Task], dict[str, Any]] = outcome_of) -> None:
+def main(act: Callable[[Task], dict[str, Any]] = execute) -> None:
     """Does the work that the command line names, and leaves how it ended. `act`: what does it."""
     folder, name, attempt, lock = sys.argv[1:]
     # The lock must end with this process, whatever that starts.
@@ -163,9 +163,9 @@ def main(act: Callable[[Task], dict[str, Any]] = outcome_of) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     request, settings = json.load(sys.stdin), load_settings()
     # Not before: a task that died in the middle of the request has begun nothing.
-    begin(Path(folder), name)
-    work = work_of(name, attempt or None, request, settings)
-    work.end_with(json.loads(json.dumps(act(Task(work, request, settings)), default=str)))
+    register_process(Path(folder), name)
+    process = task_process_of(name, attempt or None, request, settings)
+    process.write_outcome(json.loads(json.dumps(act(Task(process, request, settings)), default=str)))
 
 
 if __name__ == "__main__":

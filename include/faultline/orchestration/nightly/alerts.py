@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline.experiment.alert_plan import AlertPlan
 
 TIMEOUT_S = 10.0
-TRIES = 3
+POST_ATTEMPTS = 3
 # What a try-out is called, in place of one of the kinds.
 TEST = "test"
 
@@ -45,7 +45,7 @@ class WebhookNotifier(BaseNotifier):
             self.address, data=content, headers={"Content-Type": "application/json"}, method="POST"
         )
         try:
-            for attempt in Retrying(stop=stop_after_attempt(TRIES), wait=wait_fixed(1), reraise=True):
+            for attempt in Retrying(stop=stop_after_attempt(POST_ATTEMPTS), wait=wait_fixed(1), reraise=True):
                 with attempt, urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                     answer.read()
         except OSError as error:
@@ -57,11 +57,11 @@ class SlackNotifier(WebhookNotifier):
 
     def body(self, alert: AlertContent) -> dict[str, Any]:
         """The one field that Slack takes, which reads `<…>` as a link, or as somebody to wake."""
-        lines = "\n".join(f"• {_quiet(line)}" for line in alert.lines)
-        return {"text": f"*{_quiet(alert.title)}*\n{lines}\n<{_quiet(alert.link)}|Results>"}
+        lines = "\n".join(f"• {_escape_slack(line)}" for line in alert.lines)
+        return {"text": f"*{_escape_slack(alert.title)}*\n{lines}\n<{_escape_slack(alert.link)}|Results>"}
 
 
-def send(alert: AlertContent, plans: Sequence[AlertPlan]) -> list[str]:
+def send_alert(alert: AlertContent, plans: Sequence[AlertPlan]) -> list[str]:
     """Tells everybody who asked for this kind, or for anything where it is a try-out; a line for each who was told.
 
     Raises InfrastructureError naming those who could not be reached, after all were tried.
@@ -100,7 +100,7 @@ def notifier_of(plan: AlertPlan, alert: AlertContent) -> BaseNotifier:
     return made
 
 
-def _quiet(text: str) -> str:
+def _escape_slack(text: str) -> str:
     """A text in which Slack sees nothing but text."""
     return html.escape(one_line(text), quote=False)
 

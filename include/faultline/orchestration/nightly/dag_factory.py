@@ -22,9 +22,16 @@ from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.nightly_file import FIELDS, PAIRS, NightlyFile, nightly_files, schedule
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.matrix_dag import aggregate, integer_param, measure, refused, require_success, sweep_run
+from faultline.orchestration.matrix_dag import (
+    aggregate,
+    current_sweep_run,
+    integer_param,
+    reject_plan,
+    require_success,
+    run_experiments,
+)
 from faultline.orchestration.nightly.nightly_plan import nightly_cells, reference_of_nightly_run
-from faultline.orchestration.run_experiment import AGAIN
+from faultline.orchestration.run_experiment import RETRY_ARGUMENTS
 from faultline.records.catalogue import USUAL
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
@@ -36,10 +43,10 @@ if TYPE_CHECKING:
     from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
 
 # How the DAG is called that notices a night which does not begin, and when it looks.
-WATCH = "_watch"
-GRACE_MIN = 30
+WATCH_SUFFIX = "_watch"
+START_GRACE_MIN = 30
 # A night that begins later by itself would be measured amid the day.
-LATEST_MIN = 120
+MAX_START_DELAY_MIN = 120
 # The kind of a run that the schedule began.
 SCHEDULED = "scheduled"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
@@ -72,8 +79,9 @@ explains it.
 
 
 def nightly_dags(root: Path | None = None) -> dict[str, DAG]:
-    """A DAG for each night that has a file, and for the one that needs none, with another that notices when it does
-    not begin. What is wrong with a file its night says itself, when it is planned."""
+    """Return a DAG for each nightly file and for the default one; one with alerts also gets a watch DAG.
+
+    A fault in a file is reported when its run is planned."""
     files = nightly_files(root or load_settings().root)
     return {dag.dag_id: dag for one in files for dag in (nightly_dag(one), *([watch_dag(one)] if one.alerts else []))}
 
@@ -97,7 +105,7 @@ def nightly_dag(night: NightlyFile) -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         planned, end = plan_nightly_run(), aggregate()
-        runs = measure(planned)
+        runs = run_experiments(planned)
         compared = compare_with_baseline()
         alarm = no_regression(compared)
         chain(runs, end, compared, alarm)
@@ -121,16 +129,16 @@ def form_problem(params: dict[str, Param], night: NightlyFile) -> str | None:
 def watch_dag(night: NightlyFile) -> DAG:
     """The DAG that notices a night that was due and did not begin; on its schedule, and paused at first, as it is."""
     with DAG(
-        f"{night.dag_id}{WATCH}",
+        f"{night.dag_id}{WATCH_SUFFIX}",
         schedule=CronTriggerTimetable(night.schedule, timezone="UTC"),
         catchup=False,
         is_paused_upon_creation=True,
-        doc_md=f"Looks {GRACE_MIN} minutes after a night of `{night.dag_id}` was due whether it has begun, and alerts "
-        "where it has not. It cannot notice that the scheduler itself is down.",
+        doc_md=f"Checks {START_GRACE_MIN} minutes after a run of `{night.dag_id}` was due whether it started; "
+        "sends an alert if not. It cannot detect that the scheduler itself is down.",
         description=f"Whether {night.dag_id} has begun",
         tags=["faultline", "nightly"],
     ) as dag:
-        wait = TimeDeltaSensor(task_id="wait", delta=timedelta(minutes=GRACE_MIN), deferrable=True)
+        wait = TimeDeltaSensor(task_id="wait", delta=timedelta(minutes=START_GRACE_MIN), deferrable=True)
         wait >> check_started(night.dag_id)
     return dag
 
@@ -181,48 +189,48 @@ def nightly_params() -> dict[str, Param]:
     }  # fmt: skip
 
 
-@task(**AGAIN)
+@task(**RETRY_ARGUMENTS)
 def plan_nightly_run() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.slo import parse_limits
     from faultline.experiment.nightly_file import nightly_configurations
     from faultline.lifecycle.environment import installed_build
-    from faultline.orchestration.planning import refuse_unknown
+    from faultline.orchestration.planning import reject_unknown
 
     context = get_current_context()
-    params, file = context["params"], file_of(context["dag"].dag_id)
+    params, file = context["params"], nightly_file_of(context["dag"].dag_id)
     try:
         if file.problem:
             raise ConfigError(file.problem)
-        refuse_unknown(params, FIELDS)
+        reject_unknown(params, FIELDS)
         metrics_named(params["metrics"])
         parse_limits(params.get("limits"))
-        night = in_time(past(nightly_run_of()))
+        night = require_on_time(require_past(nightly_date()))
         configs = nightly_configurations(params["set"])
         build = params["build"] or installed_build(load_settings(), configurations=configs)
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, baseline = nightly_cells(params, night), reference_of_nightly_run(params, night)
         labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": file.schedule}
-        return sweep_run().begin(cells, params=order, baseline=baseline, **labels)
+        return current_sweep_run().write_plan(cells, params=order, baseline=baseline, **labels)
     except ConfigError as error:
-        raise refused(error) from None
+        raise reject_plan(error) from None
 
 
-def file_of(dag_id: str) -> NightlyFile:
+def nightly_file_of(dag_id: str) -> NightlyFile:
     """What stands in the file of a night now; nothing where it has none, or where it is gone."""
     found = {one.dag_id: one for one in nightly_files(load_settings().root)}
     return found.get(dag_id, NightlyFile(dag_id, None, schedule()))
 
 
-def nightly_run_of() -> str:
+def nightly_date() -> str:
     """The night that this run stands for: its logical date, or of one triggered by hand without any when it was due."""
     context = get_current_context()
     moment = context.get("logical_date") or context["dag_run"].run_after
     return str(moment.isoformat(timespec="seconds"))
 
 
-def past(night: str) -> str:
+def require_past(night: str) -> str:
     """The night itself. Raises ConfigError for one that has not come: what is measured now would stand for it."""
     from datetime import UTC, datetime
 
@@ -231,14 +239,14 @@ def past(night: str) -> str:
     return night
 
 
-def in_time(night: str) -> str:
+def require_on_time(night: str) -> str:
     """The night itself. Raises ConfigError for one that its schedule began too late: whatever `catchup` says, Airflow
     makes up for the last night that was due while it was down, or that came before a backfill."""
     run = get_current_context()["dag_run"]
     if run.run_type != SCHEDULED or run.clear_number or run.start_date is None:
         return night
     late = run.start_date - run.run_after
-    if late <= timedelta(minutes=LATEST_MIN):
+    if late <= timedelta(minutes=MAX_START_DELAY_MIN):
         return night
     raise ConfigError(
         f"logical_date: {night} began {late.total_seconds() / 3600:.0f} hours after it was due, since Airflow was down "
@@ -246,7 +254,7 @@ def in_time(night: str) -> str:
     )
 
 
-@task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
+@task(trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
     from faultline.comparison.compare import metrics_named
@@ -259,7 +267,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.reports.notes import nightly_note
 
     context, settings = get_current_context(), load_settings()
-    params, night, sweep_id = context["params"], nightly_run_of(), sweep_id_of(context["run_id"])
+    params, night, sweep_id = context["params"], nightly_date(), sweep_id_of(context["run_id"])
     index = Index(settings.results, settings.home)
     index.refresh()
     entries = index.of_matrix(context["dag"].dag_id)
@@ -273,7 +281,7 @@ def compare_with_baseline() -> dict[str, Any]:
     verdict = (
         judge_nightly_run(own, nights, metrics_named(params["metrics"]), params["baseline_nights"], promised)
         if plan.baseline is None
-        else judge_pairs(plan, plan.baseline, entries, promised)
+        else paired_verdict_of(plan, plan.baseline, entries, promised)
     )
     verdict.keep(settings.results, sweep_id)
     said = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
@@ -284,7 +292,7 @@ def compare_with_baseline() -> dict[str, Any]:
     return told if verdict.paired or not own.valid else {**told, "problem": None}
 
 
-def judge_pairs(
+def paired_verdict_of(
     plan: SweepPlan, baseline: ReferenceBuild, entries: Sequence[IndexEntry], promised: SLOReport
 ) -> NightlyVerdict:
     """The verdict on a night that was measured beside a baseline."""
@@ -317,20 +325,20 @@ def no_regression(verdict: dict[str, Any]) -> None:
         raise AirflowSkipException(told.problem)
 
 
-@task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
+@task(trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 def send_alerts() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.nightly_verdict import kept_verdict
     from faultline.experiment.cell import sweep_id_of
-    from faultline.orchestration.nightly.alerts import send
+    from faultline.orchestration.nightly.alerts import send_alert
     from faultline.records.index import Index
     from faultline.records.sweep_plan import SweepPlans
     from faultline.reports.notes import nightly_alert, results_link
 
     context, settings = get_current_context(), load_settings()
-    dag_id, night, sweep_id = context["dag"].dag_id, nightly_run_of(), sweep_id_of(context["run_id"])
-    plans = file_of(dag_id).alerts
+    dag_id, night, sweep_id = context["dag"].dag_id, nightly_date(), sweep_id_of(context["run_id"])
+    plans = nightly_file_of(dag_id).alerts
     if not plans:
         return []
     plan, index = SweepPlans(settings.results).read(sweep_id), Index(settings.results, settings.home)
@@ -345,7 +353,7 @@ def send_alerts() -> list[str]:
     )  # fmt: skip
     if alert is None:
         return []
-    said = send(alert, plans)
+    said = send_alert(alert, plans)
     print(*said, sep="\n")
     return said
 
@@ -355,13 +363,13 @@ def check_started(dag_id: str) -> None:
     """Alerts, and fails, when the night that was due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.nightly.alerts import send
+    from faultline.orchestration.nightly.alerts import send_alert
     from faultline.records.sweep_plan import SweepPlans
     from faultline.reports.notes import missed_start_alert, results_link
 
-    settings, night = load_settings(), nightly_run_of()
+    settings, night = load_settings(), nightly_date()
     if any(plan.logical_date == night for plan in SweepPlans(settings.results).of_matrix(dag_id)):
         return
-    alert = missed_start_alert(night, dag_id, GRACE_MIN, results_link(settings.endpoints.airflow, None))
-    send(alert, file_of(dag_id).alerts)
+    alert = missed_start_alert(night, dag_id, START_GRACE_MIN, results_link(settings.endpoints.airflow, None))
+    send_alert(alert, nightly_file_of(dag_id).alerts)
     raise AirflowFailException(alert.lines[0])

@@ -9,7 +9,7 @@ from faultline.comparison.statistics.estimate import LEAST
 from faultline.experiment.nightly_file import PAIRS, is_nightly, nightly_configurations, nightly_files
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
-from faultline.system.text import counted, suggest
+from faultline.system.text import pluralize, suggest
 
 if TYPE_CHECKING:
     from faultline.comparison.coverage import Gap
@@ -39,7 +39,7 @@ def nightly_cells(params: Mapping[str, Any], night: str) -> list[Any]:
     return list(dict.fromkeys(planned))
 
 
-def planned_nightly_run(params: Mapping[str, Any]) -> tuple[list[Configuration], list[PlannedCell], list[str]]:
+def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration], list[PlannedCell], list[str]]:
     """What a night of this form would measure: its configurations, its cells (of pairs both sides), and in words how
     they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
     from faultline.comparison.compare import metrics_named
@@ -49,7 +49,7 @@ def planned_nightly_run(params: Mapping[str, Any]) -> tuple[list[Configuration],
     configs, cells = nightly_configurations(params["set"]), nightly_cells(params, "a night")
     metrics_named(params["metrics"])
     limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_limits(params.get("limits"))]
-    if (spec := _reference(params, configs)) is None:
+    if (spec := _reference_spec(params, configs)) is None:
         repetitions = params["repetitions"] or LEAST
         words = [
             f"each {repetitions} times, with {params['controls']} controls where something is broken",
@@ -59,8 +59,8 @@ def planned_nightly_run(params: Mapping[str, Any]) -> tuple[list[Configuration],
         return configs, cells, words
     if spec.revision is not None:
         commit_of(spec.revision, load_settings(), key="baseline")
-    judged = dict.fromkeys(primary_of(configs, params["primary"]).values())
-    pairs = pairs_of(params, len(configs))
+    judged = dict.fromkeys(primary_figures(configs, params["primary"]).values())
+    pairs = pairs_per_configuration(params, len(configs))
     words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}", *limits]
     return configs, [cell for cell in cells for _ in range(2)], words
 
@@ -75,10 +75,10 @@ def reference_of_nightly_run(params: Mapping[str, Any], night: str) -> Reference
     from faultline.records.sweep_plan import BASELINE, ReferenceBuild
 
     settings, configs = load_settings(), nightly_configurations(params["set"])
-    if (spec := _reference(params, configs)) is None:
+    if (spec := _reference_spec(params, configs)) is None:
         return None
-    primary = primary_of(configs, params["primary"])
-    pairs_of(params, len(primary))
+    primary = primary_figures(configs, params["primary"])
+    pairs_per_configuration(params, len(primary))
     brought = build_of(spec, settings, key="baseline")
     # By its commit: a branch may move on while the night lasts.
     pinned = {**spec.as_mapping(), "revision": brought.commit}
@@ -86,7 +86,7 @@ def reference_of_nightly_run(params: Mapping[str, Any], night: str) -> Reference
     return ReferenceBuild(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
 
 
-def _reference(params: Mapping[str, Any], configs: Sequence[Configuration]) -> BuildSpec | None:
+def _reference_spec(params: Mapping[str, Any], configs: Sequence[Configuration]) -> BuildSpec | None:
     """The build to pair with, None for none. Raises ConfigError for one that cannot be, and for a figure of pairs
     without one."""
     from faultline.experiment.build import parse_build
@@ -101,13 +101,13 @@ def _reference(params: Mapping[str, Any], configs: Sequence[Configuration]) -> B
     return spec
 
 
-def other_build_of_nightly_run(gap: Gap, plan: SweepPlan | None, settings: Settings) -> str | None:
+def nightly_build_mismatch(gap: Gap, plan: SweepPlan | None, settings: Settings) -> str | None:
     """Why the rest of a night is not measured: another build measured a part of it, and its figures are those of one.
     None where it can be. Asked before its run is cleared; a sweep that resumes another one asks the same as it plans.
     """
     from faultline.experiment.config import parse_configuration
     from faultline.lifecycle.environment import installed_build
-    from faultline.orchestration.planning import other_build
+    from faultline.orchestration.planning import build_mismatch
 
     if plan is None or not is_nightly(gap.matrix) or len(gap.missing) == gap.planned:
         return None
@@ -115,21 +115,21 @@ def other_build_of_nightly_run(gap: Gap, plan: SweepPlan | None, settings: Setti
     configs = [parse_configuration(cell.config) for cell in plan.cells]
     build = form.get("build") or installed_build(settings, configurations=configs)
     remedy = "check that build out, or leave the night so"
-    return other_build(f"{gap.matrix}: the night {gap.series}", plan.build, build, remedy=remedy)
+    return build_mismatch(f"{gap.matrix}: the night {gap.series}", plan.build, build, remedy=remedy)
 
 
-def pairs_of(params: Mapping[str, Any], configurations: int) -> int:
+def pairs_per_configuration(params: Mapping[str, Any], configurations: int) -> int:
     """Pairs that a night measures of each configuration. Raises ConfigError for too few to tell anything."""
     from faultline.comparison.regression_gate.verdict import least_pairs
 
     need, pairs = least_pairs(configurations), int(params["repetitions"] or PAIRS)
     if pairs < need:
-        many = counted(configurations, "configuration")
+        many = pluralize(configurations, "configuration")
         raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
     return pairs
 
 
-def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
+def primary_figures(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
     """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
     from faultline.comparison.decisions import FIGURES
     from faultline.comparison.regression_gate.nightly_pairs import usual_primary

@@ -19,22 +19,22 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.nightly_file import SPEED, speed_schedule
 from faultline.installation.airflow import installation_environment
 from faultline.orchestration.matrix_dag import integer_param
-from faultline.orchestration.nightly.dag_factory import nightly_run_of
+from faultline.orchestration.nightly.dag_factory import nightly_date
 from faultline.system.child_environment import clean_environment
-from faultline.system.locks import window
+from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
 
 # Those of `./faultline bench` that take minutes in their quick form and say something on one machine.
 BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
 # They measure windows themselves; beside the rest none opens.
-WITH_WINDOWS = ("overhead", "recorder")
-LONGEST_S = 3600.0
+MEASURING_BENCHMARKS = ("overhead", "recorder")
+BENCHMARK_TIMEOUT_S = 3600.0
 # An experiment that runs may take hours, and others may be queued behind it.
-LONGEST_WAIT_S = 12 * 3600.0
+IDLE_TIMEOUT_S = 12 * 3600.0
 POLL_S = 10.0
 # From SIGTERM to SIGKILL.
-END_S = 10.0
+TERMINATION_GRACE_S = 10.0
 DOC = """\
 ### Faultline's own speed, each night
 
@@ -80,13 +80,13 @@ def measure(name: str) -> dict[str, Any]:
 
     settings = load_settings()
     wait_until(
-        nothing_is_measured,
-        timeout_s=LONGEST_WAIT_S,
+        is_idle,
+        timeout_s=IDLE_TIMEOUT_S,
         every_s=POLL_S,
         what=f"bench {name}: an end of the experiments that are queued or running",
     )
-    with contextlib.nullcontext() if name in WITH_WINDOWS else window(settings.window_lock):
-        status, output = run_group(
+    with contextlib.nullcontext() if name in MEASURING_BENCHMARKS else hold_measurement_lock(settings.window_lock):
+        status, output = run_process_group(
             [sys.executable, "-P", "-m", "faultline", "bench", name, "--quick", "--json"],
             clean_environment(installation_environment(settings)),
         )
@@ -96,26 +96,26 @@ def measure(name: str) -> dict[str, Any]:
     return answer
 
 
-def nothing_is_measured() -> bool:
+def is_idle() -> bool:
     """Whether no experiment is queued or running, whoever asked for it."""
     running = get_current_context()["ti"].get_dr_count(dag_id=EXPERIMENT, states=["queued", "running"])
     return not running
 
 
-def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+def run_process_group(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Status and output of a command. Whatever ends the wait ends all that it started, too."""
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
     ) as process:
         try:
-            output, _ = process.communicate(timeout=LONGEST_S)
+            output, _ = process.communicate(timeout=BENCHMARK_TIMEOUT_S)
             return process.returncode, output
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(END_S)
+                    process.wait(TERMINATION_GRACE_S)
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE)
@@ -130,7 +130,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]
     failures = {name: "failed" for name in BENCHMARKS if name not in {one["name"] for one in outcomes}}
-    night = nightly_run_of()
+    night = nightly_date()
     folder = settings.results / "speed"
     folder.mkdir(parents=True, exist_ok=True)
     kept = as_json(night, git_commit(settings.root) or installed_build(settings), outcomes, failures)

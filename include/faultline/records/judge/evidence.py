@@ -36,7 +36,7 @@ from faultline.records.judge.samples import (
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Events, Line, read_files
-from faultline.system.measured_window import jump_ms
+from faultline.system.measured_window import clock_step_ms
 
 DOCUMENTS = ("gate.json", "attempt.json")
 OPTIONAL = ("harvest/notes.json", "harvest_config.json", "stored.json")
@@ -174,7 +174,7 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
         clocks=clocks_of(recorder),
         records=records,
         broker_ahead_ms=(files["harvest_config.json"] or {}).get("emitted_ahead_ms"),
-        clock_jump_ms=jump_ms(recorder),
+        clock_jump_ms=clock_step_ms(recorder),
         not_measured=not_measured,
     )
 

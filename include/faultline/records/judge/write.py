@@ -20,7 +20,7 @@ from faultline.records.judge.cpu import cores_by_second
 from faultline.records.judge.signals import Signals
 from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.tuples import Tuples
-from faultline.system.files import write_whole
+from faultline.system.files import write_atomic
 from faultline.system.measured_window import NS, Window
 
 Point = dict[str, Any]
@@ -61,14 +61,14 @@ def artifacts(folder: Path) -> dict[str, str]:
 
 
 def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:
-    """Writes all three, each whole; raises as `write_whole` does. `course`: of `series`."""
+    """Writes all three, each whole; raises as `write_atomic` does. `course`: of `series`."""
     found, log = (
         {**counts.totals.model_dump(), "offenders": counts.offenders},
         histogram(signals.tuples, signals.window),
     )
-    write_whole(folder / "audit.json", json.dumps(found, indent=1))
-    write_whole(folder / "latency.hlog", log)
-    write_whole(folder / "series.json", json.dumps(course, allow_nan=False))
+    write_atomic(folder / "audit.json", json.dumps(found, indent=1))
+    write_atomic(folder / "latency.hlog", log)
+    write_atomic(folder / "series.json", json.dumps(course, allow_nan=False))
 
 
 def histogram(tuples: Tuples, window: Window) -> str:

@@ -20,7 +20,7 @@ from faultline.reports.figures.style import (
     legend_above,
     set_layout,
 )
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 # More lines than this cannot be told apart.
 MAX_LINES = 24
@@ -312,7 +312,7 @@ def _excluded_runs_text(point: Point) -> str:
     """The invalid runs of a point, for a text that shows its median; empty where there are none."""
     if not point.invalid:
         return ""
-    runs = counted(len(point.invalid), "invalid run")
+    runs = pluralize(len(point.invalid), "invalid run")
     return f"\n{runs}, which {'does' if len(point.invalid) == 1 else 'do'} not count: {reason_text(point.invalid[-1])}"
 
 

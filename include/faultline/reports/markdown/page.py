@@ -27,7 +27,7 @@ from faultline.reports.markdown.charts import draw_charts
 from faultline.reports.markdown.tables import escape_cell, markdown_table, point_table, table_sections
 from faultline.reports.views.sweep_summary import front_headings, front_rows, invalid_text, summary_lines
 from faultline.system.errors import ConfigError
-from faultline.system.text import natural, suggest
+from faultline.system.text import natural_key, suggest
 
 # What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
 SETTINGS = (
@@ -328,5 +328,7 @@ def _axis(key: str, points: Iterable[Point]) -> Axis:
     if all(is_number(value) for value in values.values()):
         return Axis(key, True, tuple(sorted(values.values())))
     return Axis(
-        key, False, tuple(values[text] for text in sorted(values, key=lambda text: (text == CONTROL, natural(text))))
+        key,
+        False,
+        tuple(values[text] for text in sorted(values, key=lambda text: (text == CONTROL, natural_key(text)))),
     )

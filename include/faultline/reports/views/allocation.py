@@ -14,7 +14,7 @@ from faultline.records.catalogue import MACRO
 from faultline.records.format import signed
 from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SweepPlan
-from faultline.system.text import finite
+from faultline.system.text import finite_or_none
 
 
 def allocation_lines(found: Allocation) -> list[str]:
@@ -120,7 +120,7 @@ def allocation_json(found: Allocation | None) -> dict[str, Any] | None:
 
 
 def _ends(one: Interval | None) -> dict[str, float | None] | None:
-    return None if one is None else {name: finite(getattr(one, name)) for name in ("value", "low", "high")}
+    return None if one is None else {name: finite_or_none(getattr(one, name)) for name in ("value", "low", "high")}
 
 
 def _runs(number: int) -> str:

@@ -31,7 +31,7 @@ from faultline.reports.views.experiment_report import (
 )
 from faultline.reports.views.series import last_violation_text, plateau_text
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.journal import Line, events, last, read_journal
+from faultline.system.journal import Line, events, find_last, read_journal
 
 NS = 1e9
 # The words of the journal for how an act ended.
@@ -214,7 +214,7 @@ def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) ->
         for line in delivered
         if line.get("mono_ns") is not None and line.get("planned_mono_ns") is not None
     ]
-    settled = last(lines, event="settled") or {}
+    settled = find_last(lines, event="settled") or {}
     first_ns = delivered[0].get("wall_ns") if delivered else None
     return InjectionReport(
         planned_at_s=_seconds_between(t0_wall_ns, timed[0]["planned_wall_ns"]) if timed else None,

@@ -16,7 +16,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.views.experiment_report import repeated_parts
 from faultline.system.errors import ConfigError
-from faultline.system.text import sortable
+from faultline.system.text import sort_key
 
 # Given by the workload's name, or following from the others.
 _OMITTED = {"workload", "truth"}
@@ -50,7 +50,7 @@ def sort_records(records: Sequence[Record]) -> list[Record]:
         config = record.config
         axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
         return (
-            *(sortable(config.get(name)) for name in axes),
+            *(sort_key(config.get(name)) for name in axes),
             fault_of(config) == CONTROL,
             fault_of(config),
             record.repetition,

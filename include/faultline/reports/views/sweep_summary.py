@@ -17,7 +17,7 @@ from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, metrics_in
 from faultline.records.columns import Sheet
 from faultline.records.format import signed
 from faultline.reports.views.allocation import allocation_lines
-from faultline.system.text import counted
+from faultline.system.text import pluralize
 
 SHORT_NAMES = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
 _COST_NAMES = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
@@ -167,7 +167,7 @@ def _required_runs_text(effect: Effect) -> str:
     """`about 4 more runs of each would tell`."""
     parts = [effect.why] if effect.why else []
     if effect.more is not None:
-        parts.append(f"about {counted(effect.more, 'more run')} of each would tell")
+        parts.append(f"about {pluralize(effect.more, 'more run')} of each would tell")
     return "; ".join(parts) or "no number of runs that one would measure tells"
 
 
@@ -176,7 +176,7 @@ def _runs_text(effects: Sequence[Effect]) -> str:
     found = min((effect.found for effect in effects), key=lambda one: one.n)
     if len(found.rows) > 1:
         return n_text(found)
-    return f"n = {counted(found.n, 'run')} each"
+    return f"n = {pluralize(found.n, 'run')} each"
 
 
 def n_text(found: EffectEstimate) -> str:
@@ -384,7 +384,7 @@ def _interval_text(change: Interval, text: Callable[[float], str]) -> str:
 def invalid_text(invalid: InvalidRuns) -> str:
     """What the invalid runs would add, in one line."""
     codes = ", ".join(f"{number} {code}" for code, number in sorted(invalid.codes.items(), key=lambda one: -one[1]))
-    runs = counted(invalid.runs, "invalid run")
+    runs = pluralize(invalid.runs, "invalid run")
     head = f"{runs} ({codes}) {'does' if invalid.runs == 1 else 'do'} not count"
     if not invalid.usable:
         head = f"No run is usable, so nothing is claimed: {runs} ({codes})"

@@ -19,11 +19,11 @@ from faultline.experiment.attempt_plan import FaultPhase
 from faultline.experiment.common_parameters import baseline_commits, earliest_fault_s, phase_of
 from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window import measured_window as subject
-from faultline.lifecycle.window.injection_time import InjectionTime, due_of
-from faultline.lifecycle.window.measured_window import quiet_window
+from faultline.lifecycle.window.injection_time import InjectionTime, injection_time_of
+from faultline.lifecycle.window.measured_window import barrier_wait
 from faultline.system.journal import Instant
 from faultline.system.kafka import OFFSETS_LEAD_S
-from faultline.system.locks import beside_windows, is_measured
+from faultline.system.locks import is_measured, share_measurement_lock
 from tests.support.fake_clock import FakeClock
 
 NS = 10**9
@@ -56,7 +56,7 @@ def due(
     assignment = SchedulerInput(
         "a", (planned,), 100, "b", "in", checkpoint_interval_s=checkpoint_interval_s, warmup_s=warmup_s, aim=aim
     )
-    found = due_of(planned, T0, assignment, engine)
+    found = injection_time_of(planned, T0, assignment, engine)
     assert found is not None
     return found
 
@@ -111,7 +111,9 @@ def test_what_is_seen_too_late_for_the_broker_to_be_asked_comes_a_little_later()
             return t0.wall_ns
 
     before = time.monotonic_ns()
-    found = due_of(planned, t0, SchedulerInput("a", (planned,), 9, "b", "in", checkpoint_interval_s=2.0), Now([]))
+    found = injection_time_of(
+        planned, t0, SchedulerInput("a", (planned,), 9, "b", "in", checkpoint_interval_s=2.0), Now([])
+    )
     assert found is not None
     assert found.at.mono_ns >= before + OFFSETS_LEAD_S * NS
 
@@ -152,21 +154,21 @@ def test_it_opens_when_the_one_before_is_over_of_whatever_installation(
     after = other.name if other.parent == tmp_path else str(other)
     attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
     clock.at(clock.mono_ns + 20 * 10**9, (other / end).touch)
-    with quiet_window(attempt, None) as waited_s:
+    with barrier_wait(attempt, None) as waited_s:
         assert 20 <= waited_s < 20 + 2 * subject.POLL_S
 
 
 @pytest.mark.parametrize("after", [None, "unknown", "/nowhere/at/all"])
 def test_it_waits_for_nobody_when_nobody_was_before(attempt: Attempt, after: str | None) -> None:
     attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
-    with quiet_window(attempt, None) as waited_s:
-        assert waited_s < subject.CLOSE_S
+    with barrier_wait(attempt, None) as waited_s:
+        assert waited_s < subject.PREVIOUS_CLOSE_S
 
 
 def test_one_whose_run_died_does_not_hold_it_shut_for_ever(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeClock(monkeypatch)
-    with quiet_window(attempt, None) as waited_s:
-        assert subject.CLOSE_S <= waited_s < subject.CLOSE_S + 2 * subject.POLL_S
+    with barrier_wait(attempt, None) as waited_s:
+        assert subject.PREVIOUS_CLOSE_S <= waited_s < subject.PREVIOUS_CLOSE_S + 2 * subject.POLL_S
 
 
 def test_other_work_holds_it_shut_and_is_kept_out_until_its_end(attempt: Attempt, tmp_path: Path) -> None:
@@ -174,13 +176,13 @@ def test_other_work_holds_it_shut_and_is_kept_out_until_its_end(attempt: Attempt
     lock, working = tmp_path / "window.lock", threading.Event()
 
     def work() -> None:
-        with beside_windows(lock):
+        with share_measurement_lock(lock):
             working.set()
             threading.Event().wait(0.3)
 
     worker = threading.Thread(target=work)
     worker.start()
     working.wait(120)
-    with quiet_window(attempt, lock) as waited_s:
+    with barrier_wait(attempt, lock) as waited_s:
         assert waited_s > 0.1 and is_measured(lock)
     worker.join(120)

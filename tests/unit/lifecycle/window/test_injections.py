@@ -20,7 +20,7 @@ from faultline.lifecycle.fault_scheduler import FaultScheduler
 from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window.measured_window import JUDGE_MARGIN_S
 from faultline.records.judge import steady
-from faultline.system.journal import Instant, Journal, last, read_journal
+from faultline.system.journal import Instant, Journal, find_last, read_journal
 from tests.support.fake_clock import FakeClock, MadeUpHost, executor_of
 
 INTERVAL_S, RATE = 0.1, 1000.0
@@ -117,7 +117,7 @@ def test_each_injection_hits_another_executor_once_the_engine_is_back(
     assert [line["outcome"] for line in lines if line["event"] == "settled"] == ["effective", "effective"]
     assert len({line["victim"] for line in lines if line["event"] == "delivered"}) == 2
     assert len({pid for pid, _ in host.sent}) == 2
-    injection = last(lines, event="injection")
+    injection = find_last(lines, event="injection")
     assert injection is not None
     assert injection["fault"] == 1
     # The outage, then what must hold, and what the next fault can make late.
@@ -131,7 +131,7 @@ def test_an_engine_that_never_comes_back_ends_the_run_with_what_it_has(
 ) -> None:
     lines, host = conducted(tmp_path, monkeypatch, dies=True, max_wait_s=1.0)
     assert [line["event"] for line in lines].count("settled") == 1
-    trouble = last(lines, event="not_normal")
+    trouble = find_last(lines, event="not_normal")
     assert trouble is not None
     assert (trouble["fault"], trouble["signal"]) == (1, "commits") and trouble["waited_s"] >= 1.0
     assert lines[-1]["event"] == "done"

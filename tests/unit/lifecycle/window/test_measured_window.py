@@ -71,7 +71,7 @@ class Stage:
 
 def test_it_starts_once_the_engine_is_steady_and_says_so(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.window.begin()
+    stage.window.await_start()
     (line,) = stage.lines("measured_from")
     assert line["steady"] and line["commits"] >= 10
     assert line["wall_ns"] == stage.window.start.wall_ns
@@ -82,7 +82,7 @@ def test_it_starts_once_the_engine_is_steady_and_says_so(tmp_path: Path) -> None
 
 def test_an_engine_that_never_settles_starts_it_at_the_bound(tmp_path: Path) -> None:
     stage = Stage(tmp_path, stalls=[(0.0, 99.0)], warmup_max_s=0.6)
-    stage.window.begin()
+    stage.window.await_start()
     (line,) = stage.lines("measured_from")
     assert not line["steady"] and line["commits"] == 0
     assert stage.window.start == stage.t0.plus(0.6)
@@ -90,14 +90,14 @@ def test_an_engine_that_never_settles_starts_it_at_the_bound(tmp_path: Path) -> 
 
 def test_a_fixed_warm_up_leaves_it_where_it_was_planned(tmp_path: Path) -> None:
     stage = Stage(tmp_path, warmup_max_s=None)
-    stage.window.begin()
+    stage.window.await_start()
     assert stage.lines("measured_from") == []
     assert stage.window.start == stage.t0.plus(0.2)
 
 
 def test_the_next_injection_comes_when_the_engine_is_normal_and_a_baseline_has_passed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, injections=2, stalls=[(1.5, 2.0)])
-    stage.window.begin()
+    stage.window.await_start()
     signal = stage.window.await_baseline()
     assert signal is not None
     limits = stage.window.limits(signal)
@@ -108,14 +108,14 @@ def test_the_next_injection_comes_when_the_engine_is_normal_and_a_baseline_has_p
     (line,) = stage.lines("injection")
     assert line["fault"] == 1 and line["baseline_commits"] == 10
     assert line["waited_s"] >= line["normal_s"] + 0.5
-    aim = stage.window.aim(1, ready)
+    aim = stage.window.phase_of(1, ready)
     assert aim is not None and (aim.phase, aim.commits) == (0.25, 0)
     assert stage.window.moved(stage.planned, ready).earliest_s >= 1.0
 
 
 def test_the_load_ends_with_the_window(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.window.begin()
+    stage.window.await_start()
     end = stage.window.close(early=True)
     assert end.mono_ns < stage.window.end.mono_ns
     (line,) = stage.lines("measured_until")

@@ -22,10 +22,10 @@ from faultline.lifecycle.window.signals import (
     CommitSignal,
     Load,
     SignalReader,
-    Trouble,
-    limits_before,
-    normal_since,
-    steady,
+    Violation,
+    recovered_since,
+    steady_commits,
+    thresholds_before,
 )
 from faultline.records.judge.steady import Limits
 from faultline.records.judge.validity import SCHEDULE_LAG_MS
@@ -85,30 +85,30 @@ def test_a_poll_reads_what_is_new_and_an_empty_batch_has_no_latency() -> None:
 
 def test_fewer_commits_than_a_baseline_are_not_steady() -> None:
     nine = [signal(2 * n) for n in range(9)]
-    assert steady(nine, 10, checkpoint_interval_s=2, offered_rps=500)[0] == 0
-    assert steady([*nine, signal(18)], 10, checkpoint_interval_s=2, offered_rps=500)[0] == 10
-    assert steady([], 10, checkpoint_interval_s=2, offered_rps=500) == (0, {})
+    assert steady_commits(nine, 10, checkpoint_interval_s=2, offered_rps=500)[0] == 0
+    assert steady_commits([*nine, signal(18)], 10, checkpoint_interval_s=2, offered_rps=500)[0] == 10
+    assert steady_commits([], 10, checkpoint_interval_s=2, offered_rps=500) == (0, {})
 
 
 def test_falling_latency_is_not_steady() -> None:
     falling = [signal(2 * n, latency_ms=4000 - 200 * n) for n in range(10)]
-    commits, drifts = steady(falling, 10, checkpoint_interval_s=2, offered_rps=500)
+    commits, drifts = steady_commits(falling, 10, checkpoint_interval_s=2, offered_rps=500)
     assert commits == 0
     assert drifts["latency"] is not None and not drifts["latency"].steady
 
 
 def test_limits_come_from_the_commits_before_the_fault_alone() -> None:
     seen = [signal(1, lag=9e9), signal(3, lag=800, latency_ms=2000), signal(5, latency_ms=2400), signal(7, lag=9e9)]
-    found = limits_before(
+    found = thresholds_before(
         seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, checkpoint_interval_s=2, offered_rps=500, within=0.25
     )
     assert found is not None
     assert (found.lag, found.latency_ms) == (1250, 3000)
-    assert limits_before([], 0, 10**19, checkpoint_interval_s=2, offered_rps=500, within=0.25) is None
+    assert thresholds_before([], 0, 10**19, checkpoint_interval_s=2, offered_rps=500, within=0.25) is None
 
 
-def since(signals: list[CommitSignal], now_s: float) -> int | Trouble:
-    return normal_since(signals, LIMITS, ENDS, fault_ns=T0.wall_ns, now_ns=T0.plus(now_s).wall_ns)
+def since(signals: list[CommitSignal], now_s: float) -> int | Violation:
+    return recovered_since(signals, LIMITS, ENDS, fault_ns=T0.wall_ns, now_ns=T0.plus(now_s).wall_ns)
 
 
 def test_normal_is_the_first_commit_that_covers_the_input_and_holds() -> None:
@@ -117,11 +117,11 @@ def test_normal_is_the_first_commit_that_covers_the_input_and_holds() -> None:
 
 
 def test_what_is_out_is_named() -> None:
-    assert since([signal(2, end=100)], 30) == Trouble("commits", None, None)
-    assert since([signal(2, lag=5000)], 30) == Trouble("lag", 5000, 1200)
-    assert since([signal(2, latency_ms=5000)], 30) == Trouble("latency", 5000, 3000)
+    assert since([signal(2, end=100)], 30) == Violation("commits", None, None)
+    assert since([signal(2, lag=5000)], 30) == Violation("lag", 5000, 1200)
+    assert since([signal(2, latency_ms=5000)], 30) == Violation("latency", 5000, 3000)
     # Nothing is out of its limit, but commits stopped: the hold time is not seen.
-    assert since([signal(2)], 30) == Trouble("commits", None, None)
+    assert since([signal(2)], 30) == Violation("commits", None, None)
 
 
 @given(st.integers(1, 20), st.integers(1, 30))
@@ -129,7 +129,7 @@ def test_no_engine_is_normal_before_its_last_violation_or_before_the_hold_time(b
     signals = [signal(n, lag=5000) for n in range(1, bad + 1)] + [signal(bad + n) for n in range(1, good + 1)]
     found = since(signals, bad + good)
     if good < 1 + LIMITS.hold_s:
-        assert isinstance(found, Trouble)
+        assert isinstance(found, Violation)
     else:
         assert found == T0.plus(bad + 1).wall_ns
 
@@ -162,35 +162,35 @@ def plan(spec: dict[str, Any] | None = SPEC) -> Any:
 def test_a_rate_that_is_never_reached_is_told_within_seconds(tmp_path: Path) -> None:
     message = r"^schedule-lag: 900 of 75,000 records were more than 50 ms late, .* 1,000 records/s"
     with pytest.raises(InvalidMeasurement, match=message):
-        ScheduleCheck(attempt_with(tmp_path, 0, 100, 900)).require(plan())
+        ScheduleCheck(attempt_with(tmp_path, 0, 100, 900)).require_on_time(plan())
 
 
 @pytest.mark.parametrize("late", [(), (0, 0), (0, 750)])
 def test_a_pause_that_the_percentile_bears_is_left_to_the_judge(tmp_path: Path, late: tuple[int, ...]) -> None:
-    ScheduleCheck(attempt_with(tmp_path, *late)).require(plan())
+    ScheduleCheck(attempt_with(tmp_path, *late)).require_on_time(plan())
 
 
 def test_what_has_no_generator_or_one_of_before_is_never_late(tmp_path: Path) -> None:
-    ScheduleCheck(Attempt(tmp_path)).require(plan(None))
+    ScheduleCheck(Attempt(tmp_path)).require_on_time(plan(None))
     attempt = Attempt(tmp_path)
     write_lines(attempt.generator_journal, [{"event": "progress", "due": 1000, "sent": 1}])
-    ScheduleCheck(attempt).require(plan())
+    ScheduleCheck(attempt).require_on_time(plan())
 
 
 def test_along_a_curve_the_share_is_of_what_the_curve_sends(tmp_path: Path) -> None:
     moving = SPEC | {"rate_curve": {"kind": "step", "at_s": 10, "to": 10_000}}
-    ScheduleCheck(attempt_with(tmp_path, 900)).require(plan(moving))  # of 660,000
+    ScheduleCheck(attempt_with(tmp_path, 900)).require_on_time(plan(moving))  # of 660,000
 
 
 def test_each_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = attempt_with(tmp_path, 0, 100)
     followed = ScheduleCheck(attempt)
-    assert (followed.number_late(), followed.number_late()) == (100, 100), "and knows what it has read"
+    assert (followed.late_count(), followed.late_count()) == (100, 100), "and knows what it has read"
     parsed: list[bytes] = []
     monkeypatch.setattr(journal, "parse_line", lambda raw: parsed.append(raw) or json.loads(raw))
     with attempt.generator_journal.open("a") as file:
         file.write('{"event":"progress","late":900}\n{"event":"progress","la')
-    assert followed.number_late() == 900 and len(parsed) == 1
+    assert followed.late_count() == 900 and len(parsed) == 1
 
 
 @given(late_ms=st.lists(st.floats(0, 200), min_size=1, max_size=400), more=st.integers(0, 200))
@@ -207,7 +207,7 @@ def test_it_is_certain_exactly_when_the_judge_would_say_so(
     spec = SPEC | {"rate": total, "seconds": 1}
     attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.number_late())
     try:
-        ScheduleCheck(attempt).require(plan(spec))
+        ScheduleCheck(attempt).require_on_time(plan(spec))
     except InvalidMeasurement:
         # The histogram keeps three digits, and tells a percentile by the upper end of its slot.
         assert percentiles_ms(counted.histogram())["p99"] > SCHEDULE_LAG_MS * 0.999

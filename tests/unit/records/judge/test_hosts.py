@@ -25,7 +25,7 @@ from faultline.records.judge.samples import (
     recorder_death,
 )
 from faultline.records.judge.validity import clocks_apart, uncertain_ms
-from faultline.system.journal import Line, read_ended, write_lines
+from faultline.system.journal import Line, read_finished, write_lines
 from faultline.system.measured_window import NS
 from tests.unit.records.judge.test_validity import GOOD
 from tests.unit.synthetic import edit_lines
@@ -65,7 +65,7 @@ def journal(tmp_path: Path) -> Callable[..., Path]:
 
 def hosts_in(folder: Path, recorder: Sequence[Line]) -> tuple[Any, ...]:
     files = sorted((folder / "hosts").glob("*.jsonl"))
-    return tuple(read_hosts({path.stem: read_ended(path) for path in files}, recorder))
+    return tuple(read_hosts({path.stem: read_finished(path) for path in files}, recorder))
 
 
 def clock(host: str, offset_s: float, round_trip_s: float = 0.002) -> dict[str, object]:

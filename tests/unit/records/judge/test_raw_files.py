@@ -20,7 +20,7 @@ from faultline.records.judge.journals import SettledFault, read_conductor, read_
 from faultline.records.judge.judge import judge
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import by_event, read_ended
+from faultline.system.journal import by_event, read_finished
 from faultline.system.measured_window import NS
 from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic, edit_lines, edit_table
@@ -33,12 +33,12 @@ def test_a_file_cut_anywhere_yields_its_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("raw") / "x.jsonl"
-    assert read_ended(path) == (), "missing"
+    assert read_finished(path) == (), "missing"
     encoded = [json.dumps(line).encode() + b"\n" for line in lines]
     content = b"".join(encoded)[:cut]
     path.write_bytes(content)
     ends = [sum(map(len, encoded[: index + 1])) - 1 for index in range(len(encoded))]
-    assert list(read_ended(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
+    assert list(read_finished(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
 
 
 @pytest.fixture
