@@ -1,6 +1,6 @@
 """Wait for a busy process: killing an idle Python worker has no effect.
 
-The evidence is the kernel's CPU time of a process. It is updated when the process sleeps, but for a running process
+The evidence is the kernel's CPU time of a process. It is updated when the process sleeps; for a running process
 only at the kernel's ticks (1 to 10 ms apart). So a process is busy if its CPU time has just grown, or if it grew a few
 ticks ago and the process is still running.
 """

@@ -1,4 +1,4 @@
-"""What Linux says of its processes. Standard library only, since other hosts read theirs by this, too."""
+"""Linux process information from /proc. Standard library only, since remote hosts run it, too."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 def read_process(pid: int) -> LiveProcess | None:
-    """What the kernel says about `pid` now; None when it is gone or only a zombie is left.
+    """Return the process `pid`, or None if it is gone or a zombie.
 
-    Raises VictimRefused when it may not be read.
+    Raises VictimRefused if it cannot be read.
     """
     try:
         fields = stat_of(pid)
@@ -37,24 +37,24 @@ def read_process(pid: int) -> LiveProcess | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     except PermissionError:
-        raise VictimRefused(f"pid: process {pid} belongs to another user and cannot be read") from None
+        raise VictimRefused(f"pid: reading process {pid} failed: it belongs to another user") from None
 
 
 def all_pids() -> Iterator[int]:
-    """The pids of all processes that can be seen here."""
+    """Return the pids of all visible processes."""
     return (int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
 def command_of(pid: int) -> tuple[str, ...]:
-    """Its command line; empty for a kernel thread, and while another program takes its place. Raises OSError."""
+    """Return the command line; empty for a kernel thread and during exec. Raises OSError."""
     text = os.fsdecode((PROC / str(pid) / "cmdline").read_bytes())
-    # A process that gave itself another title has spaces between its words.
+    # A process that changed its title has spaces between its words.
     between = "\0" if text.endswith("\0") else " "
     return tuple(text.removesuffix(between).split(between)) if text else ()
 
 
 def ancestry_of(pid: int) -> frozenset[int]:
-    """The pids of a process and its ancestors."""
+    """Return the pids of a process and its ancestors."""
     line = set()
     while pid > 0 and pid not in line:
         line.add(pid)
@@ -66,32 +66,32 @@ def ancestry_of(pid: int) -> frozenset[int]:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process began, in the kernel's clock ticks since the machine started. Raises OSError for none."""
+    """Return the start time in clock ticks since boot. Raises OSError if the process is gone."""
     return int(stat_of(pid)[19])
 
 
 def stat_of(pid: int) -> list[str]:
-    """Fields 3 and further of /proc/<pid>/stat. Raises OSError for none."""
+    """Return fields 3 and following of /proc/<pid>/stat. Raises OSError if the process is gone."""
     stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    # The name in parentheses may hold anything; field 3 is the first after the last parenthesis.
+    # The name in parentheses may contain any character; field 3 follows the last parenthesis.
     return stat.rpartition(")")[2].split()
 
 
 def owner_of(pid: int) -> int:
-    """Whose it is: the real user id. Raises OSError for none."""
+    """Return the real user id. Raises OSError if the process is gone."""
     status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
 def boot_time() -> float:
-    """When the machine started, in seconds since the epoch; it moves with each step of the wall clock."""
+    """Return the boot time in seconds since the epoch; it moves with steps of the wall clock."""
     lines = (PROC / "stat").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("btime ")))
 
 
 @contextmanager
 def process_handle(pid: int) -> Iterator[int | None]:
-    """A pidfd for `pid`, or None on a kernel without. Raises ProcessLookupError when it is gone."""
+    """Yield a pidfd for `pid`, or None without kernel support. Raises ProcessLookupError if it is gone."""
     handle = open_handle(pid)
     try:
         yield handle
@@ -101,7 +101,7 @@ def process_handle(pid: int) -> Iterator[int | None]:
 
 
 def open_handle(pid: int) -> int | None:
-    """As `process_handle`, to be closed by whoever asked."""
+    """Return a pidfd as `process_handle`, to be closed by the caller."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -111,7 +111,7 @@ def open_handle(pid: int) -> int | None:
 
 
 def send_signal(pid: int, handle: int | None, signum: int) -> None:
-    """Sends a signal through the handle of `process_handle`; to the pid where there is none."""
+    """Send a signal through a pidfd, or to the pid if `handle` is None."""
     if handle is None:
         os.kill(pid, signum)
     else:

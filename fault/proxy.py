@@ -1,22 +1,21 @@
-"""A TCP proxy that disturbs the connections which run through it; `fault.proxy_control` tells it how.
+"""TCP proxy that disturbs the connections through it, controlled by `fault.proxy_control`.
 
     python -m fault.proxy --listen HOST:PORT --upstream HOST:PORT --control FILE [faultline-run=<attempt>]
 
-It listens on the one address that it is told, never on all of them: loopback, or where other hosts reach this one. Once
-it listens it writes FILE, readable by its own user alone: {"port",
-"secret", "listen", "upstream", "pid"}; it removes FILE when it is ended. Exit codes: 0 told to end, 1 it could not
-listen, 2 refused. The trailing token marks the process as part of its run.
+It listens on one given address: loopback, or one that other hosts reach. It then writes FILE, readable by its user
+only: {"port", "secret", "listen", "upstream", "pid"}; it removes FILE at its end. Exit codes: 0 stopped on request, 1
+listening failed, 2 invalid arguments. The trailing token marks the process as part of its run.
 
-A command is one JSON line over a connection of its own to the loopback port in FILE: {"secret", "command", …}; the
-answer is one line, {"ok": true, …} or {"ok": false, "error": …}, and after the latter nothing has changed. Commands:
+A command is one JSON line on a connection of its own to the loopback port in FILE: {"secret", "command", …}. The reply
+is one line, {"ok": true, …} or {"ok": false, "error": …}; after an error nothing has changed. Commands:
 
-- `delay` {ms, jitter_ms, clients}: the bytes of both directions are held for ms milliseconds, up to jitter_ms more or
-  less, in order; of connections from the addresses `clients` alone, where it is given
-- `loss` {percent, clients}: they are held as TCP holds them when so many percent of the packets are lost
-- `cut`: nothing passes, like a pulled cable: connections stay open, new ones are taken, all are mute
-- `restore`: what was held passes, and all is plain again
-- `reset`: every open connection ends with RST on both sides; the mode stays as it is
-- `status`: answers with mode, since when, connections, bytes passed and held
+- `delay` {ms, jitter_ms, clients}: hold the bytes of both directions for ms milliseconds, plus or minus jitter_ms, in
+  order; with `clients`, only connections from these addresses
+- `loss` {percent, clients}: hold bytes as TCP does if this share of packets is lost
+- `cut`: block all traffic, like an unplugged cable: connections stay open, new ones are accepted
+- `restore`: pass everything, including held bytes
+- `reset`: close every open connection with RST on both sides; the mode stays
+- `status`: return mode, its start, connections, passed and held bytes
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from fault.fault_spec import MAX_DELAY_MS, MAX_LOSS_PERCENT, suggest
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
 from fault.relay import Impairment, Mode, Relay
 
-# What a command needs.
+# Required arguments of each command.
 REQUIRED_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"ms"}),
     "loss": frozenset({"percent"}),
@@ -49,7 +48,7 @@ REQUIRED_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "restore": frozenset(),
     "status": frozenset(),
 }
-# And what may be given beside it.
+# Optional arguments.
 OPTIONAL_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"jitter_ms", "clients"}),
     "loss": frozenset({"clients"}),
@@ -58,14 +57,14 @@ _COMMAND_BYTES = 1 << 12
 
 
 class _Server:
-    """The running proxy: the relay's port, the control port, and the control file."""
+    """The running proxy: the relay's port, the control port and the control file."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
         self._secret = secrets.token_hex(16)
 
     async def run(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
-        """Serves until SIGTERM or SIGINT. Raises OSError when a port or the file cannot be had."""
+        """Serve until SIGTERM or SIGINT. Raises OSError if a port or the file is not available."""
         loop = asyncio.get_running_loop()
         stop_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,7 +86,7 @@ class _Server:
             self._control.unlink(missing_ok=True)
 
     def _announce(self, **facts: Any) -> None:
-        """Writes the control file: whoever reads it sees nothing or all of it, and nobody else may."""
+        """Write the control file atomically, readable by this user only."""
         unfinished = self._control.with_name(f".{self._control.name}.{os.getpid()}.tmp")
         content = json.dumps({**facts, "secret": self._secret, "pid": os.getpid()})
         file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -96,14 +95,14 @@ class _Server:
         unfinished.rename(self._control)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one command."""
+        """Reply to one command."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 answer = await self._answer(await reader.readline())
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError):
-            pass  # whoever request is gone, too slow, or sent no line; there is nobody to tell
+            pass  # the client is gone, too slow, or sent no line
         finally:
             writer.close()
 
@@ -113,18 +112,18 @@ class _Server:
         except ValueError:
             request = None
         if not isinstance(request, dict):
-            return _error_reply("not a JSON object on one line")
+            return _error_reply("command: expected a JSON object on one line")
         secret = request.pop("secret", None)
         if not hmac.compare_digest(str(secret).encode(), self._secret.encode()):
-            return _error_reply("secret: wrong or missing; it stands in the control file")
+            return _error_reply("secret: wrong or missing; expected the one in the control file")
         command = request.pop("command", None)
         if not isinstance(command, str) or command not in REQUIRED_ARGUMENTS:
-            return _error_reply(f"command: {command!r} is not known{suggest(str(command), REQUIRED_ARGUMENTS)}")
+            return _error_reply(f"command: got {command!r}; expected one{suggest(str(command), REQUIRED_ARGUMENTS)}")
         unknown = request.keys() - REQUIRED_ARGUMENTS[command] - OPTIONAL_ARGUMENTS.get(command, frozenset())
         missing = REQUIRED_ARGUMENTS[command] - request.keys()
         if unknown or missing:
             name = min(unknown or missing)
-            return _error_reply(f"{name}: {command} {'does not take' if unknown else 'needs'} it")
+            return _error_reply(f"{name}: {'not allowed' if unknown else 'missing'} for {command}")
         return await self._execute(command, request)
 
     async def _execute(self, command: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,36 +151,36 @@ class _Server:
 
 
 def _require_number(key: str, value: Any, unit: str, high: float) -> float:
-    """Raises ValueError unless it is in (0, high]."""
+    """Return `value`. Raises ValueError unless it is in (0, high]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{key}: {value!r} is not a number of {unit}")
+        raise ValueError(f"{key}: got {value!r}; expected a number of {unit}")
     if not 0 < value <= high:
-        raise ValueError(f"{key}: {value:g} is not in (0, {high:g}]; to end it, restore")
+        raise ValueError(f"{key}: got {value:g}; expected a number in (0, {high:g}]")
     return value
 
 
 def _require_addresses(value: Any) -> list[str] | None:
-    """Raises ValueError unless it is nothing, or a list of texts."""
+    """Return `value`. Raises ValueError unless it is None or a list of texts."""
     if value is not None and not (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
-        raise ValueError(f"clients: {value!r} is no list of addresses")
+        raise ValueError(f"clients: got {value!r}; expected a list of addresses")
     return value
 
 
 def parse_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
-    """HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, for a port that the system chooses.
+    """Return HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, a port chosen by the system.
 
     Raises ProxyError unless it is a port of one host.
     """
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or not (0 if any_port else 1) <= int(port) <= 65535:
-        raise ProxyError(f"{text}: not an address; give HOST:PORT, such as 127.0.0.1:19092")
+        raise ProxyError(f"address: got {text}; expected HOST:PORT, such as 127.0.0.1:19092")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ProxyError(f"{text}: not an address of a host; give it in numbers, such as 127.0.0.1:19092") from None
+        raise ProxyError(f"address: got {text}; expected an IP address, such as 127.0.0.1:19092") from None
     if address.is_unspecified or address.is_multicast:
-        raise ProxyError(f"{text}: not the address of one host; give one, such as {LOOPBACK[0]}")
+        raise ProxyError(f"address: got {text}; expected the address of one host, such as {LOOPBACK[0]}")
     return host, int(port)
 
 
@@ -195,12 +194,14 @@ def _error_reply(message: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; gives its exit code."""
-    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy that can disturb.")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where clients connect; port 0: any")
-    parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="where their connections lead")
-    parser.add_argument("--control", required=True, type=Path, metavar="FILE", help="written once it listens")
-    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    """Run the program and return its exit code."""
+    parser = argparse.ArgumentParser(prog="fault.proxy", description="TCP proxy with fault injection.")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="client address (port 0: any)")
+    parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="address of the server")
+    parser.add_argument(
+        "--control", required=True, type=Path, metavar="FILE", help="control file, written once the proxy listens"
+    )
+    parser.add_argument("token", nargs="?", help="process tag: faultline-run=<attempt>")
     options = parser.parse_args(arguments)
     try:
         listen, upstream = parse_address(options.listen, any_port=True), parse_address(options.upstream)

@@ -1,4 +1,4 @@
-"""The handle of the proxy: tells it what to do with the connections that run through it."""
+"""Client of the proxy: it sends commands for the proxied connections."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ TIMEOUT_S = 5.0
 
 
 class ProxyError(FaultError):
-    """The proxy did not do what it was told. Base of the kinds below, raised itself clients for bad addresses."""
+    """Failed proxy command; base class, raised itself only for invalid addresses."""
 
 
 class ProxyUnreachable(ProxyError):
-    """There is no proxy behind the control file; nothing was sent."""
+    """No proxy behind the control file; nothing was sent."""
 
 
 class ProxyRefused(ProxyError):
-    """The proxy refused the command and said why; nothing has changed."""
+    """Command that the proxy refused, with its reason; nothing changed."""
 
 
 class ProxySilent(ProxyError):
-    """The command was sent and no answer came: whether it took effect is unknown until `status` tells."""
+    """Command without a reply; its effect is unknown until `status` succeeds."""
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
@@ -35,9 +35,9 @@ def _without_none(**values: Any) -> dict[str, Any]:
 
 
 class ProxyControl:
-    """Tells the proxy behind a control file what to do. Each call blocks until the answer, at most `timeout_s`.
+    """Client of the proxy behind a control file; each call blocks for at most `timeout_s`.
 
-    Raises ProxyUnreachable, ProxyRefused or ProxySilent.
+    Methods raise ProxyUnreachable, ProxyRefused or ProxySilent.
     """
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
@@ -45,24 +45,26 @@ class ProxyControl:
         self._timeout_s = timeout_s
 
     def delay(self, ms: float, jitter_ms: float | None = None, clients: Sequence[str] | None = None) -> int:
-        """From now on holds the bytes of both directions for `ms` milliseconds, up to `jitter_ms` more or less; of
-        clients at the addresses `clients` alone, where they are given. Returns how many connections there were."""
+        """Delay the bytes of both directions by `ms`, plus or minus up to `jitter_ms`.
+
+        `clients`: affect only clients at these addresses. Returns the number of affected connections.
+        """
         return int(self._send("delay", **_without_none(ms=ms, jitter_ms=jitter_ms, clients=clients))["connections"])
 
     def loss(self, percent: float, clients: Sequence[str] | None = None) -> int:
-        """From now on holds them as TCP does when so many percent of the packets are lost; else as `delay`."""
+        """Delay bytes as TCP does at this packet loss; otherwise as `delay`."""
         return int(self._send("loss", **_without_none(percent=percent, clients=clients))["connections"])
 
     def cut(self) -> None:
-        """From now on lets nothing pass."""
+        """Block all traffic."""
         self._send("cut")
 
     def reset(self) -> int:
-        """Ends every open connection with RST; returns how many there were."""
+        """Close every open connection with RST; return their number."""
         return int(self._send("reset")["connections"])
 
     def restore(self) -> None:
-        """Lets pass what is held, and everything from now on."""
+        """Pass all bytes, including held ones."""
         self._send("restore")
 
     def status(self) -> dict[str, Any]:
@@ -79,15 +81,15 @@ class ProxyControl:
             port, secret = int(control["port"]), str(control["secret"])
             connection = socket.create_connection((LOOPBACK[0], port), self._timeout_s)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ProxyUnreachable(f"proxy: {command}: no proxy behind {self._path}: {error}") from None
+            raise ProxyUnreachable(f"proxy: {command} failed: no proxy behind {self._path}: {error}") from None
         line = json.dumps({"secret": secret, "command": command, **arguments}) + "\n"
         try:
             with connection, connection.makefile("rb") as answers:
                 connection.sendall(line.encode())
                 answer = json.loads(answers.readline(1 << 16))
         except (OSError, ValueError) as error:
-            raise ProxySilent(f"proxy: {command}: no answer: {error}; ask for its status") from None
+            raise ProxySilent(f"proxy: {command} failed: no reply: {error}; fix: read the status") from None
         if not isinstance(answer, dict) or not answer.pop("ok", False):
-            said = answer.get("error") if isinstance(answer, dict) else answer
-            raise ProxyRefused(f"proxy: {command}: refused: {said}")
+            reason = answer.get("error") if isinstance(answer, dict) else answer
+            raise ProxyRefused(f"proxy: {command} refused: {reason}")
         return answer

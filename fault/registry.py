@@ -1,4 +1,4 @@
-"""The actions by name: the files of `fault/actions` declare them, and no list names them."""
+"""Registry of fault actions, discovered in the modules of `fault.actions`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fault.identity import VICTIMS
 
 
 def discover(package: ModuleType) -> dict[str, Action]:
-    """The actions of every module of a package, in their order. Raises DeclarationError, naming the file."""
+    """Return the actions of all modules of a package, in order. Raises DeclarationError, naming the file."""
     found: dict[str, tuple[Action, str]] = {}
     for item in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         module = importlib.import_module(item.name)
         file = str(module.__file__)
         declared = [one for one in vars(module).values() if isinstance(one, Action)]
         if not declared:
-            raise DeclarationError(f"{file}: ACTION: missing or no Action; a file of {package.__name__} declares one")
+            raise DeclarationError(f"{file}: ACTION: missing; expected an Action in each module of {package.__name__}")
         for action in declared:
             try:
                 check_action(action)
@@ -30,30 +30,30 @@ def discover(package: ModuleType) -> dict[str, Action]:
                 raise DeclarationError(f"{file}: {error}") from None
             if action.name in found:
                 taken = found[action.name][1]
-                raise DeclarationError(f"{file}: name: {action.name} is taken by {taken}; choose another")
+                raise DeclarationError(f"{file}: name: got {action.name}; expected a name not used by {taken}")
             found[action.name] = action, file
     ordered = sorted((action for action, _ in found.values()), key=lambda one: (one.order, one.name))
     return {action.name: action for action in ordered}
 
 
 def check_action(action: Action) -> None:
-    """Raises PlanError, naming the field, for a declaration that contradicts itself or what plans know."""
+    """Raise PlanError, naming the field, for an invalid declaration."""
     if not action.name.isidentifier() or not action.name.islower():
-        raise PlanError(f"name: {action.name!r} is refused; give one word of small letters")
+        raise PlanError(f"name: got {action.name!r}; expected a lower-case identifier")
     for key, text in (("does", action.does), ("past", action.past), ("when", action.when)):
         if not text.strip():
-            raise PlanError(f"{key}: empty; say it in words")
+            raise PlanError(f"{key}: empty; expected a phrase")
     _check_unique("targets", action.targets, VICTIMS)
     if not action.targets:
-        raise PlanError("targets: empty; name a victim")
+        raise PlanError("targets: empty; expected a victim")
     _check_unique("parameters", [one.name for one in action.parameters], RULES)
     for one in action.parameters:
         if one.required and one.default is None:
-            raise PlanError(f"parameters: {one.name} is required, but the short form has no value for it; give `short`")
+            raise PlanError(f"parameters: {one.name}: missing default; expected one for a required parameter")
         if one.default is not None:
             RULES[one.name].check(f"parameters: {one.name}", one.default)
         if one.name == DURATION and not one.required:
-            raise PlanError(f"parameters: what has a {DURATION} is undone after it; let it be required")
+            raise PlanError(f"parameters: {DURATION}: got required=False; expected a required duration")
     _check_phrases(action)
 
 
@@ -62,30 +62,30 @@ def _check_phrases(action: Action) -> None:
         for victim in action.targets:
             action.describe(victim, dict.fromkeys((one.name for one in action.parameters), 1.0))
     except (KeyError, ValueError, IndexError) as error:
-        raise PlanError(f"when: {error} is no word for it; use victim and the parameters") from None
+        raise PlanError(f"when: got {error}; expected placeholders for victim and parameters") from None
 
 
 def _check_unique(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     for name in names:
         require_choice(key, name, known)
         if list(names).count(name) > 1:
-            raise PlanError(f"{key}: {name} is named twice; once is enough")
+            raise PlanError(f"{key}: got {name} twice; expected it once")
 
 
-# What somebody may look for, and why there is no such action.
+# Unsupported actions, with the reason.
 REFUSED: Mapping[str, str] = {
-    "clock": "a host's wall clock is its machine's, and all that lives there goes by it, also what is none of the "
-    "run's; a namespace has none of its own"
+    "clock": "a host's wall clock belongs to its machine, and all processes there use it, also those outside the "
+    "run; a namespace has no clock of its own"
 }
 ACTIONS: Mapping[str, Action] = discover(actions)
-# Who may suffer what: the names of the actions, by victim word.
+# Names of the allowed actions by victim.
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     victim: tuple(name for name, action in ACTIONS.items() if victim in action.targets) for victim in VICTIMS
 }
 
 
 def describe_actions() -> str:
-    """Every action in a few words, and what the short form of a fault means by its lengths."""
+    """Return a text with all actions and the defaults of the short form of a fault."""
     parts = []
     for name, action in ACTIONS.items():
         only = "" if action.targets == VICTIMS else f" ({', '.join(f'`{one}`' for one in action.targets)} only)"
@@ -94,7 +94,7 @@ def describe_actions() -> str:
 
 
 def _short_forms() -> list[str]:
-    """`duration_s is 10 (pause, delay, cut)`, for each value that actions have."""
+    """Return texts such as `duration_s is 10 (pause, delay, cut)` for each default."""
     takers: dict[tuple[str, float], list[str]] = {}
     for key in RULES:
         for name, action in ACTIONS.items():

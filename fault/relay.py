@@ -1,7 +1,7 @@
-"""Passing bytes between pairs of connections, and disturbing them: the inside of the proxy, for one event loop.
+"""Relay of the proxy: it passes and disturbs bytes between pairs of connections, in one event loop.
 
-A link is one connection through the relay. It has an end on either side and a lane for each direction, which keeps
-the order of what it was given whatever happens between.
+A link is one connection through the relay. It has an end on either side and a lane for each direction, which preserves
+the order.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
-# Reading pauses while more than this is held in one direction, so memory stays bounded, also in a cut. With a delay
-# it bounds what is under way at once, as the window of a real connection does.
+# Reading pauses while one direction holds more than this, so memory stays bounded, also in a cut. With a delay it
+# limits the bytes in flight, like the window of a real connection.
 MAX_HELD_BYTES = 1 << 20
-# What a transport may buffer by itself before it asks us to wait.
+# Maximum write buffer of a transport.
 _WRITE_BUFFER = 1 << 16
-# SO_LINGER switched on with 0 s: closing throws away what is unsent and sends RST.
+# SO_LINGER with 0 s: closing discards unsent bytes and sends RST.
 _LINGER_ZERO = struct.pack("ii", 1, 0)
-# Bytes of a full packet, and how long TCP waits at least before it sends one again (Linux); each time twice as long.
+# Full packet size, and TCP's minimum retransmission timeout on Linux, which doubles each time.
 SEGMENT_BYTES, MIN_RETRANSMIT_S = 1448, 0.2
 MAX_RETRANSMITS = 6
-# A packet that so many follow is asked for by whoever misses it, which takes no time to speak of on a short way.
+# With this many later packets the receiver requests a lost one at once (fast retransmit).
 _FAST_RETRANSMIT_PACKETS = 3
 
 
 class Mode(StrEnum):
-    """What happens to bytes that arrive."""
+    """Treatment of arriving bytes."""
 
     PLAIN = "plain"
     DELAY = "delay"
@@ -44,11 +44,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Impairment:
-    """For how long bytes are held on their way: `delay_s`, up to `jitter_s` more or less; and longer when a packet is
-    lost, of which the share `loss` is.
+    """Delay of bytes: `delay_s` plus or minus up to `jitter_s`, and more if a packet is lost (share `loss`).
 
-    Of TCP, bytes come late that were lost, and all that follow them on their connection. Those that three packets
-    follow are sent again at once; of the last three of what came together, after a time that doubles.
+    With TCP, lost bytes and all later ones of their connection are late. A lost packet followed by three others is
+    resent at once; one of the last three of a burst is resent after a timeout that doubles.
     """
 
     delay_s: float = 0.0
@@ -56,13 +55,13 @@ class Impairment:
     loss: float = 0.0
 
     def seconds(self, size: int, draws: tuple[float, float]) -> float:
-        """For `size` bytes that came together. `draws`: two numbers from 0 to below 1."""
+        """Return the delay of `size` bytes that arrived together; `draws`: two numbers in [0, 1)."""
         held = max(0.0, self.delay_s + self.jitter_s * (2 * draws[0] - 1))
         if self.loss and size:
             packets = min(_FAST_RETRANSMIT_PACKETS, -(-size // SEGMENT_BYTES))
             any_lost = 1 - (1 - self.loss) ** packets
             if draws[1] < any_lost:
-                # The same number tells how often it is lost again: each time with the same chance.
+                # The same number gives the repeated losses, each with the same probability.
                 again = math.log(max(draws[1] / any_lost, 1e-12)) / math.log(self.loss)
                 held += MIN_RETRANSMIT_S * (2 ** (1 + min(MAX_RETRANSMITS - 1, int(again))) - 1)
         return held
@@ -72,14 +71,14 @@ _NO_IMPAIRMENT = Impairment()
 
 
 class _Marker(Enum):
-    """What travels through a lane beside bytes, at its place in the order."""
+    """Events that travel through a lane in order with the bytes."""
 
     EOF = 0
     ABORT = 1
 
 
 class Relay:
-    """All links to one upstream address, and the mode that holds for them. To be made inside a running loop."""
+    """All links to one upstream address, and their mode. Create it inside a running loop."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -87,9 +86,9 @@ class Relay:
         self.links: set[_Link] = set()
         self.mode = Mode.PLAIN
         self.impairment = _NO_IMPAIRMENT
-        # Of clients at these addresses alone; None: of all.
+        # Affected client addresses; None: all.
         self.clients: frozenset[str] | None = None
-        # The same for each relay: what happens by chance happens again.
+        # A fixed seed makes random losses reproducible.
         self.random = random.Random(0)
         self.open_event = asyncio.Event()
         self.open_event.set()
@@ -97,14 +96,16 @@ class Relay:
         self._since_wall_ns = time.time_ns()
 
     def accept(self) -> asyncio.Protocol:
-        """The protocol of a new client."""
+        """Return the protocol of a new client."""
         return _Link(self).client
 
     def switch(
         self, mode: Mode, impairment: Impairment = _NO_IMPAIRMENT, clients: Collection[str] | None = None
     ) -> int:
-        """From now on `mode`, also for the bytes that are held: they are due that much after they arrived; but only of
-        clients at the addresses `only`. Returns how many connections it is about now."""
+        """Set the mode and return the number of affected connections.
+
+        It also applies to held bytes, whose delay counts from their arrival. `clients`: affect only these addresses.
+        """
         self.mode, self.impairment, self._since_wall_ns = mode, impairment, time.time_ns()
         self.clients = None if clients is None else frozenset(clients)
         if mode is Mode.CUT:
@@ -117,11 +118,11 @@ class Relay:
         return sum(self.affects(link) for link in self.links)
 
     def affects(self, link: _Link) -> bool:
-        """Whether the mode is about this connection."""
+        """Return whether the mode applies to this connection."""
         return self.clients is None or link.peer in self.clients
 
     async def reset(self) -> int:
-        """Ends every open link with RST on both sides; returns how many, once their sockets are closed."""
+        """Close every open link with RST on both sides; return their number once the sockets are closed."""
         links = list(self.links)
         for link in links:
             link.abort()
@@ -130,7 +131,7 @@ class Relay:
         return len(links)
 
     def status(self) -> dict[str, Any]:
-        """The mode and since when (wall nanoseconds), open links, bytes passed on, and bytes held at this moment."""
+        """Return mode and its start (wall ns), open links, passed bytes and currently held bytes."""
         return {
             "mode": self.mode.value,
             "since": self._since_wall_ns,
@@ -147,7 +148,7 @@ class Relay:
 
 
 class _Link:
-    """A connection through the relay: the client's end, the upstream end, and a lane each way."""
+    """A connection through the relay: the client's end, the upstream end and a lane each way."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -159,7 +160,7 @@ class _Link:
         self._opening: asyncio.Task[None] | None = None
 
     def on_connected(self, end: _End) -> None:
-        """An end stands; the client's is the first one."""
+        """Handle a connected end; the client's comes first."""
         if end is self.client:
             self.peer = str((end.transport.get_extra_info("peername") or ("",))[0])
             self._relay.links.add(self)
@@ -168,7 +169,7 @@ class _Link:
             end.abort()
 
     async def _open(self) -> None:
-        # In a cut not even the refusal of a dead upstream gets through.
+        # In a cut even the refusal of a dead upstream does not get through.
         await self._relay.open_event.wait()
         try:
             await self._relay.loop.create_connection(lambda: self._server, *self._relay.upstream)
@@ -176,7 +177,7 @@ class _Link:
             self.abort()
 
     def on_lost(self, end: _End) -> None:
-        """An end is gone; the other one learns of it at the place in the order where it happened."""
+        """Handle a closed end; the other end is aborted at this place in the order."""
         other = self._server if end is self.client else self.client
         if not other.is_connected:
             self._unregister()
@@ -184,20 +185,20 @@ class _Link:
             (self.up if end is self.client else self.down).take(_Marker.ABORT)
 
     def close_when_done(self) -> None:
-        """Closes both ends once both have sent all they had."""
+        """Close both ends once both have sent everything."""
         if self.up.has_passed_eof and self.down.has_passed_eof:
             self._is_closing = True
             self.client.transport.close()
             self._server.transport.close()
 
     def abort(self) -> None:
-        """Ends the link at once, with RST on both sides."""
+        """Close the link at once, with RST on both sides."""
         self._is_closing = True
         self.client.abort()
         self._server.abort()
 
     async def wait_closed(self) -> None:
-        """Returns once both sockets are closed."""
+        """Wait until both sockets are closed."""
         for end in (self.client, self._server):
             if end.is_connected:
                 await end.closed.wait()
@@ -210,14 +211,14 @@ class _Link:
 
 
 class _Lane:
-    """One direction of a link: what was read at one end and not yet written at the other, in order."""
+    """One direction of a link: bytes read at one end and not yet written at the other, in order."""
 
     def __init__(self, link: _Link, relay: Relay, direction: str) -> None:
         self._link, self._relay, self._direction = link, relay, direction
         self._items: deque[tuple[float, tuple[float, float], bytes | _Marker]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_read_paused = False
-        self._is_source_closed = False  # the source sends nothing more
+        self._is_source_closed = False
         self.source: _End | None = None
         self.sink: _End | None = None
         self.is_writable = True
@@ -225,7 +226,7 @@ class _Lane:
         self.held = 0
 
     def take(self, item: bytes | _Marker) -> None:
-        """Adds what has just arrived, and passes on what is due."""
+        """Add an arrived item and pass on what is due."""
         if isinstance(item, _Marker):
             self._is_source_closed = True
         else:
@@ -235,7 +236,7 @@ class _Lane:
         self.pump()
 
     def pump(self) -> None:
-        """Passes on what is due, as far as mode and sink allow; comes again when the next item is due."""
+        """Pass on what is due, as mode and sink allow; schedule the next call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -252,7 +253,7 @@ class _Lane:
         self._throttle()
 
     def drop(self) -> None:
-        """Forgets what is held: nobody is there to take it."""
+        """Discard held items after the sink is gone."""
         self.sink = None
         self._items.clear()
         self.held = 0
@@ -264,7 +265,7 @@ class _Lane:
             self._link.abort()
         elif item is _Marker.EOF:
             self.has_passed_eof = True
-            # The other side may have gone in this instant; its own end tells so.
+            # The other side may just have closed; its own end reports that.
             with contextlib.suppress(OSError):
                 sink.transport.write_eof()
             self._link.close_when_done()
@@ -274,7 +275,7 @@ class _Lane:
             sink.transport.write(item)
 
     def _throttle(self) -> None:
-        # A transport that has seen the end of its stream must not be resumed: it would tell the end again, for ever.
+        # Resuming a transport after its end of stream would report the end repeatedly.
         if self.source is None or self._is_source_closed or self._is_read_paused == (self.held > MAX_HELD_BYTES):
             return
         self._is_read_paused = not self._is_read_paused
@@ -285,7 +286,7 @@ class _Lane:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a link: what it reads goes `out`, what is to be written comes `into` it."""
+    """One socket of a link: received bytes go `out`, bytes to write come `into` it."""
 
     transport: asyncio.Transport
 
@@ -308,7 +309,7 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._out.take(_Marker.EOF)
-        return True  # the other direction goes on
+        return True  # keep the other direction open
 
     def pause_writing(self) -> None:
         self._into.is_writable = False
@@ -324,9 +325,9 @@ class _End(asyncio.Protocol):
         self._link.on_lost(self)
 
     def abort(self) -> None:
-        """Closes at once, with RST."""
+        """Close at once, with RST."""
         if self.is_connected:
-            # Gone already where the peer's own RST came first.
+            # The peer's RST may have closed it already.
             with contextlib.suppress(OSError):
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
             self.transport.abort()

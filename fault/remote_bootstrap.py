@@ -1,7 +1,7 @@
-"""How the agent comes to a host: over the connection that it is asked by, into a folder that goes with it.
+"""Bootstrap of the agent on a host: its code is sent over the SSH connection, into a temporary folder.
 
-The host needs Python 3.11 and no package. Whoever wants to allow nothing else gives the key this forced command, in
-`authorized_keys`: `restrict,command="…"` with `boot_command()`.
+The host needs Python 3.11 and no package. To allow nothing else, give the key a forced command in `authorized_keys`:
+`restrict,command="…"` with `boot_command()`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 PYTHON = "python3"
-# What the boot runs: it reads so many bytes, and does what they say.
+# The boot program: read a length and that many bytes, and execute them.
 _BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline())))"
-# Unpacks nothing: Python imports from the archive. What was killed before it could tidy up, the next one removes.
+# Imports from the archive. Folders of killed agents are removed by the next one.
 _LOADER = """\
 import fcntl, os, shutil, sys, tempfile
 PREFIX = "faultline-agent-"
@@ -34,8 +34,8 @@ for entry in os.scandir(tempfile.gettempdir()):
                 shutil.rmtree(entry.path, ignore_errors=True)
                 os.close(lock)
     except OSError:
-        continue  # somebody works there, or has gone meanwhile
-# Under a name that nobody tidies up, until it is locked.
+        continue  # in use, or already removed
+# A name that is not cleaned up, until it is locked.
 made = tempfile.mkdtemp(prefix="faultline-new-agent-")
 lock = held(made)
 folder = os.path.join(os.path.dirname(made), PREFIX + made.rpartition("-")[2])
@@ -54,13 +54,13 @@ finally:
 
 
 def boot_command(python: str = PYTHON) -> str:
-    """What is run on the host: isolated from its environment, and from packages that are installed there."""
+    """Return the command run on the host, isolated from its environment and installed packages."""
     return f"{python} -I -S -c '{_BOOT}'"
 
 
 @cache
 def bootstrap_payload() -> bytes:
-    """What is sent first: the loader, and the modules that the agent needs."""
+    """Return the bytes sent first: the loader, and the modules of the agent."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(Path(__file__).parent.glob("*.py")):

@@ -1,4 +1,4 @@
-"""The SSH channel to one host, and the agent at its other end: a handler that serves."""
+"""SSH channel to one host, with an agent at the other end that runs a handler."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from fault.identity import Delivery, from_line, to_line
 from fault.remote_bootstrap import PYTHON, boot_command, bootstrap_payload
 
 CONNECTION_ERRORS = (paramiko.SSHException, OSError, EOFError)
-# Of what a host says in place of an answer.
+# Maximum output to read in place of a reply.
 _MAX_OUTPUT_BYTES = 2000
 _KEEPALIVE_S = 5
 
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """Where and how to connect. Host keys come from `known_hosts` alone; an unknown key is refused.
+    """Address and credentials of a host. Host keys come from `known_hosts` only; an unknown key is refused.
 
-    `python`: the host's, 3.11 or newer. `timeout_s` bounds each step: connecting, the banner, authentication, opening a
-    channel, each answer.
+    `python`: interpreter on the host, 3.11 or newer. `timeout_s` bounds each step: connection, banner, authentication,
+    channel, each reply.
     """
 
     host: str
@@ -49,7 +49,7 @@ class RemoteHost:
 
 
 class SshChannel:
-    """Asks the agent of one host, which it starts when it is first needed. Close it after use."""
+    """Channel to the agent of one host, started on first use. Close it after use."""
 
     def __init__(self, host: RemoteHost) -> None:
         self._host = host
@@ -60,7 +60,7 @@ class SshChannel:
         self._unsettled: set[tuple[int, float]] = set()
 
     def close(self) -> None:
-        """Ends the connection, and with it the agent; harmless when there is none."""
+        """Close the connection and with it the agent; idempotent."""
         if self._channel is not None:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 self._channel.close()
@@ -70,17 +70,18 @@ class SshChannel:
             self._client = None
 
     def ask(self, do: str, **fields: Any) -> Any:
-        """The agent's answer. Raises what the handler over there raised, as an error of that host, or RemoteError.
+        """Return the agent's reply. Raises the handler's error, as an error of that host, or RemoteError.
 
-        After ConnectionLost it is not known whether the agent did it. From a signal comes `unknown` then, and every
-        further one to that victim raises UnsettledSignal, until a probe has answered."""
+        After ConnectionLost the effect is unknown. A signal then returns `unknown`, and further signals to that victim
+        raise UnsettledSignal until a probe has succeeded.
+        """
         command, victim = _command(do, fields), fields.get("victim")
         key = (victim.pid, victim.create_time) if do in ("signal", "probe") and victim is not None else None
         if do == "signal" and key in self._unsettled:
             raise UnsettledSignal(self._host.host, command)
         if self._channel is None or self._channel.closed or not self._is_active():
             self.close()
-            self._start(command)  # nothing was asked then
+            self._start(command)  # no request was sent yet
         try:
             value = self._exchange(command, do, fields)
         except ConnectionLost:
@@ -101,7 +102,7 @@ class SshChannel:
                 raise EOFError(self._exit_reason(line))
             answer = from_line(line)
             if answer.get("n") != self._request_number:
-                raise EOFError(f"the host answers something else: {line[:_MAX_OUTPUT_BYTES]!r}")
+                raise EOFError(f"unexpected reply: {line[:_MAX_OUTPUT_BYTES]!r}")
         except (*CONNECTION_ERRORS, ValueError) as error:
             self.close()
             raise ConnectionLost(self._host.host, command, stderr=str(error) or type(error).__name__) from None
@@ -110,7 +111,7 @@ class SshChannel:
         return answer["value"]
 
     def _send(self, request: dict[str, Any]) -> bytes:
-        """The line that comes back; none where nobody is there any more, who may have said why."""
+        """Send a request and return the reply line; empty if the agent is gone."""
         assert self._channel is not None
         try:
             self._channel.sendall(to_line(request))
@@ -150,7 +151,7 @@ class SshChannel:
             client.close()
             raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
         self._client, self._channel, self._answers = client, channel, channel.makefile("rb")
-        # A host without Python, or with one that is too old, shows here, where nothing was asked yet.
+        # A missing or old Python fails here, before any request.
         with contextlib.suppress(*CONNECTION_ERRORS):
             channel.sendall(bootstrap_payload())
         self._exchange(command, "hello", {})
@@ -181,12 +182,12 @@ class SshChannel:
         return client
 
     def _load_key(self, command: str) -> paramiko.PKey:
-        """By its file's name alone it would be tried as each kind, and the last one tell what it was not."""
+        """Load the key file; by file name alone paramiko would report the error of the last key type only."""
         file = self._host.key_file
         try:
             return paramiko.PKey.from_path(file)
         except (OSError, ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
-            output = f"{file}: cannot be used as a key ({' '.join(str(error).split())})"
+            output = f"{file}: got an unusable key ({' '.join(str(error).split())})"
             raise AuthenticationRefused(self._host.host, command, stderr=output) from None
 
     def _connect_error(self, command: str, error: Exception) -> Exception:
@@ -204,7 +205,7 @@ class SshChannel:
 
 
 def _command(do: str, fields: Mapping[str, Any]) -> str:
-    """What is asked for, in the words of errors."""
+    """Return the request in words, for errors."""
     match do:
         case "find":
             return f"find {fields['victim']}"
@@ -221,11 +222,11 @@ def _command(do: str, fields: Mapping[str, Any]) -> str:
 
 
 class _UnknownHostKey(paramiko.SSHException):
-    """The host showed a key that known_hosts does not hold."""
+    """A host key that known_hosts does not contain."""
 
 
 class _RefuseUnknown(paramiko.RejectPolicy):
-    """Refuses like its base, with a type of its own, so that no caller has to read messages."""
+    """Refusal policy with an error type of its own."""
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:
-        raise _UnknownHostKey(f"{hostname} shows a {key.get_name()} key that known_hosts does not hold; add it there")
+        raise _UnknownHostKey(f"{hostname}: unknown {key.get_name()} key; fix: add it to known_hosts")

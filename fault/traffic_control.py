@@ -1,7 +1,6 @@
-"""What can be done to a host's network, by nft and tc: to all that passes between it and its peers, but for SSH, by
-which it is told and undone.
+"""Network faults of a host with nft and tc: for all traffic with its peers except SSH, which controls the faults.
 
-What an act puts there bears the act's name: a table, or the handle of a queueing discipline. Nothing else is removed.
+Each rule carries the injection's name, as a table or as the handle of a queueing discipline. Nothing else is removed.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any
 
 from fault.errors import ActionRefused, KernelUnsupported
 
-# The band of netem; those before it are for what passes as ever.
+# Band for netem; the first three serve unaffected traffic.
 _BAND = 4
-# Of the fourth band nothing is said here: what has no filter goes to the first three, as without bands.
+# The priority map does not use the fourth band: unfiltered traffic goes to the first three.
 _BANDS = ("prio", "bands", str(_BAND), "priomap", *"1 2 2 2 1 2 0 0 1 1 1 1 1 1 1 1".split())
-# Packets that netem may hold: more than any connection has under way.
+# Queue limit of netem, above the packets in flight of any connection.
 _NETEM_LIMIT = "100000"
-# Handles of disciplines that nobody named are 8000: and above.
+# Automatic handles start at 8000:.
 _LEAST_HANDLE, _HANDLES = 0x1000, 0x6FFF
-# What a bucket must hold at least, and for how long it must last, else it narrows to less than it is told.
+# Minimum size of the token bucket in bytes and seconds; below, the rate is lower than requested.
 _BUCKET_BYTES, _BUCKET_S = 32_768, 0.002
-# Of capabilities(7).
+# From capabilities(7).
 _CAP_NET_ADMIN = 12
-# A try in a network of its own, which ends with it.
+# Trial in a network namespace of its own.
 _TRIAL = (
     "ip link set lo up && tc qdisc add dev lo root handle 1: prio bands 4 && "
     "tc qdisc add dev lo parent 1:4 netem delay 1ms && tc filter add dev lo parent 1: protocol ip prio 1 "
@@ -40,18 +39,18 @@ _TRIAL = (
 Address = IPv4Address | IPv6Address
 
 
-# --- nothing passes, or not all
+# --- partition and packet loss
 
 
 def check_partition(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raises ActRefused for peers that are no other hosts, and where nft cannot be used."""
+    """Raise ActionRefused if a peer is not another host, or if nft is not usable."""
     require_program("nft", "nftables")
     _peers(parameters)
     run_program("nft", "list", "tables")
 
 
 def partition(name: str, parameters: Mapping[str, Any]) -> None:
-    """Drops what comes from the peers, and what goes to them; with `percent`, so much of it, by chance."""
+    """Drop traffic from and to the peers; with `percent`, this share at random."""
     if is_partitioned(name, parameters):
         return
     way = parameters.get("way")
@@ -64,7 +63,7 @@ def partition(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def _chain(name: str, hook: str, ssh: str, end: str, parameters: Mapping[str, Any]) -> str:
-    # Parts of a million: a thousandth of a percent is ten.
+    # Parts per million: 0.001 % is 10.
     share = (
         ""
         if "percent" not in parameters
@@ -75,18 +74,18 @@ def _chain(name: str, hook: str, ssh: str, end: str, parameters: Mapping[str, An
         for family, peers in _by_family(_peers(parameters)).items()
     ]
     begin = f"type filter hook {hook} priority -300; tcp {ssh} {ssh_port()} accept;"
-    # nft wants a line's end behind a brace.
+    # nft needs a line end after a brace.
     return f"chain {name} {{ {begin} {' '.join(rules)} }}\n"
 
 
 def remove_partition(name: str, parameters: Mapping[str, Any]) -> None:
-    """Removes the table of that name."""
+    """Remove the table of that name."""
     if is_partitioned(name, parameters):
         run_program("nft", "delete", "table", "inet", _table(name))
 
 
 def is_partitioned(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether there is a table of that name."""
+    """Return whether the table of that name exists."""
     tables = run_program("nft", "list", "tables").splitlines()
     return f"table inet {_table(name)}" in (" ".join(line.split()) for line in tables)
 
@@ -95,20 +94,20 @@ def _table(name: str) -> str:
     return f"faultline_{name}"
 
 
-# --- what is sent takes its time
+# --- bandwidth and delay
 
 
 def check_bandwidth(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raises ActRefused where the interfaces by which peers are reached have been shaped by somebody, or may not be."""
+    """Raise ActionRefused if an interface to a peer is already shaped or must not be."""
     require_program("tc", "iproute2")
     if not _has_net_admin():
-        raise ActionRefused("tc: only root may shape a network (CAP_NET_ADMIN); log in to this host as root")
+        raise ActionRefused("tc: got no CAP_NET_ADMIN; expected root; fix: log in to this host as root")
     for device in _devices(parameters):
         _require_unshaped(device)
 
 
 def limit_rate(name: str, parameters: Mapping[str, Any]) -> None:
-    """Lets no more than so many megabits a second out, by each interface."""
+    """Limit the outgoing rate of each interface to `mbit_s`."""
     rate = float(parameters["mbit_s"])
     bucket = max(_BUCKET_BYTES, round(rate * 1e6 / 8 * _BUCKET_S))
     shape = ["tbf", "rate", f"{rate:g}mbit", "burst", f"{bucket}b", "latency", "400ms"]
@@ -117,24 +116,24 @@ def limit_rate(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def remove_rate_limit(name: str, parameters: Mapping[str, Any]) -> None:
-    """Removes the discipline of that name, wherever it is."""
+    """Remove the queueing discipline of that name from all interfaces."""
     _remove_qdisc(name, "tbf")
 
 
 def is_rate_limited(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether any interface has it."""
+    """Return whether an interface has the rate limit of that name."""
     return bool(_shaped_devices(name, "tbf"))
 
 
 def check_delay(name: str, parameters: Mapping[str, Any]) -> None:
-    """As for the bandwidth; and KernelLacks where the kernel has no netem."""
+    """Raise ActionRefused as `check_bandwidth`, and KernelUnsupported without netem."""
     check_bandwidth(name, parameters)
     if (problem := _netem_problem()) is not None:
-        raise KernelUnsupported(f"netem: not in this host's kernel ({problem})")
+        raise KernelUnsupported(f"netem: got a kernel without netem ({problem}); expected one with it")
 
 
 def delay(name: str, parameters: Mapping[str, Any]) -> None:
-    """Holds what goes to the peers for so many milliseconds, and up to so many more or less."""
+    """Delay packets to the peers by `delay_ms`, plus or minus up to `jitter_ms`."""
     handle = _handle(name)
     hold = [
         "netem",
@@ -161,17 +160,17 @@ def delay(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 _PROTOCOLS = {"ip": "ip", "ip6": "ipv6"}
-# Filters of one priority are of one protocol.
+# All filters of one priority need the same protocol.
 _PRIORITIES = {"ip": ("1", "2"), "ip6": ("3", "4")}
 
 
 def remove_delay(name: str, parameters: Mapping[str, Any]) -> None:
-    """Removes the discipline of that name, wherever it is."""
+    """Remove the queueing discipline of that name from all interfaces."""
     _remove_qdisc(name, "prio")
 
 
 def is_delayed(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether any interface has it."""
+    """Return whether an interface has the delay of that name."""
     return bool(_shaped_devices(name, "prio"))
 
 
@@ -183,7 +182,7 @@ def _has_net_admin() -> bool:
 
 @cache
 def _netem_problem() -> str | None:
-    """What keeps netem from working here; None where it does."""
+    """Return the reason why netem does not work here, or None."""
     try:
         run_program("unshare", "--net", "sh", "-c", f'PATH="$PATH:/usr/sbin:/sbin"; {_TRIAL}')
     except ActionRefused as error:
@@ -193,13 +192,13 @@ def _netem_problem() -> str | None:
 
 def _require_unshaped(device: str) -> None:
     for kind, handle, on, parent in _list_qdiscs():
-        # What the kernel puts there by itself has no handle.
+        # Disciplines set by the kernel have no handle.
         if on == device and parent == "root" and handle != "0:":
-            raise ActionRefused(f"{device}: it is shaped by {kind} {handle} already, which is not ours to replace")
+            raise ActionRefused(f"{device}: got existing discipline {kind} {handle}; expected an unshaped interface")
 
 
 def _unshaped_devices(name: str, kind: str, parameters: Mapping[str, Any]) -> list[str]:
-    """The interfaces by which peers are reached, but for those that have it."""
+    """Return the interfaces to peers without this discipline."""
     there = _shaped_devices(name, kind)
     return [device for device in _devices(parameters) if device not in there]
 
@@ -210,18 +209,18 @@ def _remove_qdisc(name: str, kind: str) -> None:
 
 
 def _shaped_devices(name: str, kind: str) -> list[str]:
-    """The interfaces that have a discipline of that kind and name at their root."""
+    """Return the interfaces with a root discipline of that kind and name."""
     return [on for *what, on, parent in _list_qdiscs() if what == [kind, _handle(name)] and parent == "root"]
 
 
 def _list_qdiscs() -> list[tuple[str, str, str, str]]:
-    """Kind, handle, interface, and `root` or `parent`, of all that there are."""
+    """Return kind, handle, interface, and `root` or `parent` of all disciplines."""
     lines = (line.split() for line in run_program("tc", "qdisc", "show").splitlines())
     return [(words[1], words[2], words[4], words[5]) for words in lines if len(words) > 5 and words[0] == "qdisc"]
 
 
 def _handle(name: str) -> str:
-    """Of two acts it differs, but for one pair in 28,000."""
+    """Return the handle of an injection; two names collide with a probability of 1 in 28,000."""
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     return f"{_LEAST_HANDLE + number % _HANDLES:x}:"
 
@@ -230,34 +229,34 @@ def _handle(name: str) -> str:
 
 
 def _devices(parameters: Mapping[str, Any]) -> list[str]:
-    """The interfaces by which the peers are reached."""
+    """Return the interfaces to the peers."""
     find_program = {}
     for peer in _peers(parameters):
         words = run_program("ip", "route", "get", str(peer)).split()
         if "dev" not in words or (device := words[words.index("dev") + 1]) == "lo":
-            raise ActionRefused(f"peer: there is no way from this host to {peer}")
+            raise ActionRefused(f"peer: got {peer}; expected a route from this host to it")
         find_program[device] = True
     return list(find_program)
 
 
 def _peers(parameters: Mapping[str, Any]) -> list[Address]:
-    """Raises ActRefused for what is no address, or none of another host."""
+    """Return the peers' addresses. Raises ActionRefused for an invalid one, or one of this host."""
     find_program = []
     for peer in parameters["peers"]:
         try:
             address = ip_address(str(peer))
         except ValueError:
-            raise ActionRefused(f"peer: {peer!r} is no address; list hosts by theirs") from None
+            raise ActionRefused(f"peer: got {peer!r}; expected an IP address") from None
         if address.is_loopback or address.is_unspecified:
-            raise ActionRefused(f"peer: {peer} is this host itself, not how it reaches another one; use up --hosts")
+            raise ActionRefused(f"peer: got {peer}, this host itself; expected another host; fix: `up --hosts`")
         find_program.append(address)
     if not find_program:
-        raise ActionRefused("peer: there is none")
+        raise ActionRefused("peer: missing; expected at least one address")
     return find_program
 
 
 def _by_family(peers: Sequence[Address]) -> dict[str, list[Address]]:
-    """As nft and tc call the families."""
+    """Group addresses by the family names of nft and tc."""
     find_program: dict[str, list[Address]] = {}
     for peer in peers:
         find_program.setdefault("ip" if peer.version == 4 else "ip6", []).append(peer)
@@ -265,41 +264,41 @@ def _by_family(peers: Sequence[Address]) -> dict[str, list[Address]]:
 
 
 def ssh_port() -> int:
-    """The port of this host by which it was parameters; 22 where that is not known."""
+    """Return the port of the current SSH connection on this host; 22 if unknown."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return int(words[3]) if len(words) == 4 and words[3].isdecimal() else 22
 
 
-# The programs of a host by which something is done to it, and what they say.
+# --- programs
 
 
-# Beyond PATH: where Debian puts programs for root.
+# Folders of root's programs on Debian.
 ROOT_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 TIMEOUT_S = 30.0
 
 
 def require_program(program: str, package: str) -> None:
-    """Raises ActRefused, naming the package, where there is no such program."""
+    """Raise ActionRefused, naming the package, if the program is missing."""
     if find_program(program) is None:
-        raise ActionRefused(f"{program}: not on this host; install it (Debian: apt-get install {package})")
+        raise ActionRefused(f"{program}: not found on this host; fix: install it (Debian: apt-get install {package})")
 
 
 def find_program(program: str) -> str | None:
-    """Its path, also where only root's PATH reaches."""
+    """Return the path of a program, also from root's PATH, or None."""
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ROOT_PATHS]))
 
 
 def run_program(program: str, *words: str, stdin: str = "") -> str:
-    """What a program says. Raises ActRefused with its own words when it fails, or is not over within `TIMEOUT_S`."""
+    """Return a program's output. Raises ActionRefused if it fails or exceeds `TIMEOUT_S`."""
     path = find_program(program)
     if path is None:
-        raise ActionRefused(f"{program}: not on this host")
+        raise ActionRefused(f"{program}: not found on this host")
     try:
         done = subprocess.run(
             [path, *words], input=stdin, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        raise ActionRefused(f"{program} {' '.join(words)}: not over within {TIMEOUT_S:g} s") from None
+        raise ActionRefused(f"{program}: `{' '.join(words)}` failed: timeout after {TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise ActionRefused(f"{program} {' '.join(words)}: {' '.join(done.stderr.split()) or 'failed'}")
+        raise ActionRefused(f"{program}: `{' '.join(words)}` failed: {' '.join(done.stderr.split()) or 'no output'}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""Finding the processes that a run may touch, choosing among them by seed, and the rails before any is touched."""
+"""Victims: find the processes of a run, choose among them by seed, and check them before a signal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fault.identity import (
 )
 from fault.procfs import all_pids, ancestry_of, command_of, read_process, stat_of
 
-# The roles behind each victim word.
+# Roles by victim.
 ROLES_BY_VICTIM: Mapping[str, tuple[Role, ...]] = {
     **{name: (role,) for name, role in ROLES.items()},
     ANY: (EXECUTOR, WORKER),
@@ -34,11 +34,10 @@ ROLES_BY_VICTIM: Mapping[str, tuple[Role, ...]] = {
 
 @dataclass(frozen=True)
 class ProcessSnapshot:
-    """The processes of one host at about one instant.
+    """Processes of one host at about one instant.
 
-    `processes`: by pid, those of the user who looks whose command line names the main of one of the roles that were
-    looked for. `parents`: the parent's
-    pid of every process, so that ancestors can be followed. `protected`: pids that are never victims.
+    `processes`: by pid, this user's processes whose command line names a main of the requested roles. `parents`: parent
+    pid of every process. `protected`: pids that are never victims.
     """
 
     processes: Mapping[int, LiveProcess]
@@ -46,7 +45,7 @@ class ProcessSnapshot:
     protected: frozenset[int]
 
     def ancestors(self, pid: int) -> Iterator[LiveProcess]:
-        """Parent first. One that is not of those roles stands there with an empty command line."""
+        """Yield the ancestors, parent first; one without a requested role has an empty command line."""
         seen = {pid}
         while (pid := self.parents.get(pid, 0)) > 1 and pid not in seen:
             seen.add(pid)
@@ -54,7 +53,7 @@ class ProcessSnapshot:
 
 
 def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
-    """The living ancestors of a process, parent first, up to the nearest one of the role `until`."""
+    """Yield the live ancestors of a process, parent first, up to the nearest with the role `until`."""
     seen = {live.pid}
     process: LiveProcess | None = live
     while process is not None and process.parent_pid > 1 and process.parent_pid not in seen:
@@ -67,12 +66,12 @@ def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
 
 
 def own_ancestry() -> frozenset[int]:
-    """The pids of this process and of its ancestors, which are never victims."""
+    """Return the pids of this process and its ancestors, which are never victims."""
     return ancestry_of(os.getpid())
 
 
 def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnapshot:
-    """This user's processes of those roles on this host now."""
+    """Return this user's processes of those roles on this host."""
     processes: dict[int, LiveProcess] = {}
     parents: dict[int, int] = {}
     mains = {main for role in roles for main in role.mains}
@@ -82,7 +81,7 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnaps
             command = command_of(pid)
         except OSError:
             continue
-        # Most processes are none of ours, and reading all of each would take most of the time.
+        # Most processes are irrelevant, and reading all of each would take most of the time.
         live = read_process(pid) if not mains.isdisjoint(command) else None
         if live is not None and not live.is_foreign:
             processes[pid] = live
@@ -91,17 +90,17 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnaps
 
 
 def find_victims(victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
-    """All live processes of this host that the victim word means and the tokens mark, sorted."""
+    """Return the live processes of this host that match a victim and the tokens, sorted."""
     return select_victims(victim, tokens, read_snapshot((*ROLES_BY_VICTIM[victim], EXECUTOR)))
 
 
 def select_victims(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tuple[ProcessIdentity, ...]:
-    """The candidates of a snapshot for a victim word, in the order of `sort_key`.
+    """Return the candidates of a snapshot for a victim, in the order of `sort_key`.
 
-    An executor, driver or broker is one that its token marks. A worker must host an executor of the
-    run, and none of another run. A Python worker must descend from an executor of the run. Protected
-    processes never appear, nor does the child of a candidate: between fork and exec a child still
-    shows its parent's command line. Raises VictimRefused when a needed token is missing.
+    An executor, driver or broker must carry its token. A worker must host an executor of the run and none of another
+    run. A Python worker must descend from an executor of the run. Protected processes are excluded, and so is the child
+    of a candidate: between fork and exec it shows its parent's command line. Raises VictimRefused if a needed token is
+    missing.
     """
     found: list[ProcessIdentity] = []
     for role in ROLES_BY_VICTIM[victim]:
@@ -118,18 +117,18 @@ def select_victims(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tu
 
 
 def executor_ids(executors: Iterable[ProcessIdentity], node: str | None) -> list[int]:
-    """The ids of those executors that run on the Spark worker `node` (HOST:PORT), ascending."""
+    """Return the ids of the executors on the Spark worker `node` (HOST:PORT), ascending."""
     return sorted({one.number for one in executors if one.number is not None and node is not None and one.node == node})
 
 
 def sort_key(candidate: ProcessIdentity) -> tuple[str, bool, int, float, str, int]:
-    """By role, number within it (numbered ones first), creation time, host, pid."""
+    """Return role, number (numbered ones first), creation time, host and pid."""
     number = candidate.number
     return candidate.role.name, number is None, number or 0, candidate.create_time, candidate.host, candidate.pid
 
 
 def sort_candidates(candidates: Iterable[ProcessIdentity]) -> tuple[ProcessIdentity, ...]:
-    """The candidates in an order that does not hang on how they were found."""
+    """Return the candidates in an order independent of how they were found."""
     return tuple(sorted(candidates, key=sort_key))
 
 
@@ -142,15 +141,15 @@ def choose_victims(
     fault: int = 0,
     by_node: bool = False,
 ) -> tuple[ProcessIdentity, ...]:
-    """`count` distinct victims, a function of seed, repetition, number of the fault and the sorted candidates.
+    """Return `count` distinct victims, determined by seed, repetition, fault number and sorted candidates.
 
-    With `by_node` (the victim `any`) each one is a random process on a random node; a node gives a
-    second one only when all have given one. Raises TooFewVictims when there are too few candidates.
+    With `by_node` (victim `any`) each is a random process on a random node; a node gives a second one only after all
+    have given one. Raises TooFewVictims if there are too few candidates.
     """
     ordered = sort_candidates(candidates)
     if len(ordered) < count:
-        raise TooFewVictims(f"count: {count} victims are asked for, but only {len(ordered)} may be touched and live")
-    # A text seed goes through SHA-512, the same on every machine and Python version.
+        raise TooFewVictims(f"count: got {count}; expected at most {len(ordered)}, the live candidates")
+    # A text seed goes through SHA-512, which is the same on all machines and Python versions.
     source = random.Random(f"victims:{seed}:{repetition}:{fault}")
     if not by_node:
         return tuple(source.sample(ordered, count))
@@ -198,7 +197,7 @@ def _identity(live: LiveProcess, role: Role, token: str, node: str | None) -> Pr
 
 
 def _other_nodes(tokens: Tokens, snapshot: ProcessSnapshot) -> set[str | None]:
-    """The nodes that host an executor which is not this run's."""
+    """Return the nodes that host an executor of another run."""
     return {
         node_of(EXECUTOR, live.command)
         for live in snapshot.processes.values()
@@ -208,41 +207,40 @@ def _other_nodes(tokens: Tokens, snapshot: ProcessSnapshot) -> set[str | None]:
 
 @dataclass(frozen=True)
 class VictimGuard:
-    """Lets through only processes that `tokens` mark, and never more than the fault asks for.
+    """Checks that restrict injections to processes with the run's tokens, and to the fault's number of victims.
 
-    `protected`: local pids that are refused whoever names them; by default this process and its ancestors.
+    `protected`: local pids that are always refused; by default this process and its ancestors.
     """
 
     tokens: Tokens
     protected: frozenset[int] = field(default_factory=own_ancestry)
 
     def check(self, fault: FaultSpec, victims: Sequence[ProcessIdentity]) -> None:
-        """Raises VictimRefused, naming the rail, unless all `victims` may suffer `fault`."""
+        """Raise VictimRefused, naming the check, unless all `victims` are allowed for `fault`."""
         allowed = fault.max_processes
         if len(victims) > allowed:
-            raise VictimRefused(f"count: {len(victims)} victims, but the fault allows {allowed}")
+            raise VictimRefused(f"count: got {len(victims)} victims; expected at most {allowed}")
         if len({(victim.host, victim.pid) for victim in victims}) != len(victims):
-            raise VictimRefused("pid: the same process is named twice")
+            raise VictimRefused("pid: got the same process twice; expected distinct victims")
         for victim in victims:
             self._check_one(fault, victim)
 
     def _check_one(self, fault: FaultSpec, victim: ProcessIdentity) -> None:
         role = victim.role
-        # The pids of another host say nothing about this process and its ancestors.
+        # Pids of another host are unrelated to this process.
         if victim.pid <= 1 or (not victim.host and victim.pid in self.protected):
-            raise VictimRefused(f"pid: process {victim.pid} is this process, an ancestor of it, or init")
+            raise VictimRefused(f"pid: got {victim.pid}; expected neither this process, nor an ancestor, nor init")
         if role not in ROLES_BY_VICTIM[fault.victim]:
-            raise VictimRefused(f"role: process {victim.pid} is a {role.name}, the fault is for {fault.victim}")
+            raise VictimRefused(f"role: got {role.name} for process {victim.pid}; expected {fault.victim}")
         token = self.tokens.of(role)
         if victim.token != token:
-            whose = "this run is" if role.scope == "run" else "these services are"
-            raise VictimRefused(f"token: process {victim.pid} belongs to {victim.token}, {whose} {token}")
+            raise VictimRefused(f"token: got {victim.token} for process {victim.pid}; expected {token}")
         if not role.matches(victim.command):
-            raise VictimRefused(f"role: process {victim.pid} does not name {' or '.join(role.mains)}: a stranger")
+            raise VictimRefused(f"role: process {victim.pid}: missing {' or '.join(role.mains)} on its command line")
         if role.parent_role is None and not has_token(victim.command, token, role):
-            raise VictimRefused(f"token: process {victim.pid} does not carry {token}: a stranger")
+            raise VictimRefused(f"token: process {victim.pid}: missing {token} on its command line")
 
     def describe(self, planned: Occurrence, victims: Sequence[ProcessIdentity]) -> list[str]:
-        """The dry run: one line for each victim, saying what would happen to it and when."""
+        """Return the dry run: one line per victim with the injection and its time."""
         self.check(planned.fault, victims)
         return [f"would {planned.describe(str(victim))}" for victim in victims]

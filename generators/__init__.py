@@ -1,1 +1,1 @@
-"""Paced producers: the records of an experiment, made and sent on an open-loop schedule."""
+"""Generators: processes that create an experiment's records and send them on an open-loop schedule."""

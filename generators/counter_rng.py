@@ -1,9 +1,8 @@
-"""Randomness with random access: the draw of record k is a pure function of (key, k).
+"""Random numbers with random access: the draw of record k is a pure function of (key, k).
 
-A generator that splits its schedule over processes, or prepares its data in chunks of any size,
-must still send the same records. So draws come from a counter hashed with the finaliser of
-SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), not from a
-sequential generator whose state depends on what was drawn before.
+A generator that splits its schedule over processes, or prepares chunks of any size, must send the same records. So
+draws come from a hashed counter, not from a sequential generator. The hash is the finaliser of SplitMix64 (Steele, Lea,
+Flood: "Fast splittable pseudorandom number generators", 2014).
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ _BLOCK = 4096
 
 
 def stream_key(purpose: str, *numbers: int) -> int:
-    """A 64-bit key for one purpose, for example `stream_key("zipf", seed, repetition)`."""
+    """Return a 64-bit key for one purpose, for example `stream_key("zipf", seed, repetition)`."""
     text = ":".join([purpose, *map(str, numbers)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def blocks(n: int) -> Iterator[NDArray[np.uint64]]:
-    """The record numbers 0 … n − 1 in blocks, so that what is made of them needs little memory."""
+    """Yield the record numbers 0 … n − 1 in blocks, to bound memory."""
     for first in range(0, n, _BLOCK):
         yield np.arange(first, min(n, first + _BLOCK), dtype=np.uint64)
 
 
 def counters(records: NDArray[np.uint64], each: int) -> NDArray[np.uint64]:
-    """The counters of `each` draws for every record, which no other record uses; shape (n, each)."""
+    """Return the counters of `each` draws for every record, unique over all records; shape (n, each)."""
     first = records[:, None] * np.uint64(each)
     return (first + np.arange(each, dtype=np.uint64)).astype(np.uint64, copy=False)
 
 
 def draw_bits(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 random bits for each counter; same shape as `counters`."""
-    # The key is hashed into the start of the sequence, so that near keys share no draws.
+    """Return 64 random bits for each counter; same shape as `counters`."""
+    # Hash the key into the start of the sequence, so that similar keys share no draws.
     z = counters * _GAMMA + np.uint64(key)
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
@@ -49,13 +48,13 @@ def draw_bits(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def draw_uniform(key: int, counters: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """A float64 in [0, 1) with 53 random bits for each counter; same shape as `counters`."""
+    """Return a float64 in [0, 1) with 53 random bits for each counter; same shape as `counters`."""
     return (draw_bits(key, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-# Spark's `xxhash64` in numpy: what a hash of columns comes to, a number after the other.
+# Spark's `xxhash64` of several columns.
 #
-# The hash of the first number is the seed of the second one's. A long and an int of one value differ.
+# The hash of a column is the seed of the next one's. A long and an int of equal value differ.
 
 
 Words = npt.NDArray[np.uint64]
@@ -67,19 +66,19 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def initial_hashes(n: int) -> Words:
-    """What the hashes of n rows begin with."""
+    """Return the initial hash values of n rows."""
     return np.full(n, SEED, dtype=np.uint64)
 
 
 def hash_long(value: Words, seed: Words) -> Words:
-    """The hashes of longs, as 64 unsigned bits; shapes (n,)."""
+    """Return the hashes of longs as 64 unsigned bits; shapes (n,)."""
     h = seed + _P5 + np.uint64(8)
     h = h ^ (_rotate(value * _P2, 31) * _P1)
     return _avalanche(_rotate(h, 27) * _P1 + _P4)
 
 
 def hash_int(value: Words, seed: Words) -> Words:
-    """The hashes of ints, given as 32 unsigned bits; shapes (n,)."""
+    """Return the hashes of ints, given as 32 unsigned bits; shapes (n,)."""
     h = seed + _P5 + np.uint64(4)
     h = h ^ (value * _P1)
     return _avalanche(_rotate(h, 23) * _P2 + _P3)
@@ -95,7 +94,7 @@ def _avalanche(h: Words) -> Words:
     return h ^ (h >> np.uint64(32))
 
 
-# Kafka's own hash of keys (MurmurHash2 as its Java clients have it), so that keyed records lie where they would.
+# Kafka's hash of keys (MurmurHash2 as in its Java client), so that keyed records go to the usual partitions.
 
 
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
@@ -103,7 +102,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The hash of some bytes, 0 … 2³² − 1."""
+    """Return the hash of some bytes, 0 … 2³² − 1."""
     h = _SEED ^ len(data)
     whole = len(data) // 4 * 4
     for i in range(0, whole, 4):
@@ -117,5 +116,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner gives a key."""
+    """Return the partition of a key in Kafka's default partitioner."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,18 +1,18 @@
-"""Curves: how a rate or an exponent moves during a run, by kind and parameters.
+"""Curves: the course of a rate or an exponent during a run, by kind and parameters.
 
 Kinds, with times in seconds after T0 and values in the unit of the base (records/s, or an exponent):
 
-| kind | parameters | the curve |
+| kind | parameters | value |
 | --- | --- | --- |
 | constant | | the base |
-| step | at_s, to | the base, from at_s on `to` |
-| ramp | from_s, until_s, to | the base, then straight to `to`, which stays |
+| step | at_s, to | the base, then `to` from at_s on |
+| ramp | from_s, until_s, to | the base, then linear to `to`, then `to` |
 | sine | period_s, amplitude | base + amplitude · sin(2π·t / period_s) |
-| burst | at_s, length_s, to, every_s (optional) | the base, but `to` for length_s from at_s on, again each every_s |
-| recorded | points [[t_s, value], …] | straight between the points, constant after the last; not around the base |
+| burst | at_s, length_s, to[, every_s] | the base, and `to` for length_s from at_s on, repeated every every_s |
+| recorded | points [[t_s, value], …] | linear between the points, then constant; independent of the base |
 
-All are compiled to one piecewise linear function, whose integral and the inverse of it are exact: record k is due when
-the integral of the rate passes k, and no sum over any number of pieces has a rounding error.
+Each compiles to a piecewise linear function with an exact integral and inverse: record k is due when the integral of
+the rate passes k, without rounding errors over any number of pieces.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from generators.send_progress import InputError
 
 NANOSECONDS = 1_000_000_000
-# The length of a piece that is meant to last: 31 years. A constant function is one such piece, repeated.
+# Length of an endless piece: 31 years. A constant function is one such piece, repeated.
 ENDLESS_NS = 10**18
-# A root found in floating point is trusted when it is farther than this share of itself from a whole number;
-# 2^-44 is some 500 times what the few operations can lose while the discriminant keeps its leading digits.
+# Minimum relative distance of a floating-point root from an integer to trust its floor; 2^-44 is about 500 times the
+# rounding error of the operations.
 _ROUNDING_MARGIN = 2.0**-44
 KINDS = {
     "constant": (),
@@ -48,15 +48,16 @@ _OPTIONAL = {"burst": ("every_s",)}
 MAX_TIME_S = 10_000_000
 MIN_LENGTH_S = 0.001
 MAX_POINTS = 100_000
-# A sine has a knot each 0.1 s, and at least 20 a period. Between the most, straight lines are off by 5·10⁻⁸ of it.
+# A sine has a knot each 0.1 s, and at least 20 per period. At the maximum, the lines deviate by 5·10⁻⁸ of the
+# amplitude.
 _KNOT_S, _LEAST_KNOTS, _MOST_KNOTS = Fraction(1, 10), 20, 10_000
-# Sines are rounded to this, so that every machine compiles the same curve.
+# Sines are rounded to this, so that all machines compile the same curve.
 _SINE_DIGITS = 10**9
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A linear stretch of `length_ns` > 0 nanoseconds from the value `begin` to the value `end`, both ≥ 0."""
+    """A linear piece of `length_ns` > 0 nanoseconds from value `begin` to value `end`, both ≥ 0."""
 
     length_ns: int
     begin: Fraction
@@ -64,25 +65,25 @@ class Piece:
 
     def __post_init__(self) -> None:
         if self.length_ns <= 0 or self.begin < 0 or self.end < 0:
-            raise ValueError(f"{self}: a piece needs a positive length and values that are not negative")
+            raise ValueError(f"piece: got {self}; expected a positive length and values of at least 0")
 
 
 class PiecewiseLinear:
-    """f(t) ≥ 0 for t ≥ 0 nanoseconds: the pieces `first`, then the pieces `cycle` again and again.
+    """Function f(t) ≥ 0 for t ≥ 0 nanoseconds: the pieces `first`, then the pieces `cycle` repeatedly.
 
-    Values are `numpy.interp` over the ends of the pieces. Areas and their inverse are exact, which no interpolation in
-    floats is: values are integers over one denominator D, and areas integers in units of 1 / (2·D·10⁹), in which a
-    piece holds (v₁ + v₂)·length. The area is the integral over the time in seconds: records, for a rate.
+    Values use `numpy.interp` over the ends of the pieces. Areas and their inverse are exact: values are integers over
+    one denominator D, and areas integers in units of 1 / (2·D·10⁹), in which a piece has (v₁ + v₂)·length. The area is
+    the integral over the time in seconds: a number of records, for a rate.
     """
 
     def __init__(self, first: Sequence[Piece], cycle: Sequence[Piece]) -> None:
-        """`cycle` needs at least one piece."""
+        """Compile the pieces; `cycle` needs at least one."""
         if not cycle:
-            raise ValueError("a function needs something that lasts: give at least one piece as the cycle")
+            raise ValueError("cycle: empty; expected at least one piece")
         self.first, self.cycle = tuple(first), tuple(cycle)
         pieces = (*first, *cycle)
         denominator = math.lcm(*(value.denominator for piece in pieces for value in (piece.begin, piece.end)))
-        self._unit = 2 * denominator * NANOSECONDS  # of area: this many are 1
+        self._unit = 2 * denominator * NANOSECONDS  # area units of 1
         self._lengths = [piece.length_ns for piece in pieces]
         self._begins = [int(piece.begin * denominator) for piece in pieces]
         self._rises = [int((piece.end - piece.begin) * denominator) for piece in pieces]
@@ -95,15 +96,15 @@ class PiecewiseLinear:
         self._levels = np.array([float(value) for piece in pieces for value in (piece.begin, piece.end)])
 
     def values(self, at_ns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return f at the given instants; same shape. Before 0 it is what it is at 0."""
+        """Return f at the given instants; same shape. Before 0 it equals f(0)."""
         at = np.maximum(at_ns, 0)
         at = at - np.maximum(at - self._cycle_ns, 0) // self._period_ns * self._period_ns
-        # Where two pieces meet, the later of both ends counts: `interp` takes the last of equal knots.
+        # At the joint of two pieces the later value counts: `interp` uses the last of equal knots.
         values: NDArray[np.float64] = np.interp(at, self._knots, self._levels)
         return values
 
     def area_up(self, at_ns: int) -> int:
-        """Return the area from 0 to `at_ns`, rounded up: how many whole numbers 0, 1, … are less than it."""
+        """Return the area from 0 to `at_ns`, rounded up: the number of integers 0, 1, … below it."""
         if at_ns <= 0:
             return 0
         turns = max(0, at_ns - self._cycle_ns) // self._period_ns
@@ -111,19 +112,19 @@ class PiecewiseLinear:
         i = min(bisect_right(self._starts, at_ns), len(self._lengths)) - 1
         x, length = at_ns - self._starts[i], self._lengths[i]
         before = self._areas[i] + turns * self._period_area + 2 * self._begins[i] * x
-        # Whole numbers: a Fraction would look for common divisors.
+        # Integers, since a Fraction would look for common divisors.
         return -(-(before * length + self._rises[i] * x * x) // (length * self._unit))
 
     def reach(self, k: int) -> int:
         """Return the last whole nanosecond up to which the area is at most `k` ≥ 0.
 
-        Raises ValueError when the area never exceeds `k`.
+        Raises ValueError if the area never exceeds `k`.
         """
         i, origin, rest = self._place(k)
         return origin + self._reach(i, rest)
 
     def reach_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
-        """Return `reach` of first, first + step, …; shape (n,). As exact, and fast where many share a piece."""
+        """Return `reach` of first, first + step, …; shape (n,). Exact, and fast for many values per piece."""
         result = np.empty(n, dtype=np.int64)
         j = 0
         while j < n:
@@ -135,23 +136,23 @@ class PiecewiseLinear:
         return result
 
     def _place(self, k: int) -> tuple[int, int, int]:
-        """Return the piece in which the area comes to `k`, the instant at which it begins, and the area left in it."""
+        """Return the piece where the area reaches `k`, the instant of its begin, and the area left in it."""
         area, turns = k * self._unit, 0
         if area >= self._cycle_area:
             if not self._period_area:
-                raise ValueError(f"the area never exceeds {k}")
+                raise ValueError(f"k: got {k}; expected less than the total area")
             turns = (area - self._cycle_area) // self._period_area
             area -= turns * self._period_area
         i = bisect_right(self._areas, area) - 1
         return i, turns * self._period_ns + self._starts[i], area - self._areas[i]
 
     def _reach(self, i: int, rest: int) -> int:
-        """Return the last whole nanosecond in piece `i` up to which it holds at most `rest` (< the piece's own)."""
+        """Return the last whole nanosecond in piece `i` with an area of at most `rest` (< the piece's own)."""
         begin, rise, length = self._begins[i], self._rises[i], self._lengths[i]
         if rise == 0:
             return rest // (2 * begin)
-        # The root of rise·x² + 2·begin·length·x = rest·length, in the form that loses no digits to a subtraction;
-        # rounding the square root down leaves it at most a step or two away, which the exact check then takes.
+        # Root of rise·x² + 2·begin·length·x = rest·length, in the form without cancellation. The rounded square root is
+        # off by at most a step or two, which the exact check corrects.
         middle, target = begin * length, rest * length
         root = math.isqrt(middle * middle + rise * target)
         x = min(target // (middle + root) if middle + root else 0, length - 1)
@@ -162,12 +163,12 @@ class PiecewiseLinear:
         return x
 
     def _reach_all(self, i: int, rest: int, step: int, m: int) -> NDArray[np.int64]:
-        """Return `_reach(i, rest + j·step)` for j = 0 … m − 1, where all lie in that piece; shape (m,)."""
+        """Return `_reach(i, rest + j·step)` for j = 0 … m − 1, all in that piece; shape (m,)."""
         each, begin, rise, length = step * self._unit, self._begins[i], self._rises[i], self._lengths[i]
         if rise == 0:
             return _floor_divide(rest, each, 2 * begin, m)
-        # From x0 on, with y = x − x0, slope 2·b and curvature c, in units of whole areas: c·y² + 2·b·y = area. Python
-        # divides integers of any size to the nearest float, so only these few operations round.
+        # From x0 on, with y = x − x0, slope 2·b and curvature c, in whole areas: c·y² + 2·b·y = area. Python divides
+        # integers to the nearest float, so only these operations round.
         x0, scale = self._reach(i, rest), length * self._unit
         b, c = (begin * length + rise * x0) / scale, rise / scale
         behind = (rest * length - (rise * x0 + 2 * begin * length) * x0) / scale
@@ -186,7 +187,7 @@ class PiecewiseLinear:
 
 
 def constant_function(level: Fraction) -> PiecewiseLinear:
-    """Return the function that is `level` for ever."""
+    """Return the function with the constant value `level`."""
     return PiecewiseLinear([], [Piece(ENDLESS_NS, level, level)])
 
 
@@ -195,59 +196,59 @@ def _floor_divide(rest: int, each: int, by: int, n: int) -> NDArray[np.int64]:
     common = math.gcd(each, by)
     rest, each, by = rest // common, each // common, by // common
     base, rest = divmod(rest, by)
-    if rest + n * each >= 2**63:  # exact in Python's integers instead
+    if rest + n * each >= 2**63:
         return np.array([base + (rest + j * each) // by for j in range(n)], dtype=np.int64)
     return base + (rest + np.arange(n, dtype=np.int64) * each) // by
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A value that moves with time. Make one with `parse_curve`."""
+    """A value that varies with time, created by `parse_curve`."""
 
     settings: Mapping[str, Any]
     base: float
     shape: PiecewiseLinear = field(repr=False, compare=False)
 
     def as_mapping(self) -> dict[str, Any]:
-        """The canonical form: kind and parameters in the order of the table above, whole numbers as integers.
+        """Return the canonical form: kind and parameters in the order of the table, integers where exact.
 
-        A curve that never leaves its base is `{"kind": "constant"}`, however it was written.
+        A curve that equals its base everywhere is `{"kind": "constant"}`.
         """
         return dict(self.settings)
 
     @property
     def is_varying(self) -> bool:
-        """Whether the value ever leaves the base."""
+        """Whether the value ever differs from the base."""
         return bool(self.settings["kind"] != "constant")
 
     def value(self, t_s: float) -> float:
-        """The value `t_s` seconds after T0; before T0 what it is at T0."""
+        """Return the value `t_s` seconds after T0; before T0 the value at T0."""
         return float(self.shape.values(np.array([to_ns(t_s)], dtype=np.int64))[0])
 
     def values(self, at_ns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The values at the given nanoseconds after T0; same shape."""
+        """Return the values at the given nanoseconds after T0; same shape."""
         return self.shape.values(at_ns)
 
 
 def to_ns(t_s: float) -> int:
-    """Whole nanoseconds of a time in seconds; the decimal form of a float is what its writer meant."""
+    """Return a time in seconds as whole nanoseconds, from the float's decimal form."""
     return round(Fraction(str(t_s)) * NANOSECONDS)
 
 
 def parse_curve(mapping: Mapping[str, Any], *, base: float, low: float, high: float) -> Curve:
-    """The curve that `mapping` describes, around `base`, with all its values in [low, high] (low ≥ 0).
+    """Return the curve of `mapping` around `base`, with all values in [low, high] (low ≥ 0).
 
-    Raises InputError with one line: the key, what is wrong with it, and the remedy.
+    Raises InputError, naming the key.
     """
     if not isinstance(mapping, Mapping):
-        raise InputError('kind: missing; give an object such as {"kind": "step", "at_s": 30, "to": 800}')
+        raise InputError('kind: missing; expected an object such as {"kind": "step", "at_s": 30, "to": 800}')
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(f"kind: {kind!r} is not known; use {', '.join(KINDS)}")
+        raise InputError(f"kind: got {kind!r}; expected one of {', '.join(KINDS)}")
     known = (*KINDS[kind], *_OPTIONAL.get(kind, ()))
     for key in mapping:
         if key != "kind" and key not in known:
-            raise InputError(f"{key}: a {kind} curve has no such key; it has {', '.join(known) or 'none'}")
+            raise InputError(f"{key}: unknown key of a {kind} curve; expected {', '.join(known) or 'none'}")
     for key in KINDS[kind]:
         if mapping.get(key) is None:
             raise InputError(f"{key}: missing; a {kind} curve needs {', '.join(KINDS[kind])}")
@@ -264,7 +265,7 @@ _CompiledCurve = tuple[dict[str, Any], list[Piece], list[Piece]]
 
 @dataclass(frozen=True)
 class _CurveReader:
-    """What was written down, read key by key."""
+    """Reader of a curve's parameters."""
 
     values: Mapping[str, Any]
     base: Fraction
@@ -272,33 +273,33 @@ class _CurveReader:
     high: float
 
     def number(self, key: str, low: float, high: float) -> int | float:
-        """A number in [low, high]."""
+        """Return a number in [low, high]."""
         return _number(key, self.values[key], low, high)
 
     def level(self) -> int | float:
-        """The value that the curve goes to."""
+        """Return the target value."""
         return self.number("to", self.low, self.high)
 
     def time(self, key: str) -> int | float:
-        """An instant."""
+        """Return an instant in seconds."""
         return self.number(key, 0, MAX_TIME_S)
 
     def length(self, key: str) -> int | float:
-        """A stretch of time that is not empty."""
+        """Return a positive duration in seconds."""
         return self.number(key, MIN_LENGTH_S, MAX_TIME_S)
 
 
 def _number(key: str, value: Any, low: float, high: float) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN is not itself
-        raise InputError(f"{key}: {value!r} is not a number; give one in [{low:g}, {high:g}]")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
+        raise InputError(f"{key}: got {value!r}; expected a number in [{low:g}, {high:g}]")
     if not low <= value <= high:
-        shown = f"{value:g}" if abs(value) < _WRITABLE else "a far greater number"
-        raise InputError(f"{key}: {shown} lies outside [{low:g}, {high:g}]; choose a value inside")
+        shown = f"{value:g}" if abs(value) < _WRITABLE else "a far larger number"
+        raise InputError(f"{key}: got {shown}; expected a number in [{low:g}, {high:g}]")
     return int(value) if value == int(value) else value
 
 
 def _flat_piece(length_ns: int, value: float | Fraction) -> list[Piece]:
-    """One constant piece, or none when it would be empty."""
+    """Return one constant piece, or none if it is empty."""
     level = value if isinstance(value, Fraction) else Fraction(str(value))
     return [Piece(length_ns, level, level)] if length_ns else []
 
@@ -316,7 +317,7 @@ def _ramp(given: _CurveReader) -> _CompiledCurve:
     begin, end, to = given.time("from_s"), given.time("until_s"), given.level()
     length = to_ns(end) - to_ns(begin)
     if length <= 0:
-        raise InputError(f"until_s: {end:g} is not after from_s ({begin:g}); choose a later time, or the kind step")
+        raise InputError(f"until_s: got {end:g}; expected more than from_s ({begin:g})")
     first = [*_flat_piece(to_ns(begin), given.base), Piece(length, given.base, Fraction(str(to)))]
     return {"from_s": begin, "until_s": end, "to": to}, first, _flat_piece(ENDLESS_NS, to)
 
@@ -327,11 +328,11 @@ def _sine(given: _CurveReader) -> _CompiledCurve:
     room = min(given.base - Fraction(str(given.low)), Fraction(str(given.high)) - given.base)
     if swing > room:
         raise InputError(
-            f"amplitude: {amplitude:g} takes the curve out of [{given.low:g}, {given.high:g}] around the base "
-            f"{float(given.base):g}; use at most {float(max(room, Fraction())):g}"
+            f"amplitude: got {amplitude:g}; expected at most {float(max(room, Fraction())):g}, which keeps the curve "
+            f"around {float(given.base):g} in [{given.low:g}, {given.high:g}]"
         )
     wanted = max(_LEAST_KNOTS, math.ceil(Fraction(str(period)) / _KNOT_S))
-    knots = min(_MOST_KNOTS, -(-wanted // 4) * 4)  # by fours, so that both turning points are knots
+    knots = min(_MOST_KNOTS, -(-wanted // 4) * 4)  # a multiple of 4, so that both extremes are knots
     times = [to_ns(period) * j // knots for j in range(knots + 1)]
     angles = [2 * math.pi * (j % knots) / knots for j in range(knots + 1)]
     values = [given.base + swing * Fraction(round(math.sin(angle) * _SINE_DIGITS), _SINE_DIGITS) for angle in angles]
@@ -346,23 +347,23 @@ def _burst(given: _CurveReader) -> _CompiledCurve:
         return settings, before + burst, _flat_piece(ENDLESS_NS, given.base)
     every = given.length("every_s")
     if to_ns(every) <= to_ns(length):
-        raise InputError(f"every_s: {every:g} is not more than length_s ({length:g}); let bursts end before the next")
+        raise InputError(f"every_s: got {every:g}; expected more than length_s ({length:g})")
     return {**settings, "every_s": every}, before, burst + _flat_piece(to_ns(every) - to_ns(length), given.base)
 
 
 def _recorded(given: _CurveReader) -> _CompiledCurve:
     points = given.values["points"]
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= MAX_POINTS:
-        raise InputError(f"points: not a list of 1 to {MAX_POINTS} points; give pairs [t_s, value], the first at 0 s")
+        raise InputError(f"points: expected a list of 1 to {MAX_POINTS} pairs [t_s, value], the first at 0 s")
     settings: list[list[int | float]] = []
     for number, point in enumerate(points):
         if not isinstance(point, list | tuple) or len(point) != 2:
-            raise InputError(f"points.{number}: {point!r} is not a pair; give [t_s, value]")
+            raise InputError(f"points.{number}: got {point!r}; expected [t_s, value]")
         t_s = _number(f"points.{number}", point[0], 0, MAX_TIME_S)
         if number == 0 and t_s != 0:
-            raise InputError(f"points.0: the first point is at {t_s:g} s; say with a point at 0 s how the run begins")
+            raise InputError(f"points.0: got a point at {t_s:g} s; expected the first one at 0 s")
         if number > 0 and to_ns(t_s) <= to_ns(settings[-1][0]):
-            raise InputError(f"points.{number}: {t_s:g} s is not after the point before it; put the points in order")
+            raise InputError(f"points.{number}: got {t_s:g} s; expected a time after the previous point")
         settings.append([t_s, _number(f"points.{number}", point[1], given.low, given.high)])
     times = [to_ns(t_s) for t_s, _ in settings]
     values = [Fraction(str(value)) for _, value in settings]
@@ -370,7 +371,7 @@ def _recorded(given: _CurveReader) -> _CompiledCurve:
 
 
 def _join_points(times_ns: list[int], values: list[Fraction]) -> list[Piece]:
-    """Straight lines from point to point."""
+    """Return straight lines from point to point."""
     return [
         Piece(after - before, begin, end)
         for before, after, begin, end in zip(times_ns, times_ns[1:], values, values[1:], strict=False)

@@ -1,4 +1,7 @@
-"""What a process of a generator does: send alone, send a shard as a member of a group, or lead the group."""
+"""Process of a generator: send alone, send one shard as a worker, or lead the workers.
+
+Phases: prepare, preload, wait at the start barrier, send on schedule, report.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,16 @@ from generators.state_preload import StateKeys
 from generators.stream import Replay, Stream, make_nexmark, make_source, make_state_keys
 from generators.worker_group import WorkerGroup, Workers
 
-# Waits for T0; raises Stopped when it is not to come any more.
+# Waits for T0; raises Stopped on a stop request.
 AwaitStart = Callable[[], StartInstant]
 
 
 def send_alone(spec: GeneratorSpec, barrier: Path, histogram: Path, journal: EventOutput, stop: StopRequest) -> None:
-    """The life of a generator that is one process."""
+    """Run a generator that is one process."""
 
     def preload_and_wait() -> StartInstant:
         _preload(spec, journal, broker, stop)
-        # A detached process loses its first parent early, on purpose; the present one stays.
+        # A detached process intentionally loses its first parent early; the current one stays.
         stop.watch_current_parent()
         return await_barrier(barrier, stop)
 
@@ -49,7 +52,7 @@ def send_alone(spec: GeneratorSpec, barrier: Path, histogram: Path, journal: Eve
 def send_shard(
     spec: GeneratorSpec, index: int, await_start: AwaitStart, journal: EventOutput, stop: StopRequest, load_end: LoadEnd
 ) -> None:
-    """The life of member `index` of a group. Its `done` carries its lateness as an encoded HdrHistogram."""
+    """Run worker `index`; its `done` event carries the schedule lag as an encoded HdrHistogram."""
     shard = Shard(index, spec.processes)
     _, result = _send(spec, shard, BrokerClient(spec.bootstrap), journal, stop, await_start, load_end)
     journal.event("done", **_result_fields(result), lateness=result.schedule_lag.encode().decode())
@@ -58,7 +61,7 @@ def send_shard(
 def run_lead(
     spec: GeneratorSpec, workers: Workers, barrier: Path, histogram: Path, journal: EventOutput, stop: StopRequest
 ) -> None:
-    """The life of the first of several processes: it primes, follows the workers and adds them up."""
+    """Run the lead of several processes: send the preload, follow the workers and merge their results."""
     broker = BrokerClient(spec.bootstrap)
     broker.check_topic(spec.topic, spec.partitions)
     with WorkerGroup(workers, spec.processes, stop) as group:
@@ -126,8 +129,7 @@ def _preload(spec: GeneratorSpec, journal: EventOutput, broker: BrokerClient, st
 
 
 def replay_fields(spec: GeneratorSpec) -> dict[str, Any]:
-    """Of data that is replayed, how many records it has, how often it is gone through, and by how many ms times move
-    from one cycle to the next."""
+    """Return record count, cycles and time shift per cycle (ms) of replayed data; empty for other sources."""
     if spec.source != "data":
         return {}
     data = spec.load_data()
@@ -152,39 +154,36 @@ def _write_histogram(path: Path, histogram: HdrHistogram, start: StartInstant) -
     try:
         write_log(path, histogram, start.wall_ns // 1_000_000, time.time_ns() // 1_000_000)
     except OSError as error:
-        raise GeneratorError(f"histogram {path}: cannot be written: {error.strerror}") from None
-
-
-# The life of a generator process: prepare, prime, wait at the gate, keep the schedule, account for it.
+        raise GeneratorError(f"histogram: writing {path} failed: {error.strerror}") from None
 
 
 _STATE_KEYS_PER_CHUNK = 256
-# Work ahead of time only when at least this much of the schedule is free.
+# Minimum spare time before the next record for preparing ahead.
 _SPARE_NS = 1_000_000
 _UNPACED_BURST = 4096
 
 
 class RealClock:
-    """The monotonic clock of this machine."""
+    """Monotonic clock of this machine."""
 
     def now_ns(self) -> int:
-        """Monotonic nanoseconds."""
+        """Return monotonic nanoseconds."""
         return time.monotonic_ns()
 
     def sleep_ns(self, duration_ns: int) -> None:
-        """Sleeps; signals are handled meanwhile."""
+        """Sleep; signals are handled meanwhile."""
         time.sleep(duration_ns / NANOSECONDS)
 
 
 class ProgressTicker:
-    """Calls back about once a second, from within a loop that must not be held up."""
+    """Callback about once a second, from within a loop that must not block."""
 
     def __init__(self, clock: Clock, report: Callable[[], None]) -> None:
         self._clock, self._report = clock, report
         self._next = clock.now_ns() + NANOSECONDS
 
     def tick(self) -> None:
-        """Reports when a second has passed."""
+        """Call back if a second has passed."""
         now = self._clock.now_ns()
         if now >= self._next:
             self._next = max(self._next + NANOSECONDS, now)
@@ -193,27 +192,25 @@ class ProgressTicker:
 
 @dataclass(frozen=True)
 class SendResult:
-    """What one process did after the gate."""
+    """Result of one process after T0."""
 
     records: int
     unknown: int
-    elapsed_s: float  # from T0 until the last acknowledgement
-    cpu_s: float  # user and system time of this process in that span
+    elapsed_s: float  # from T0 to the last acknowledgement
+    cpu_s: float  # user and system time in that span
     schedule_lag: HdrHistogram
 
     @property
     def acked(self) -> int:
-        """Records that the broker acknowledged."""
+        """Number of acknowledged records."""
         return self.records - self.unknown
 
 
 def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sender: RecordSender) -> int:
-    """Sends the primer, all acknowledged, and returns how many records it had.
+    """Send the preload, wait for all acknowledgements, and return its number of records.
 
-    One record to each partition, every filler word, and `primer_lines` primer records of the source, with
-    which the engine can warm up before the gate.
-
-    Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
+    It consists of one record per partition, every state key, and `primer_lines` records of the source that warm up the
+    engine. Raises GeneratorError if a record was not acknowledged, since the state would be incomplete.
     """
     replay = source if isinstance(source, Replay) else None
     opener = PRIMER_KEY.encode() if replay is None else next(replay.primer(1))
@@ -233,7 +230,7 @@ def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sen
 
 
 def _key_arguments(replay: Replay | None, number: int) -> dict[str, Any]:
-    """How a record beside the schedule is keyed: whoever reads a user's data finds nothing else among it."""
+    """Return the key arguments of a record outside the schedule; user data keeps its own keys."""
     return {} if replay is None else {"key": replay.primer_key(number), "keyed": False}
 
 
@@ -245,10 +242,9 @@ def send_closing(
     ahead_s: float = 0.0,
     replay: Replay | None = None,
 ) -> None:
-    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp. `replay`: the data of the user's
-    that it is of.
+    """Send the records that close windows after the schedule, with timestamps `ahead_s` in the future.
 
-    Raises GeneratorError when one record was not acknowledged.
+    `replay`: the source, if it is user data. Raises GeneratorError if a record was not acknowledged.
     """
     for number, payload in enumerate(payloads):
         place = number % spec.partitions
@@ -272,10 +268,9 @@ def run_schedule(
     clock: Clock | None = None,
     load_end: LoadEnd | None = None,
 ) -> SendResult:
-    """Sends this shard's records from T0 on, flushes, and accounts for them.
+    """Send this shard's records from T0 on, flush, and return the result.
 
-    `sender` is fresh (nothing sent). `progress` is called about once a second.
-    Raises Stopped when asked to stop.
+    `sender` must be new. `progress` is called about once a second. Raises Stopped on a stop request.
     """
     clock = RealClock() if clock is None else clock
     lag = ScheduleLag()
@@ -291,7 +286,7 @@ def run_schedule(
         return SendProgress(sender.sent, due_now(), lag.count_late(), lag.take_largest_ms())
 
     ticker = ProgressTicker(clock, lambda: progress(progress_now()))
-    # The objects of the preparation are not looked at again: no pause of the collector in the loop.
+    # Exclude the prepared objects from garbage collection, to avoid pauses in the loop.
     gc.collect()
     gc.freeze()
     cpu_before = _cpu_s()
@@ -330,7 +325,7 @@ def run_schedule(
 def _send_unpaced(
     stream: Stream, sender: RecordSender, start: StartInstant, stop: StopRequest, ticker: ProgressTicker, clock: Clock
 ) -> None:
-    """Sends everything as fast as the producer takes it; the timestamp is the time of the hand-over."""
+    """Send everything as fast as the producer accepts it, with the current time as timestamp."""
     wait_ns = start.mono_ns - clock.now_ns()
     if wait_ns > 0:
         clock.sleep_ns(wait_ns)
@@ -347,5 +342,5 @@ def _cpu_s() -> float:
 
 
 def done_fields(records: int, acked: int, unknown: int, lag: dict[str, float]) -> dict[str, Any]:
-    """The fields of the `done` event that tell of records, the same from one process and from several."""
+    """Return the record fields of the `done` event, equal for one process and several."""
     return {"records": records, "acked": acked, "unknown": unknown, "schedule_lag_ms": lag}

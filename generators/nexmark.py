@@ -1,8 +1,8 @@
-"""The events of Nexmark as JSON records: persons, auctions and bids, each made from its number.
+"""Nexmark events as JSON records: persons, auctions and bids, each a function of its number.
 
-The same events as `spark_jobs/nexmark/events.py` makes inside Spark, by the same rules and the same draws (bits of
-Spark's `spark_hash` of number, seed and salt); a test holds both against each other. The first events are the primer's,
-and record k of the schedule is the event after them, so its event time goes on where theirs ended.
+They equal the events of `spark_jobs/nexmark/events.py`, with the same rules and draws (bits of Spark's `xxhash64` of
+number, seed and salt); a test compares both. The first events are preload; record k of the schedule is the k-th event
+after them, so its event time follows theirs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
 POOL_BYTES = 4096
 STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
 ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
-# The closing events lie behind the last one by this, the watermark's delay, and the longest auction: so far that
-# nothing stays open.
+# Distance of the closing events behind the last one, in addition to the watermark delay and the longest auction.
 CLOSING_MS = 60_000
 
 _POOLS = np.random.default_rng(20100801)
@@ -68,7 +67,7 @@ _HOT_URLS = tuple(_SITE + path + _PAGE for path in _folders(3)[: len(HOT_CHANNEL
 
 @dataclass(frozen=True)
 class NexmarkRules:
-    """What shapes the events, by the names of `nexmark.events.Rules`, where they are explained."""
+    """Parameters of the events, with the names of `nexmark.events.NexmarkRules`, which explains them."""
 
     seed: int
     rate: float
@@ -85,19 +84,19 @@ class NexmarkRules:
 
     @property
     def total(self) -> int:
-        """Events of one round of the proportions."""
+        """Number of events per cycle of the proportions."""
         return sum(self.proportions)
 
 
 class NexmarkEvents:
-    """A source of the events that follow the primer's; record k is the same whoever asks, for equal parameters."""
+    """A source of the events after the preload; record k is a function of the parameters."""
 
     def __init__(self, rules: NexmarkRules, schedule: SendSchedule | None, primed: int) -> None:
-        """`primed`: events that the primer holds. Without a schedule event time follows from the number alone."""
+        """Set the number of preload events; without a schedule, event time follows from the number alone."""
         self._rules, self._schedule, self._primed = rules, schedule, primed
 
     def payloads(self, records: Words) -> Texts:
-        """The events of the given records of the schedule (shape (n,)), as JSON."""
+        """Return the events of the given schedule records (shape (n,)) as JSON."""
         numbers = records + np.uint64(self._primed)
         if self._schedule is None:
             return self.events(numbers, self.due_ms(numbers))
@@ -105,12 +104,12 @@ class NexmarkEvents:
         return self.events(numbers, begun + self._schedule.due_of(records) // 1_000_000)
 
     def primer(self, n: int) -> Iterator[bytes]:
-        """The first n events, which must be as many as `primed`."""
+        """Yield the first n events; n must equal the number of preload events."""
         for numbers in blocks(n):
             yield from self.events(numbers, self.due_ms(numbers))
 
     def closing(self, total: int) -> Texts:
-        """One round of events long after the `total` records of the schedule, which close what is open."""
+        """Return one cycle of events long after the `total` scheduled ones, which close all windows."""
         numbers = np.arange(self._primed + total, self._primed + total + self._rules.total, dtype=np.uint64)
         numbers += np.uint64(-int(numbers[0]) % self._rules.total)
         last = 0 if self._schedule is None or not total else self._schedule.due_ns(total - 1)
@@ -119,18 +118,18 @@ class NexmarkEvents:
 
     @property
     def closing_ms(self) -> int:
-        """How far behind the last event the closing ones lie."""
+        """Distance of the closing events from the last event, in ms."""
         rules = self._rules
         longest_auction_ms = 2000 * rules.in_flight * rules.total / max(rules.proportions[1], 1) / rules.rate
         return CLOSING_MS + int(rules.watermark_s * 1000 + longest_auction_ms)
 
     def due_ms(self, numbers: Words) -> Ints:
-        """Event times at the rate, in ms since 1970; shape (n,)."""
+        """Return event times at the rate, in ms since 1970; shape (n,)."""
         passed: Ints = (numbers.astype(np.float64) * (1000.0 / self._rules.rate)).astype(np.int64)
         return self._rules.start_ms + passed
 
     def events(self, numbers: Words, at_ms: Ints) -> Texts:
-        """The events of the given numbers, as JSON; those out of order lie before their `at_ms`."""
+        """Return the events of the given numbers as JSON; out-of-order events precede their `at_ms`."""
         turn = (numbers % np.uint64(self._rules.total)).astype(np.int64)
         kinds = np.searchsorted(np.cumsum(self._rules.proportions), turn, side="right")
         made: Texts = [b""] * len(numbers)
@@ -145,7 +144,7 @@ class NexmarkEvents:
 
 
 class _EventDraws:
-    """Draws for events of one kind."""
+    """Random draws for events of one kind."""
 
     def __init__(self, numbers: Words, at_ms: Ints, rules: NexmarkRules) -> None:
         self.numbers, self.rules = numbers, rules
@@ -160,7 +159,7 @@ class _EventDraws:
         return spark_hash(self.numbers, self.rules.seed * 64 + salt)
 
     def last(self, kind: int) -> Ints:
-        """The newest id (from 0) of persons (0) or auctions (1)."""
+        """Return the newest id (from 0) of persons (0) or auctions (1)."""
         rules, n = self.rules, self.numbers.astype(np.int64)
         start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
         done = np.clip(n % rules.total - (start - 1), 0, share)
@@ -168,7 +167,7 @@ class _EventDraws:
         return last
 
     def person(self, draw: Ints) -> Ints:
-        """One of the active persons, or one of the next few."""
+        """Return an active person, or one of the next few."""
         people = self.last(0) + 1
         active = np.minimum(people, self.rules.active_people)
         chosen: Ints = people - active + draw % (active + LEAD)
@@ -200,7 +199,7 @@ def _auctions(drawn: _EventDraws) -> Iterator[bytes]:
     last = drawn.last(0)
     seller = np.where(bits(a, 0, 16) % rules.hot_sellers > 0, last - last % HOT_EVERY, drawn.person(bits(a, 16, 24)))
     first = _prices(b)
-    # From the rate alone: when the last of the auctions in flight will have begun.
+    # Start of the last auction in flight, from the rate alone.
     ahead = rules.in_flight * rules.total // max(rules.proportions[1], 1)
     step, n = 1000.0 / rules.rate, drawn.numbers.astype(np.float64)
     horizon = ((n + ahead) * step).astype(np.int64) - (n * step).astype(np.int64)
@@ -255,7 +254,7 @@ def _pick(values: tuple[bytes, ...], draw: Ints) -> Texts:
 
 
 def _text(word: Words, longest: int) -> Texts:
-    """From 3 up to `longest` - 1 characters."""
+    """Return texts of 3 to `longest` - 1 characters."""
     lengths = bits(word, 0, 16) % (longest - 3) + 3
     return _slice_pool(_WORDS, bits(word, 16, 12) % (POOL_BYTES - longest), lengths)
 
@@ -276,24 +275,24 @@ def _prices(word: Words) -> Ints:
 
 
 def _times(at_ms: Ints) -> Texts:
-    """Instants as 2025-10-09T08:53:20.123, without the zone."""
+    """Return instants as 2025-10-09T08:53:20.123, without a zone."""
     texts: Texts = np.datetime_as_string(at_ms.astype("datetime64[ms]"), unit="ms").astype("S").tolist()
     return texts
 
 
 def bits(word: Words, at: int, width: int) -> Ints:
-    """`width` bits of a hash as a number that is not negative."""
+    """Return `width` bits of a hash as a non-negative number."""
     found: Ints = ((word >> np.uint64(at)) & np.uint64((1 << width) - 1)).astype(np.int64)
     return found
 
 
 def spark_hash(numbers: Words, salt: int) -> Words:
-    """What Spark's `spark_hash(number, salt)` gives for a long and an int, as 64 unsigned bits; shape (n,)."""
+    """Return Spark's `xxhash64(number, salt)` for a long and an int, as 64 unsigned bits; shape (n,)."""
     hashed = hash_long(numbers, initial_hashes(len(numbers)))
     return hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
 
 
 def rules_of(given: dict[str, Any]) -> NexmarkRules:
-    """From JSON, where tuples are lists."""
+    """Return the rules from JSON values, where tuples are lists."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return NexmarkRules(**values)

@@ -1,16 +1,14 @@
-"""Records to Kafka: an idempotent producer, fed through a loop that runs in C.
+"""Kafka producer: idempotent, fed through a loop that runs in C.
 
-How acknowledgements are counted. A Python call per delivery report costs rate (312 against 453
-thousand records/s in one trial on a cold broker). With `delivery.report.only.error`
-confluent-kafka calls back for failures only. An idempotent producer
-reports every record that it could not deliver, and those it
-still holds after the last flush
-are in its queue, so acked = handed over − failed − still queued is the same truth for less.
+Acknowledgements. A Python call per delivery report costs throughput (312 instead of 453 thousand records/s in one trial
+on a cold broker). With `delivery.report.only.error` confluent-kafka reports failures only. An idempotent producer
+reports every record that it could not deliver, and records left after the last flush are still in its queue. So acked =
+sent − failed − queued.
 
-How much is on its way. While five records or more of a partition are on their way, librdkafka (2.16) sends no others
-to it, and once the linger of those is over it polls for the acknowledgement without a pause. Beside a busy broker
-that took 0.25 to 0.65 cores for 1,000 records/s, from the very broker that was to answer. So records
-wait here instead, where waiting costs nothing, and leave in one batch when those before them are acknowledged.
+Records in flight. With five or more records of a partition in flight, librdkafka (2.16) sends no others to it, and
+after the linger time polls for the acknowledgement without a pause. With a busy broker this took 0.25 to 0.65 cores at
+1,000 records/s, from that broker. So records wait here at no cost, and leave in one batch once earlier ones are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -29,28 +27,27 @@ from generators.kafka_credentials import load_credentials
 from generators.send_progress import GeneratorError
 
 PRIMER_KEY = "__faultline_primer__"
-# The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end. No
-# user's record has one of this name.
+# Header of records outside the schedule: `primer` before T0, `closing` at the end. User records must not have it.
 PHASE = "faultline-phase"
 PRIMER, CLOSING = "primer", "closing"
-# The header that holds a record's number in the schedule, where one was asked for.
+# Header with a record's number in the schedule, if requested.
 NUMBER = "faultline"
-# The queue bounds the memory of records on their way: 100,000 of them, about 110 MB of filler words at worst.
+# Bounds the memory of records in flight: about 110 MB for 100,000 state keys.
 QUEUE_RECORDS = 100_000
 LINGER_MS = 5
 BATCH_BYTES = 131_072
-# From here on what is on its way is waited for, in all partitions together; the client's own limit is for each.
+# From this number in flight, over all partitions, records wait; the client's own limit is per partition.
 FEW_IN_FLIGHT = 5
-# More than this does not wait: batches are then full, and the client's own pipeline is faster.
+# Above this number records do not wait: batches are full, and the client's own pipeline is faster.
 MAX_WAITING = 2_000
-# Longer than a broker needs to come back on its data; what is not delivered by then is unknown.
+# Longer than a broker restart with existing data; undelivered records are unknown after it.
 DELIVERY_TIMEOUT_MS = 120_000
 FLUSH_TIMEOUT_S = 60.0
 _METADATA_TIMEOUT_S = 15.0
 
 
 def make_producer(bootstrap: str) -> Producer:
-    """The producer that every generator uses: idempotent, all acknowledgements, reports for failures only."""
+    """Return the producer of every generator: idempotent, all acknowledgements, reports for failures only."""
     return Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -73,10 +70,10 @@ Records = tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[H
 
 
 class RecordSender:
-    """Hands records of one topic to a producer and accounts for every one of them."""
+    """Sender of the records of one topic that accounts for every record."""
 
     def __init__(self, producer: Any, topic: str, check: Callable[[], None] = lambda: None) -> None:
-        """`producer`: confluent-kafka's Producer, or a fake; `check` is called while waiting and may raise."""
+        """Wrap a confluent-kafka Producer or a fake; `check` is called while waiting and may raise."""
         self._producer = producer
         self._topic = topic
         self._check = check
@@ -104,10 +101,9 @@ class RecordSender:
         headers: Sequence[Headers] | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """Takes records, by default without headers and keys; none is dropped. They leave at once, or with a later
-        call.
+        """Accept records, by default without headers and keys; they leave at once or with a later call.
 
-        Raises GeneratorError when a record can never be sent (too large, no such partition).
+        Raises GeneratorError if a record can never be sent (too large, no such partition).
         """
         self._waiting.append((payloads, partitions, timestamps_ms, headers, keys))
         self._waiting_count += len(payloads)
@@ -115,7 +111,7 @@ class RecordSender:
         self.send_waiting()
 
     def send_waiting(self) -> None:
-        """Hands over what waits, unless too much is on its way. Whoever paces calls this now and then."""
+        """Pass on waiting records unless too many are in flight; the pacing loop calls this regularly."""
         self._producer.poll(0)
         if self._waiting_count and (self._waiting_count > MAX_WAITING or len(self._producer) < FEW_IN_FLIGHT):
             self._produce_all()
@@ -134,7 +130,7 @@ class RecordSender:
         headers: Sequence[Headers] | None,
         keys: Keys | None,
     ) -> None:
-        """Queues records in the producer; waits while its queue is full."""
+        """Queue records in the producer; wait while its queue is full."""
         self._await_room(len(payloads))
         rest = iter(payloads)
         try:
@@ -146,15 +142,15 @@ class RecordSender:
                     repeat(None) if keys is None else iter(keys),
                     partitions,
                     repeat(self._on_failure),
-                    repeat(None),  # the same callback under its other name
+                    repeat(None),  # the same callback's other parameter
                     timestamps_ms,
-                    # An argument more for each record costs rate, so there is none where there is no header.
+                    # An extra argument per record costs throughput.
                     *(() if headers is None else (headers,)),
                 ),
                 maxlen=0,
             )
         except BufferError:
-            # Full by size, not by number. The record that failed was taken from the iterator.
+            # The queue is full by size. The failed record was taken from the iterator.
             done = len(payloads) - operator.length_hint(rest) - 1
             self._producer.poll(0.01)
             self._check()
@@ -162,7 +158,7 @@ class RecordSender:
             left_keys = None if keys is None else keys[done:]
             self._produce(payloads[done:], partitions[done:], timestamps_ms[done:], left_headers, left_keys)
         except KafkaException as error:
-            raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
+            raise GeneratorError(f"topic {self._topic}: send failed: {error.args[0]}") from None
 
     def send_primer(
         self,
@@ -175,8 +171,10 @@ class RecordSender:
         key: bytes | None = None,
         keyed: bool = True,
     ) -> None:
-        """Queues one record beside the schedule: header PHASE, `ahead_s` after the present, a reserved key unless it
-        is one of a user's data (`keyed` false), which keeps its `key`."""
+        """Queue one record outside the schedule: header PHASE and a timestamp `ahead_s` in the future.
+
+        Its key is reserved, unless it is user data (`keyed` False), which has `key`.
+        """
         self._produce_all()
         self._await_room(1)
         try:
@@ -190,11 +188,11 @@ class RecordSender:
                 headers=[(PHASE, phase.encode())],
             )
         except KafkaException as error:
-            raise GeneratorError(f"topic {self._topic}: a primer was refused: {error.args[0]}") from None
+            raise GeneratorError(f"topic {self._topic}: preload failed: {error.args[0]}") from None
         self.sent += 1
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> int:
-        """Waits until all is acknowledged; returns how many are not after `timeout_s` (still queued or failed)."""
+        """Wait for acknowledgements; return the records without one after `timeout_s` (queued or failed)."""
         self._produce_all()
         deadline = time.monotonic() + timeout_s
         while len(self._producer) and time.monotonic() < deadline:
@@ -204,30 +202,30 @@ class RecordSender:
 
 
 class BrokerClient:
-    """The few questions a generator asks the broker."""
+    """Broker queries of a generator."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **load_credentials(), "log_level": 3})
 
     def check_topic(self, topic: str, partitions: int) -> None:
-        """Raises GeneratorError unless `topic` exists with just that many partitions."""
+        """Raise GeneratorError unless `topic` exists with this number of partitions."""
         try:
             found = self._admin.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
         except KafkaException as error:
-            raise GeneratorError(f"broker {self._bootstrap}: {error.args[0]}; is Kafka up?") from None
+            raise GeneratorError(f"broker {self._bootstrap}: query failed: {error.args[0]}; fix: start Kafka") from None
         if found.error is not None:
-            raise GeneratorError(f"topic {topic}: {found.error}; provision it first")
+            raise GeneratorError(f"topic {topic}: {found.error}; fix: create it first")
         if len(found.partitions) != partitions:
-            raise GeneratorError(f"topic {topic}: has {len(found.partitions)} partitions, not {partitions}")
+            raise GeneratorError(f"topic {topic}: got {len(found.partitions)} partitions; expected {partitions}")
 
     def end_offsets(self, topic: str, partitions: int) -> dict[str, int]:
-        """The end offset of each partition (partitions as strings)."""
+        """Return the end offset of each partition (partitions as strings)."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {TopicPartition(topic, partition): latest for partition in range(partitions)}
         try:
             answers = self._admin.list_offsets(asked, request_timeout=_METADATA_TIMEOUT_S)
             ends = {str(key.partition): int(future.result().offset) for key, future in answers.items()}
         except KafkaException as error:
-            raise GeneratorError(f"topic {topic}: no end offsets: {error.args[0]}; is Kafka up?") from None
+            raise GeneratorError(f"topic {topic}: no end offsets: {error.args[0]}; fix: start Kafka") from None
         return dict(sorted(ends.items(), key=lambda item: int(item[0])))

@@ -1,7 +1,7 @@
-"""Lateness of records against their schedule, as an HdrHistogram in microseconds.
+"""Schedule lag of records as an HdrHistogram in microseconds.
 
-Recording is one subtraction into a NumPy array per burst; the counting is done per block of
-records, in the bucket layout of the histogram itself, and becomes a real HdrHistogram at the end.
+Recording is one NumPy subtraction per burst; counting is done per block of records, in the bucket layout of the
+histogram, and converted to an HdrHistogram at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogWriter
 from numpy.typing import NDArray
 
-# What is later than this was not sent when it was due: the 99th percentile must not be.
+# Limit of the 99th percentile for records sent on schedule.
 LATE_MS = 50.0
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000  # one hour; later records count as one hour
@@ -24,12 +24,12 @@ _SLOTS = 1 << _EXACT_BITS
 
 
 def new_histogram() -> HdrHistogram:
-    """An empty histogram of the range and precision used here."""
+    """Return an empty histogram with the range and precision used here."""
     return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
 
 
 class ScheduleLag:
-    """Counts lateness exactly per record, to the histogram's three digits; memory is constant."""
+    """Exact counts of schedule lag per record, to the histogram's three digits, in constant memory."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(64 * _SLOTS, dtype=np.int64)
@@ -38,13 +38,13 @@ class ScheduleLag:
         self._largest_ns = 0
 
     def record(self, sent_ns: int, due_ns: NDArray[np.int64]) -> None:
-        """Adds the records of one burst, all handed over by `sent_ns`; earlier than due counts as 0."""
+        """Add the records of one burst, all sent by `sent_ns`; earlier than due counts as 0."""
         n = len(due_ns)
         if n > len(self._block):
-            raise ValueError(f"a burst of {n} records exceeds the block of {len(self._block)}")
+            raise ValueError(f"burst: got {n} records; expected at most {len(self._block)}")
         if self._filled + n > len(self._block):
             self._count_block()
-        if n:  # what is due first is the latest of a burst
+        if n:  # the first due record of a burst is the latest
             self._largest_ns = max(self._largest_ns, sent_ns - int(due_ns[0]))
         np.subtract(sent_ns, due_ns, out=self._block[self._filled : self._filled + n])
         self._filled += n
@@ -58,19 +58,19 @@ class ScheduleLag:
         self._filled = 0
 
     def count_late(self) -> int:
-        """How many of the records so far were more than LATE_MS late, to the histogram's three digits."""
+        """Return how many records were more than LATE_MS late, to the histogram's three digits."""
         self._count_block()
         late_us = int(LATE_MS * 1000)
         shift = max(late_us.bit_length() - _EXACT_BITS, 0)
         return int(self._counts[shift * _SLOTS + (late_us >> shift) + 1 :].sum())
 
     def take_largest_ms(self) -> float:
-        """The largest lateness since the last call, in milliseconds; 0 when nothing was late."""
+        """Return the largest schedule lag since the last call in milliseconds; 0 if none."""
         largest_ns, self._largest_ns = self._largest_ns, 0
         return round(largest_ns / 1e6, 3)
 
     def histogram(self) -> HdrHistogram:
-        """All that was recorded so far, in microseconds."""
+        """Return all recorded lags in microseconds."""
         self._count_block()
         histogram = new_histogram()
         for slot in np.nonzero(self._counts)[0].tolist():
@@ -80,7 +80,7 @@ class ScheduleLag:
 
 
 def percentiles_ms(histogram: HdrHistogram) -> dict[str, float]:
-    """`p50`, `p99` and `max` in milliseconds; zeros when nothing was recorded."""
+    """Return `p50`, `p99` and `max` in milliseconds; zeros for an empty histogram."""
     if histogram.get_total_count() == 0:
         return {"p50": 0.0, "p99": 0.0, "max": 0.0}
     return {
@@ -91,12 +91,12 @@ def percentiles_ms(histogram: HdrHistogram) -> dict[str, float]:
 
 
 def write_log(path: Path, histogram: HdrHistogram, start_ms: int, end_ms: int) -> None:
-    """Writes `histogram` as an HdrHistogram V2 log of one interval (wall-clock milliseconds)."""
+    """Write `histogram` as an HdrHistogram V2 log of one interval (wall-clock milliseconds)."""
     with path.open("w", encoding="utf-8") as output:
         writer = HistogramLogWriter(output)
         writer.output_log_format_version()
-        writer.output_comment("lateness against the schedule, microseconds")
-        # The library's own output_start_time takes milliseconds for seconds and fails (hdrhistogram 0.10).
+        writer.output_comment("schedule lag, microseconds")
+        # The library's output_start_time takes milliseconds for seconds and fails (hdrhistogram 0.10).
         writer.output_comment(f"[StartTime: {start_ms / 1000:.3f} (seconds since epoch)]")
         writer.output_legend()
         histogram.set_start_time_stamp(start_ms)

@@ -1,4 +1,4 @@
-"""What a generator says: one JSON object per line, flushed at once; and the errors that end it."""
+"""Events of a generator, one JSON object per line, and the errors that end it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from typing import Any, TextIO
 
 
 class EventOutput:
-    """Writes events with both clocks: wall time and monotonic time, in nanoseconds."""
+    """Writer of events with wall time and monotonic time, in nanoseconds."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
     def event(self, name: str, **fields: Any) -> None:
-        """Writes one line."""
+        """Write one line and flush it."""
         line = {"event": name, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns(), **fields}
         self._output.write(json.dumps(line) + "\n")
         self._output.flush()
 
 
-# How far the sending has come: what is journalled about once a second.
-
-
 @dataclass(frozen=True)
 class SendProgress:
-    """Records sent and due by now, and how many of those that were sent came more than LATE_MS late.
+    """Records sent and due so far, and the sent records more than LATE_MS late; written about once a second.
 
-    `latest_ms`: the largest lateness since the standing before, in milliseconds.
+    `latest_ms`: largest schedule lag since the previous progress, in milliseconds.
     """
 
     sent: int
@@ -39,7 +36,7 @@ class SendProgress:
 
     @classmethod
     def combine(cls, members: Iterable[SendProgress]) -> SendProgress:
-        """That of a crew, of at least one member."""
+        """Return the total of a worker group with at least one worker."""
         sent, due, late, latest_ms = zip(*map(astuple, members), strict=True)
         return cls(sum(sent), sum(due), sum(late), max(latest_ms))
 
@@ -47,12 +44,9 @@ class SendProgress:
 Progress = Callable[[SendProgress], None]
 
 
-# The two ways a generator can fail, each with one line for the user's eyes.
-
-
 class GeneratorError(Exception):
-    """The generator could not do its work (broker, gate, or a process that died)."""
+    """Failed generator (broker, start barrier or dead process)."""
 
 
 class InputError(GeneratorError):
-    """The specification or the corpus is wrong; nothing was sent, and trying again cannot help."""
+    """Invalid specification or corpus; nothing was sent, and a retry cannot help."""

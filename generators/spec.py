@@ -1,4 +1,4 @@
-"""What one generator has to send: the JSON file that `python -m generators --config` reads."""
+"""Specification of one generator: the JSON file for `python -m generators --config`."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ MAX_SKEW = 5
 
 
 class GeneratorSpec(BaseModel):
-    """The parameters of one generator. Equal specifications send equal records at equal offsets in time."""
+    """Parameters of one generator. Equal specifications send equal records at equal times after T0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    bootstrap: str = Field(min_length=1, description="Kafka's bootstrap servers.")
-    topic: str = Field(min_length=1, description="The input topic; it must exist.")
-    partitions: int = Field(ge=1, description="Partitions of the topic; record k goes to k mod partitions.")
+    bootstrap: str = Field(min_length=1, description="Kafka bootstrap servers.")
+    topic: str = Field(min_length=1, description="Input topic; must exist.")
+    partitions: int = Field(ge=1, description="Partitions; record k goes to partition k mod partitions.")
     rate: float | None = Field(
         gt=0, le=MAX_RATE, description="Records per second; null: as fast as possible (benchmark only)."
     )
-    rate_curve: dict[str, Any] | None = Field(None, description="How the rate moves (see curve.py); null: it stays.")
+    rate_curve: dict[str, Any] | None = Field(None, description="Rate over time (see curve.py); null: constant.")
     seconds: float | None = Field(None, gt=0, le=1e7, description="Length of the schedule; null when `rate` is null.")
     records: int | None = Field(None, ge=1, description="Records to send when `rate` is null.")
     source: Literal["text", "zipf", "constant", "ids", "stock", "nexmark", "data"] = Field(
-        "text", description="Where the records come from."
+        "text", description="Source of the records."
     )
     corpus: str = Field("moby-dick", min_length=1, description="`moby-dick`, or a directory of .txt files.")
     skew: float = Field(
         1.0,
         ge=0,
         le=MAX_SKEW,
-        description="Zipf exponent of the words or of the stocks; 0 is uniform, the default there.",
+        description="Zipf exponent of words or stocks; 0 is uniform, the default for stocks.",
     )
-    skew_curve: dict[str, Any] | None = Field(None, description="How `skew` moves (see curve.py); null: it stays.")
+    skew_curve: dict[str, Any] | None = Field(None, description="`skew` over time (see curve.py); null: constant.")
     vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words of the Zipf source.")
     words_per_line: int = Field(10, ge=1, le=1000, description="Words of one record.")
     payload_bytes: int = Field(100, ge=1, le=100_000, description="Size of the constant payload (benchmark only).")
-    iterations: int = Field(1000, ge=1, le=10_000_000, description="What the source `ids` asks for of each record.")
+    iterations: int = Field(1000, ge=1, le=10_000_000, description="Iterations per record of the source `ids`.")
     streams: tuple[Literal["STOCK", "TRANSACTION", "POSITION"], ...] = Field(
-        ("TRANSACTION",), min_length=1, description="The streams of the source `stock`; STOCK beside others is a fifth."
+        ("TRANSACTION",),
+        min_length=1,
+        description="Streams of the source `stock`; STOCK with others has a share of 20 %.",
     )
     prices: str = Field(
         "five-companies",
@@ -58,44 +60,44 @@ class GeneratorSpec(BaseModel):
     )
     stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks.")
     users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
-    watermark_s: float = Field(5.0, ge=0, le=3600, description="Disorder is at most half of it.")
+    watermark_s: float = Field(5.0, ge=0, le=3600, description="Watermark delay; disorder is at most half of it.")
     disorder: float = Field(0.1, ge=0, le=1, description="Share of stock records out of order.")
-    late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are an hour too old.")
+    late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are one hour late.")
     data: str | None = Field(
-        None, description="A file or folder to replay: JSON lines, CSV, Parquet, text, a recording."
+        None, description="File or folder to replay: JSON lines, CSV, Parquet, text or a recorded topic."
     )
-    data_key: str | None = Field(None, description="The column that holds a record's key.")
-    data_time: str | None = Field(None, description="The column that holds a record's time.")
-    data_time_unit: Unit | None = Field(None, description="Of times that are numbers; else by their magnitude.")
-    data_pace: Literal["rate", "recorded"] = Field("rate", description="At the rate, or when the records were made.")
-    data_speed: float = Field(1.0, gt=0, le=1e6, description="Recorded times pass so much faster.")
-    rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
-    numbered: bool = Field(False, description="Records carry their number in the schedule as the header `faultline`.")
-    closing: bool = Field(False, description="After the schedule, records that close what is open.")
+    data_key: str | None = Field(None, description="Column with the key.")
+    data_time: str | None = Field(None, description="Column with the time.")
+    data_time_unit: Unit | None = Field(None, description="Unit of numeric times; null: from their magnitude.")
+    data_pace: Literal["rate", "recorded"] = Field("rate", description="Send at the rate, or at the recorded times.")
+    data_speed: float = Field(1.0, gt=0, le=1e6, description="Speed-up of recorded times.")
+    rules: dict[str, Any] | None = Field(None, description="Parameters of the source `nexmark`.")
+    numbered: bool = Field(False, description="Add the record number as header `faultline`.")
+    closing: bool = Field(False, description="Send records after the schedule that close all windows.")
     closing_ahead_s: float | None = Field(
-        None, gt=0, le=3500, description="How far ahead they lie by their timestamps; those of `nexmark` say it inside."
+        None, gt=0, le=3500, description="Distance of their timestamps in s; not for `nexmark`."
     )
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
-    primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
+    primer_lines: int = Field(0, ge=0, le=1_000_000, description="Records of the source sent before T0.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
     seed: int = Field(1, ge=0, description="Seed of every random choice, together with the repetition.")
     repetition: int = Field(0, ge=0, description="Repetition of the configuration.")
     processes: int = Field(1, ge=1, le=64, description="Processes that share the schedule.")
-    run: str = Field("", description="The run's token, for the logs.")
+    run: str = Field("", description="Token of the run, for logs.")
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:
         if self.rate is None:
             if self.records is None or self.seconds is not None:
-                raise ValueError("records: without a rate, give `records` and leave `seconds` empty")
+                raise ValueError("records: without a rate, expected `records` and no `seconds`")
         elif self.seconds is None or self.records is not None:
-            raise ValueError("seconds: with a rate, give `seconds` and leave `records` empty")
+            raise ValueError("seconds: with a rate, expected `seconds` and no `records`")
         return self
 
     @model_validator(mode="before")
     @classmethod
     def _default_stock_skew(cls, data: Any) -> Any:
-        """Stocks are all traded alike unless someone asks for skew."""
+        """Use uniform stocks unless skew is given."""
         if isinstance(data, Mapping) and data.get("source") == "stock":
             return {"skew": 0.0, **data}
         return data
@@ -103,43 +105,43 @@ class GeneratorSpec(BaseModel):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if (self.source == "data") != (self.data is not None):
-            raise ValueError("data: the source data needs a file, and no other has one")
+            raise ValueError("data: expected a file for the source data, and none for others")
         if self.data_pace == "recorded" and (self.source != "data" or self.seconds is None or self.rate_curve):
-            raise ValueError("data_pace: only data has recorded times, and no curve besides; use rate")
+            raise ValueError("data_pace: got recorded; expected rate, except for data without a curve")
         if (self.source == "nexmark") != (self.rules is not None):
-            raise ValueError("rules: the source nexmark needs them, and no other has them")
+            raise ValueError("rules: expected for the source nexmark only")
         if self.closing and (self.source == "nexmark") != (self.closing_ahead_s is None):
-            raise ValueError("closing_ahead_s: what closes windows lies ahead, of nexmark by what it holds; give one")
+            raise ValueError("closing_ahead_s: expected with closing, except for nexmark")
         if self.source in ("ids", "stock", "nexmark", "data") and self.state_mb > 0:
-            raise ValueError(f"state_mb: the records of {self.source} carry no filler words; use 0")
+            raise ValueError(f"state_mb: got {self.state_mb:g}; expected 0 for the source {self.source}")
         if self.source == "stock":
             if self.rate is None:
-                raise ValueError("rate: the source stock takes its event times from the schedule; give a rate")
+                raise ValueError("rate: missing; the source stock needs a schedule")
             if len(set(self.streams)) < len(self.streams):
-                raise ValueError("streams: a stream is named twice; name each once")
+                raise ValueError("streams: got a stream twice; expected each once")
             if self.disorder + self.late > 1:
-                raise ValueError("disorder: no record is both late and out of order; let disorder + late be at most 1")
+                raise ValueError("disorder: got disorder + late > 1; expected at most 1")
         return self
 
     @model_validator(mode="after")
     def _check_curves(self) -> Self:
         if self.rate_curve is not None and self.rate is None:
-            raise ValueError("rate_curve: it moves around a rate; give `rate` and `seconds`")
+            raise ValueError("rate_curve: not allowed without rate; fix: set `rate` and `seconds`")
         if self.skew_curve is not None and (self.rate is None or self.source not in ("zipf", "stock")):
-            raise ValueError("skew_curve: only the sources zipf and stock have skew, on a schedule; leave it empty")
-        schedule = self.schedule  # parses the curve of the rate
+            raise ValueError("skew_curve: not allowed; expected the source zipf or stock with a rate")
+        schedule = self.schedule  # also validates the rate curve
         if schedule is not None and schedule.count == 0:
-            raise ValueError(f"rate_curve: no record is due in {self.seconds:g} s; raise the curve or `seconds`")
+            raise ValueError(f"rate_curve: got no record in {self.seconds:g} s; expected at least one")
         _ = self.skew_exponents
         return self
 
     @property
     def skew_exponents(self) -> Curve | None:
-        """How the exponent moves, or None when it stays."""
+        """Course of the exponent, or None if it is constant."""
         return _curve("skew_curve", self.skew_curve, self.skew, MAX_SKEW)
 
     def load_data(self) -> Data:
-        """The data that is replayed. Raises InputError naming file and line of what is broken in it."""
+        """Return the replayed data. Raises InputError naming file and line of an error."""
         data = read_data(self.data or "", self.data_key, self.data_time, self.data_time_unit, copies=self.processes)
         if self.data_pace == "recorded":
             require_ordered(data, self.data or "")
@@ -147,7 +149,7 @@ class GeneratorSpec(BaseModel):
 
     @cached_property
     def _recorded_schedule(self) -> RecordedSchedule | None:
-        """When records of data are due that come as they were recorded; made once, since it is asked for again."""
+        """Recorded schedule of replayed data, or None; cached."""
         if self.data_pace != "recorded" or self.seconds is None:
             return None
         data = self.load_data()
@@ -155,12 +157,12 @@ class GeneratorSpec(BaseModel):
 
     @property
     def schedule(self) -> DueTimes | None:
-        """The schedule, or None when records go out as fast as possible."""
+        """The schedule, or None if records are sent as fast as possible."""
         return self._recorded_schedule or self.rate_schedule
 
     @property
     def rate_schedule(self) -> SendSchedule | None:
-        """The schedule that follows from the rate and its curve."""
+        """The schedule from the rate and its curve."""
         if self.rate is None or self.seconds is None:
             return None
         return SendSchedule.for_duration(
@@ -169,7 +171,7 @@ class GeneratorSpec(BaseModel):
 
     @property
     def total(self) -> int:
-        """Records to send after the gate, over all processes."""
+        """Number of records after T0, over all processes."""
         schedule = self.schedule
         return schedule.count if schedule else self.records or 0
 
@@ -184,11 +186,11 @@ def _curve(key: str, mapping: dict[str, Any] | None, base: float, high: float) -
 
 
 def read_spec(path: Path) -> GeneratorSpec:
-    """Reads and validates a specification. Raises InputError with one line that names file and key."""
+    """Read and validate a specification. Raises InputError, naming file and key."""
     try:
         return GeneratorSpec.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: read failed: {error.strerror}") from None
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))

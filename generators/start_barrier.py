@@ -1,4 +1,4 @@
-"""The gate: a file whose appearance starts the schedule, and what may end a generator before its time."""
+"""Start barrier: a file whose appearance starts the schedule; and early ends of a generator."""
 
 from __future__ import annotations
 
@@ -12,54 +12,55 @@ from pathlib import Path
 from generators.send_progress import GeneratorError
 
 POLL_S = 0.005
-# The file beside the gate that ends the load before its schedule does, and how often it is looked for.
+# File that ends the load before its schedule, and the interval of its checks.
 LOAD_END = "load_end.json"
 LOAD_END_POLL_NS = 100_000_000
 
 
 class Stopped(GeneratorError):
-    """The generator was asked to end, or lost its parent."""
+    """Stop request, or loss of the parent process."""
 
 
 class StopRequest:
-    """Remembers a request to stop, and notices the death of the parent process."""
+    """A request to stop, from a signal or the death of the parent process."""
 
     def __init__(self) -> None:
         self._reason = ""
         self._parent = 0
 
     def install(self) -> None:
-        """From now on SIGTERM and SIGINT ask to stop."""
+        """Handle SIGTERM and SIGINT as stop requests."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def watch_parent(self, pid: int | None = None) -> None:
-        """From now on another parent than `pid` (default: the present one) is a reason to stop.
+        """Stop once the parent is not `pid` (default: the current parent) any more.
 
-        The present parent is taken late, at the gate: a detached process loses its first parent early, on purpose.
+        The current parent is read late, at the start barrier: a detached process intentionally loses its first parent
+        early.
         """
         self._parent = os.getppid() if pid is None else pid
 
     def watch_current_parent(self) -> None:
-        """The same of the present parent, unless one is watched already."""
+        """Watch the current parent, unless one is watched already."""
         if not self._parent:
             self.watch_parent()
 
     def set(self, reason: str) -> None:
-        """Asks to stop."""
+        """Request a stop."""
         self._reason = self._reason or reason
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.set(f"stopped by {signal.Signals(number).name}")
 
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """Return whether a stop was requested."""
         if self._parent and os.getppid() != self._parent:
             self.set(f"the parent process {self._parent} died")
         return bool(self._reason)
 
     def check(self) -> None:
-        """Raises Stopped with the reason when it is time to stop."""
+        """Raise Stopped with the reason if a stop was requested."""
         if self.is_set():
             raise Stopped(self._reason)
 
@@ -73,16 +74,16 @@ class StartInstant:
 
 
 class LoadEnd:
-    """The end of the load, as a file beside the gate gives it: `{"end_mono_ns"}`, put there by a rename."""
+    """Early end of the load, from a file next to the barrier: `{"end_mono_ns"}`, written by a rename."""
 
     def __init__(self, barrier: Path | None) -> None:
-        """`gate`: its path; None for a process that cannot see it, whose load ends with the schedule."""
+        """Set the barrier's path, or None for a process that cannot see it and ends with the schedule."""
         self._path = None if barrier is None else barrier.with_name(LOAD_END)
         self._end_ns: int | None = None
         self._next_ns = 0
 
     def at_ns(self, now_ns: int) -> int | None:
-        """The monotonic instant after which no record is due any more; None while there is none."""
+        """Return the monotonic instant after which no record is due, or None."""
         if self._end_ns is None and self._path is not None and now_ns >= self._next_ns:
             self._next_ns = now_ns + LOAD_END_POLL_NS
             try:
@@ -95,9 +96,9 @@ class LoadEnd:
 
 
 def await_barrier(path: Path, stop: StopRequest) -> StartInstant:
-    """Waits until the gate file appears (it is put there by a rename, so it is complete).
+    """Wait until the barrier file appears (written by a rename, so it is complete).
 
-    Raises Stopped when asked to, and GeneratorError when the file is not a gate.
+    Raises Stopped on a stop request, and GeneratorError for an invalid file.
     """
     while True:
         stop.check()
@@ -107,9 +108,9 @@ def await_barrier(path: Path, stop: StopRequest) -> StartInstant:
             time.sleep(POLL_S)
             continue
         except OSError as error:
-            raise GeneratorError(f"gate {path}: cannot be read: {error.strerror}") from None
+            raise GeneratorError(f"gate {path}: read failed: {error.strerror}") from None
         try:
             instants = json.loads(text)
             return StartInstant(int(instants["t0_wall_ns"]), int(instants["t0_mono_ns"]))
         except (ValueError, TypeError, KeyError) as error:
-            raise GeneratorError(f"gate {path}: needs t0_wall_ns and t0_mono_ns ({error!r})") from None
+            raise GeneratorError(f"gate {path}: got {error!r}; expected t0_wall_ns and t0_mono_ns") from None

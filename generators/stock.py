@@ -1,11 +1,11 @@
-"""The streams of a stock exchange: STOCK (quotes), TRANSACTION (trades) and POSITION (holdings), from one seed.
+"""Streams of a stock exchange: STOCK (quotes), TRANSACTION (trades) and POSITION (holdings), from one seed.
 
-Each record is one JSON object that names its stream. Prices are those of one market: a quote is the price at its
-event time, a trade lies within SPREAD of it, and a position is valued at its user's last trade. Each user trades each
-of its stocks every ROUND_MS at an instant of its own; what it holds, and at which price, changes only then.
+Each record is a JSON object that names its stream. All prices come from one market: a quote is the price at its event
+time, a trade is within SPREAD of it, and a position is valued at its user's last trade. Each user trades each of its
+stocks every ROUND_MS at an individual instant; holdings and their price change only then.
 
-Event time is the time of the market: a record that is due d after T0 happened d after the opening. By hash of the
-record number some records are late and some out of order, see `Shifts`. The market traded before that opening, too.
+Event time is market time: a record due d after T0 happened d after the opening. A hash of the record number makes some
+records late or out of order, see `Shifts`. The market also traded before that opening.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from generators.zipf import MovingExponent, RankTables, cumulative
 
 STOCK, TRANSACTION, POSITION = STREAMS = ("STOCK", "TRANSACTION", "POSITION")
 OPEN = np.datetime64("2013-03-01T14:30:00.000", "ms")
-# The records of STOCK where other streams are sent, too.
+# Share of STOCK if other streams are sent, too.
 STOCK_SHARE = 0.2
 LATE_MS = 3_600_000
-# Primer records happened in the minute before the opening, so that they make no measured record late.
+# Preload records happen in the minute before the opening, so they do not make measured records late.
 PRIMER_MS = 60_000
 SPREAD = 0.001
 ROUND_MS = 30_000
@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shifts:
-    """Which records happened earlier than their place in the schedule says, and by how much."""
+    """Records with an event time before their place in the schedule."""
 
     late: float  # share that is LATE_MS earlier
     disorder: float  # share that is earlier by at most half the watermark
@@ -51,8 +51,8 @@ class Shifts:
     amount_key: int
 
     def shift_ms(self, records: NDArray[np.uint64]) -> Ints:
-        """Milliseconds by which each record is earlier, mostly 0; shape (n,)."""
-        # One draw decides both, so a record is late or out of order, never both, and each share is what was asked for.
+        """Return the milliseconds by which each record is earlier, mostly 0; shape (n,)."""
+        # One draw decides both, so a record is late or out of order, never both, and each share is exact.
         draw = draw_uniform(self.key, records)
         most = self.watermark_ms // 2
         some = (draw_uniform(self.amount_key, records) * most).astype(np.int64) + (1 if most else 0)
@@ -61,7 +61,7 @@ class Shifts:
 
 
 class StockStreams:
-    """A source of the streams of one exchange; record k is the same whoever asks, for equal parameters."""
+    """A source of the streams of one exchange; record k is a function of the parameters."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StockStreams:
         seed: int,
         repetition: int,
     ) -> None:
-        """`streams`: one or more of STREAMS, each once; `moving` takes the place of `skew`; disorder + late ≤ 1."""
+        """Set distinct `streams` of STREAMS; `moving` replaces `skew`; disorder + late ≤ 1."""
         self._market, self._schedule, self._moving = market, schedule, moving
         self._streams, self._bounds = tuple(streams), _stream_bounds(streams)
         self._users = users
@@ -95,16 +95,16 @@ class StockStreams:
         self._shifts = Shifts(late, disorder, round(watermark_s * 1000), key("shift"), key("amount of shift"))
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
-        """The records of the given numbers in the schedule (shape (n,))."""
+        """Return the records of the given schedule numbers (shape (n,))."""
         due_ms = self._schedule.due_of(records) // 1_000_000
         hundredths = None if self._moving is None else self._moving.hundredths(records)
         return self._lines(records, due_ms - self._shifts.shift_ms(records), hundredths)
 
     def primer(self, n: int) -> Iterator[bytes]:
-        """n records in order from PRIMER_MS before the opening on, at the schedule's first rate or faster.
+        """Yield n records from PRIMER_MS before the opening on, at the schedule's first rate or faster.
 
-        Faster where they would not all happen before the opening: a primer that is ahead of the measured records
-        would make those late.
+        They are faster if they would otherwise pass the opening: preload ahead of the measured records would make those
+        late.
         """
         step_ms = min(1000 / float(self._schedule.rate), PRIMER_MS / max(n, 1))
         for records in blocks(n):
@@ -113,7 +113,7 @@ class StockStreams:
             yield from self._lines(records, event_ms, hundredths)
 
     def listings(self, records: NDArray[np.uint64], hundredths: Ints | None) -> Ints:
-        """The stock of each record, as its rank from 0; shape (n,)."""
+        """Return the stock of each record as its rank from 0; shape (n,)."""
         draws = draw_uniform(self._listing_key, records)
         if hundredths is not None:
             return self._tables.ranks(draws, hundredths)
@@ -133,7 +133,7 @@ class StockStreams:
         return lines
 
     def _make(self, name: str, records: NDArray[np.uint64], listings: Ints, users: Ints, event_ms: Ints) -> list[bytes]:
-        """The records of one stream."""
+        """Return the records of one stream."""
         codes, times = self._szcodes[listings].tolist(), _times(event_ms)
         if name == STOCK:
             dollars, cents = _split_cents(self._market.cents(listings, event_ms))
@@ -153,12 +153,12 @@ class StockStreams:
         return list(map(form.__mod__, zip(users.tolist(), codes, times, dollars, cents, shares, strict=True)))
 
     def _trade_prices(self, records: NDArray[np.uint64], cents: Ints) -> Ints:
-        """Prices of trades: at most SPREAD from the market's, and at least a cent."""
+        """Return trade prices: within SPREAD of the market's, and at least one cent."""
         deviation = (2 * draw_uniform(self._spread_key, records) - 1) * SPREAD
         return np.maximum(1, cents + np.rint(cents * deviation).astype(np.int64))
 
     def _holdings(self, listings: Ints, users: Ints, event_ms: Ints) -> tuple[Ints, list[int]]:
-        """When each user last traded the stock (never after the event), and how many shares it has held since then."""
+        """Return each user's last trade of the stock (never after the event), and the shares held since."""
         pairs = (users * len(self._szcodes) + listings).astype(np.uint64)
         phase = (draw_bits(self._instant_key, pairs) % np.uint64(ROUND_MS)).astype(np.int64)
         rounds = (event_ms - phase) // ROUND_MS
@@ -167,7 +167,7 @@ class StockStreams:
 
 
 def _stream_bounds(streams: Sequence[str]) -> NDArray[np.float64]:
-    """Where the unit interval is cut so that each stream gets its share; shape (streams − 1,)."""
+    """Return the split of the unit interval by each stream's share; shape (streams − 1,)."""
     others = len(streams) - (STOCK in streams)
     if others == 0 or others == len(streams):
         shares = [1 / len(streams)] * len(streams)
@@ -177,13 +177,13 @@ def _stream_bounds(streams: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _lots(draws: NDArray[np.float64]) -> list[int]:
-    """Shares in whole lots, 1 to MOST_LOTS of them."""
+    """Return numbers of shares in whole lots, 1 to MAX_LOTS."""
     lots: list[int] = (((draws * MAX_LOTS).astype(np.int64) + 1) * LOT).tolist()
     return lots
 
 
 def _times(event_ms: Ints) -> list[bytes]:
-    """Moments after the opening as 2013-03-01T14:30:00.123, without the zone."""
+    """Return instants after the opening as 2013-03-01T14:30:00.123, without a zone."""
     texts: list[bytes] = (
         np.datetime_as_string(OPEN + event_ms.astype("timedelta64[ms]"), unit="ms").astype("S").tolist()
     )
@@ -191,35 +191,34 @@ def _times(event_ms: Ints) -> list[bytes]:
 
 
 def _split_cents(cents: Ints) -> tuple[list[int], list[int]]:
-    """Whole dollars, and the cents beyond."""
+    """Return whole dollars and remaining cents."""
     return (cents // 100).tolist(), (cents % 100).tolist()
 
 
-# Stocks and their prices: real daily closes, played back as a market that can be asked for any moment.
+# Stocks and their prices: real daily closes, replayed as a continuous market.
 #
-# Listings are dealt over the real series in turn: listing i follows series i mod 5, and is called `MSFT-017` when it
-# is the eighteenth on MSFT. The listings of one series begin at places spread evenly over its days. A trading day
-# takes DAY_MS of market time, and between two closes the price moves in a straight line. At its last day a series
-# turns and runs backwards, so that every price lies between two real neighbouring closes, for ever.
+# Listing i follows series i mod 5, and is named `MSFT-017` if it is the eighteenth on MSFT. The listings of one series
+# start at evenly spaced days. A trading day takes DAY_MS of market time, and the price is linear between two closes. At
+# its last day a series turns and runs backwards, so every price is between two real neighbouring closes.
 
 
 DAILY = Path(__file__).parent / "data" / "stocks" / "daily.csv"
-# What a specification calls them; anything else is the path of a file of the same form.
+# Name of the built-in prices; anything else is the path of a file in the same format.
 BUILT_IN = "five-companies"
 DAY_MS = 5_000
 HEADER = "szcode,date,close"
 _SYMBOL = re.compile(r"[A-Z][A-Z0-9.]{0,9}")
-# The real closes have up to four decimals; whole numbers keep every price exact until it is rounded to cents.
+# The closes have up to four decimals; integers keep every price exact until it is rounded to cents.
 _UNITS = 10_000
 _UNITS_PER_CENT = 100
 _MAX_PRICE = 1_000_000  # dollars
 
 
 def read_closes(path: Path = DAILY) -> dict[str, NDArray[np.int64]]:
-    """The closes of each symbol by date, in ten-thousandths of a dollar; shapes (days,).
+    """Return the closes of each symbol by date, in ten-thousandths of a dollar; shapes (days,).
 
-    Raises InputError that names file and line when the file is missing or not what its header says: three columns,
-    sorted by symbol and date, at least two days each.
+    Raises InputError, naming file and line, if the file is missing or invalid: three columns, sorted by symbol and
+    date, at least two days each.
     """
     closes: dict[str, list[int]] = {}
     last = "", ""
@@ -229,59 +228,61 @@ def read_closes(path: Path = DAILY) -> dict[str, NDArray[np.int64]]:
             for number, raw in enumerate(file, start=1):
                 text = raw.decode("utf-8").rstrip("\r\n")
                 if number == 1:
-                    _require(text == HEADER, path, 1, f"the header is not {HEADER}")
+                    _require(text == HEADER, path, 1, f"expected the header {HEADER}")
                     continue
                 symbol, day, close = _row(path, number, text)
-                _require((symbol, day) > last, path, number, f"{symbol} {day} is not after {' '.join(last)}")
+                _require(
+                    (symbol, day) > last, path, number, f"got {symbol} {day}; expected a row after {' '.join(last)}"
+                )
                 last = symbol, day
                 closes.setdefault(symbol, []).append(close)
     except OSError as error:
-        raise InputError(f"prices: {path} cannot be read: {error.strerror}") from None
+        raise InputError(f"prices: reading {path} failed: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"prices: {path}, line {number}: not UTF-8 ({error.reason}); restore the file") from None
-    _require(bool(closes), path, number + 1, "no price")
+        raise InputError(f"prices: {path}, line {number}: got {error.reason}; expected UTF-8") from None
+    _require(bool(closes), path, number + 1, "expected at least one price")
     for symbol, days in closes.items():
-        _require(len(days) > 1, path, number, f"{symbol} has one day only, and a price needs two to move between")
+        _require(len(days) > 1, path, number, f"got one day of {symbol}; expected two")
     return {symbol: np.array(days, dtype=np.int64) for symbol, days in closes.items()}
 
 
 def _require(is_valid: bool, path: Path, line: int, problem: str) -> None:
     if not is_valid:
-        raise InputError(f"prices: {path}, line {line}: {problem}; restore the file, or sort and complete it")
+        raise InputError(f"prices: {path}, line {line}: {problem}")
 
 
 def _row(path: Path, number: int, line: str) -> tuple[str, str, int]:
-    """Symbol, date and close (in ten-thousandths) of one line."""
+    """Return symbol, date and close (in ten-thousandths) of one line."""
     fields = line.split(",")
-    _require(len(fields) == 3, path, number, f"{len(fields)} fields instead of 3")
+    _require(len(fields) == 3, path, number, f"got {len(fields)} fields; expected 3")
     symbol, day, close = fields
-    _require(_SYMBOL.fullmatch(symbol) is not None, path, number, f"{symbol!r} is not a symbol")
+    _require(_SYMBOL.fullmatch(symbol) is not None, path, number, f"got {symbol!r}; expected a symbol")
     try:
         known_day = date.fromisoformat(day).isoformat() == day
     except ValueError:
         known_day = False
-    _require(known_day, path, number, f"{day!r} is not a date such as 2013-03-01")
+    _require(known_day, path, number, f"got {day!r}; expected a date such as 2013-03-01")
     try:
         price = Decimal(close)
     except InvalidOperation:
         price = Decimal("NaN")
-    _require(price.is_finite() and 0 < price <= _MAX_PRICE, path, number, f"{close!r} is not a price")
+    _require(price.is_finite() and 0 < price <= _MAX_PRICE, path, number, f"got {close!r}; expected a price")
     units = price * _UNITS
-    _require(units == int(units), path, number, f"{close!r} has more than four decimals")
-    _require(units >= _UNITS_PER_CENT, path, number, f"{close!r} is less than a cent")
+    _require(units == int(units), path, number, f"got {close!r}; expected at most four decimals")
+    _require(units >= _UNITS_PER_CENT, path, number, f"got {close!r}; expected at least one cent")
     return symbol, day, int(units)
 
 
 def closes_of(prices: str) -> dict[str, NDArray[np.int64]]:
-    """The closes that a specification names: BUILT_IN, or a file. Raises InputError as `read_closes` does."""
+    """Return the closes of BUILT_IN or a file. Raises InputError as `read_closes`."""
     return read_closes(DAILY if prices == BUILT_IN else Path(prices))
 
 
 class Market:
-    """The listed stocks, and the price of each at any moment. Listings are numbered from 0."""
+    """Listed stocks and their prices at any instant. Listings are numbered from 0."""
 
     def __init__(self, stocks: int, closes: Mapping[str, NDArray[np.int64]]) -> None:
-        """`stocks` ≥ 1 listings over the series of `closes` (each of at least two days)."""
+        """Create `stocks` ≥ 1 listings over the series of `closes` (each of at least two days)."""
         symbols = sorted(closes)
         listing = np.arange(stocks, dtype=np.int64)
         series, number = listing % len(symbols), listing // len(symbols)
@@ -295,11 +296,11 @@ class Market:
         self._start_ms = number * self._steps * DAY_MS // on_series
 
     def cents(self, listings: NDArray[np.int64], at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The prices in cents of listings at moments (milliseconds after the opening, negative before); shapes (n,)."""
+        """Return prices in cents of listings at instants (ms after the opening, also negative); shapes (n,)."""
         steps = self._steps[listings]
         way_ms = steps * DAY_MS
         place = (self._start_ms[listings] + at_ms) % (2 * way_ms)
-        place = np.where(place > way_ms, 2 * way_ms - place, place)  # there, then back
+        place = np.where(place > way_ms, 2 * way_ms - place, place)  # forth, then back
         day = np.minimum(place // DAY_MS, steps - 1)
         into = place - day * DAY_MS
         first = self._first[listings] + day

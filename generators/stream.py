@@ -1,4 +1,4 @@
-"""The records of one process: a source, its share of the schedule, and a bounded buffer ahead of time; replays."""
+"""Records of one process: a source, its shard of the schedule, a bounded buffer, and the replay of data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from generators.state_preload import StateKeys
 from generators.stock import Market, StockStreams, closes_of
 from generators.zipf import MovingExponent, ZipfLines
 
-# Chunks kept ready. With 20 chunks a second (below) this is 0.2 s of the schedule.
+# Prepared chunks. At 20 chunks per second (below) this is 0.2 s of the schedule.
 CHUNKS_AHEAD = 4
 _LARGEST_CHUNK = 4096
 _SMALLEST_CHUNK = 64
 
 
 def make_source(spec: GeneratorSpec) -> Source:
-    """The source that `spec` names. Raises InputError when its corpus or price file is not usable."""
+    """Return the source of `spec`. Raises InputError if its corpus or price file is not usable."""
     if spec.source == "zipf":
         moving = _moving_exponent(spec)
         return ZipfLines(spec.skew, spec.vocabulary, spec.words_per_line, spec.seed, spec.repetition, moving)
@@ -47,7 +47,7 @@ def make_source(spec: GeneratorSpec) -> Source:
 
 
 def make_nexmark(spec: GeneratorSpec) -> NexmarkEvents:
-    """The source `nexmark`. Raises InputError for rules that it does not know, or lacks."""
+    """Return the source `nexmark`. Raises InputError for unknown or missing rules."""
     try:
         return NexmarkEvents(rules_of(spec.rules or {}), spec.rate_schedule, spec.primer_lines)
     except TypeError as error:
@@ -57,7 +57,7 @@ def make_nexmark(spec: GeneratorSpec) -> NexmarkEvents:
 def _make_stock(spec: GeneratorSpec) -> StockStreams:
     schedule = spec.rate_schedule
     if schedule is None:
-        raise InputError("rate: the source stock takes its event times from the schedule; give a rate")
+        raise InputError("rate: missing; the source stock needs a schedule")
     return StockStreams(
         Market(spec.stocks, closes_of(spec.prices)),
         schedule,
@@ -79,22 +79,22 @@ def _moving_exponent(spec: GeneratorSpec) -> MovingExponent | None:
 
 
 def make_state_keys(spec: GeneratorSpec) -> StateKeys:
-    """The filler words that `spec` asks for."""
+    """Return the state keys of `spec`."""
     return StateKeys(spec.state_mb, spec.state_touch, spec.seed, spec.repetition)
 
 
 @dataclass(frozen=True)
 class RecordChunk:
-    """Consecutive local records, ready to send. The lists and `due_ns` have one entry per record."""
+    """Consecutive local records, ready to send; lists and `due_ns` have one entry per record."""
 
     payloads: list[bytes]
     partitions: list[int]
     due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
-    headers: list[Headers] | None = None  # None: none of them has any
-    keys: list[bytes | None] | None = None  # likewise
+    headers: list[Headers] | None = None  # None: no record has headers
+    keys: list[bytes | None] | None = None  # None: no record has a key
 
     def slice(self, first: int, last: int) -> RecordChunk:
-        """The records `first` … `last` − 1, counted within this chunk."""
+        """Return the records `first` … `last` − 1, counted within this chunk."""
         if first == 0 and last >= len(self.payloads):
             return self
         headers = None if self.headers is None else self.headers[first:last]
@@ -105,11 +105,10 @@ class RecordChunk:
 
 
 class Stream:
-    """The local records 0, 1, … of one shard, in order, prepared in chunks.
+    """Local records 0, 1, … of one shard, in order, prepared in chunks.
 
-    At most CHUNKS_AHEAD chunks are held, whatever the length of the schedule. There is no thread:
-    `prepare` is called when there is time to spare, and a thread would compete for Python's lock
-    with the loop that must be punctual.
+    At most CHUNKS_AHEAD chunks are held. `prepare` is called in spare time; a thread would compete for the GIL with the
+    loop that must send on time.
     """
 
     def __init__(self, source: Source, state_keys: StateKeys, spec: GeneratorSpec, shard: Shard) -> None:
@@ -120,15 +119,15 @@ class Stream:
         self._partitions = np.uint64(spec.partitions)
         self._numbered = spec.numbered
         self.total = shard.share(spec.total)
-        # Preparing a chunk delays the record behind it: small chunks for slow schedules.
+        # Preparing a chunk delays the next record, so slow schedules use small chunks.
         per_second = spec.total / spec.seconds / shard.count if spec.seconds else float("inf")
         self._size = int(min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, per_second / 20)))
         self._chunks: deque[RecordChunk] = deque()
-        self._next = 0  # first local record that is not prepared
-        self._used = 0  # records of the first chunk that were taken
+        self._next = 0  # first unprepared local record
+        self._used = 0  # taken records of the first chunk
 
     def prepare(self) -> bool:
-        """Prepares one chunk; False when the buffer is full or all is prepared."""
+        """Prepare one chunk; return False if the buffer is full or everything is prepared."""
         if len(self._chunks) >= CHUNKS_AHEAD or self._next >= self.total:
             return False
         n = min(self._size, self.total - self._next)
@@ -154,15 +153,15 @@ class Stream:
         return True
 
     def _partitions_of(self, keys: list[bytes | None], without: list[int]) -> list[int]:
-        """Partitions of records with these keys; those `without` a key stay where they were to be."""
+        """Return the partitions of records by key; records without a key keep theirs."""
         assert isinstance(self._source, Replay)
         place, number = self._source.partition, int(self._partitions)
         return [one if key is None else place(key, number) for key, one in zip(keys, without, strict=True)]
 
     def take(self, n: int) -> RecordChunk:
-        """The next records, at least one and at most `n`. Raises IndexError after the last."""
+        """Return the next records, at least one and at most `n`. Raises IndexError after the last."""
         if not self._chunks and not self.prepare():
-            raise IndexError("the schedule has no further record")
+            raise IndexError("stream: got a request after the last record")
         chunk = self._chunks[0]
         last = min(len(chunk.payloads), self._used + n)
         part = chunk.slice(self._used, last)
@@ -173,51 +172,48 @@ class Stream:
         return part
 
 
-# A source that replays data of the user's, over and over when the run is longer than the data.
-
-
 class Replay:
-    """Record k is the one at place (offset + k) mod L of the data.
+    """A source of user data, repeated in cycles: record k is at place (offset + k) mod L of the data.
 
-    Data without times begins at a place that is drawn from seed and repetition, as a text does; data with times begins
-    at its beginning, and of each further round the times that values carry are moved by the length of one.
+    Data without times starts at a place drawn from seed and repetition. Data with times starts at its beginning, and in
+    later cycles the times in the values are shifted by the length of a cycle.
     """
 
     def __init__(self, data: Data, seed: int, repetition: int) -> None:
-        """`data`: at least one record."""
+        """Store `data`, at least one record."""
         self._data = data
         self.offset = 0 if data.times_ms else stream_key("replay", seed, repetition) % len(data)
         self._partitions: dict[bytes, int] = {}
 
     def payloads(self, records: NDArray[np.uint64]) -> list[Any]:
-        """The values, bytes or None, of the given records (numbers in the schedule, shape (n,))."""
+        """Return the values, bytes or None, of the given records (numbers in the schedule, shape (n,))."""
         rounds, places = self._places(records)
         return [self._data.value(place, round_) for round_, place in zip(rounds.tolist(), places.tolist(), strict=True)]
 
     def keys(self, records: NDArray[np.uint64]) -> list[bytes | None] | None:
-        """Their keys; None when the data has none."""
+        """Return the keys, or None if the data has none."""
         keys = self._data.keys
         return [keys[place] for place in self._places(records)[1].tolist()] if keys else None
 
     def headers(self, records: NDArray[np.uint64]) -> list[Headers] | None:
-        """Their headers; None when the data has none."""
+        """Return the headers, or None if the data has none."""
         headers = self._data.headers
         return [headers[place] for place in self._places(records)[1].tolist()] if any(headers) else None
 
     def partition(self, key: bytes, partitions: int) -> int:
-        """Where records with this key lie."""
+        """Return the partition of a key."""
         found = self._partitions.get(key)
         if found is None:
             found = self._partitions[key] = partition_of(key, partitions)
         return found
 
     def primer(self, n: int) -> Iterator[Any]:
-        """n values to get warm by. Of data with times all have the first one: what comes after is not late for it."""
+        """Yield n preload values; with times, copies of the first one, so later records are not late."""
         values = self._data.values
         return (values[0 if self._data.times_ms else number % len(values)] for number in range(n))
 
     def primer_key(self, number: int) -> bytes | None:
-        """The key of the primer's record of this number."""
+        """Return the key of a preload record."""
         keys = self._data.keys
         return keys[0 if self._data.times_ms else number % len(keys)] if keys else None
 

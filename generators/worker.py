@@ -1,4 +1,4 @@
-"""A worker of a group: connects to the lead, learns T0, sends its share of the schedule and reports."""
+"""Worker of a group: it connects to the lead, receives T0, sends its shard and reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _START_POLL_S = 0.2
 def serve(
     spec: GeneratorSpec, worker: int, address: Address, barrier: Path | None = None, stop: StopRequest | None = None
 ) -> None:
-    """Send one share of the schedule; return when it is sent.
+    """Send one shard of the schedule.
 
-    `gate`: its path, for a worker that sees the file; it then has T0 on the same clock as the lead, and the end of the
-    load. Raises GeneratorError when it failed or was stopped.
+    `barrier`: path of the start barrier for a worker that sees the file; it then shares the lead's clock and the load's
+    end. Raises GeneratorError if it failed or was stopped.
     """
     stop = StopRequest() if stop is None else stop
     with _connect(address) as connection, connection.makefile("r") as lines:
@@ -34,7 +34,7 @@ def serve(
         send_line(connection, secret=address.secret, worker=worker)
         for _ in range(PROBES):
             if not (line := lines.readline()):
-                raise GeneratorError("the lead of the generator hung up; it is over, or has this worker already")
+                raise GeneratorError("lead: connection closed; it ended, or this worker is already connected")
             send_line(connection, probe=json.loads(line)["probe"], wall_ns=time.time_ns())
         connection.settimeout(None)
         message, journal = _StartMessage(), EventOutput(cast(TextIO, _ConnectionOutput(connection)))
@@ -58,11 +58,11 @@ def _connect(address: Address) -> socket.socket:
     try:
         return socket.create_connection((address.host, address.port), REPLY_TIMEOUT_S)
     except OSError as error:
-        raise GeneratorError(f"the lead of the generator cannot be reached: {error}") from None
+        raise GeneratorError(f"lead: connection failed: {error}") from None
 
 
 class _ConnectionOutput(io.TextIOBase):
-    """What a worker says, on its connection. The thread that listens notices a lead that is gone."""
+    """Output of a worker's events on its connection; the listening thread notices a lost lead."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -74,19 +74,19 @@ class _ConnectionOutput(io.TextIOBase):
 
 
 class _StartMessage:
-    """T0 as the lead tells it."""
+    """T0 as sent by the lead."""
 
     def __init__(self) -> None:
         self._is_set = threading.Event()
         self._t0_wall_ns = 0
 
     def listen(self, lines: TextIO, stop: StopRequest) -> None:
-        """Hear the lead until the connection ends, which ends this worker."""
+        """Read messages of the lead until the connection ends, which stops this worker."""
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
                 self._t0_wall_ns = int(json.loads(line)["t0_wall_ns"])
                 self._is_set.set()
-        stop.set("the lead of the generator is gone")
+        stop.set("lead: connection lost")
 
     def await_start(self, stop: StopRequest) -> StartInstant:
         """Wait for T0 and return it on this machine's clocks. Raises Stopped."""

@@ -1,13 +1,13 @@
-"""Several processes that share one schedule: process i sends the records k ≡ i (mod n).
+"""Worker group: several processes that share one schedule; process i sends the records k ≡ i (mod n).
 
-The workers are processes of this machine or tasks of others. They skip the primer, wait for the same T0, and report to
-the lead, which adds their reports up. Each has one TCP connection, JSON lines both ways. Whoever starts the workers
-gives them the lead's address and a secret, which is the first thing that they send; a connection without it is closed.
-The end of the connection ends either side: a worker without a lead stops, and a lead without a worker fails.
+The workers are processes of this machine or tasks on others. They skip the preload, wait for the same T0, and report to
+the lead, which merges their reports. Each has one TCP connection with JSON lines both ways. Their starter passes the
+lead's address and a secret, which is their first message; a connection without it is closed. The end of the connection
+ends either side: a worker without a lead stops, and a lead without a worker fails.
 
     worker -> {"secret", "worker"}
-    lead   -> {"probe"}, PROBES times       worker -> {"probe", "wall_ns"}: how far its clock is off
-    lead   -> {"t0_wall_ns"}                worker -> events, as a generator says them
+    lead   -> {"probe"}, PROBES times       worker -> {"probe", "wall_ns"}: its clock offset
+    lead   -> {"t0_wall_ns"}                worker -> events of a generator
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from generators.send_progress import GeneratorError, Progress, SendProgress
 from generators.start_barrier import StartInstant, StopRequest
 
 LOOPBACK = "127.0.0.1"
-# T0 is an instant of each worker's wall clock; what one is off, its records are late or early.
+# T0 is an instant on each worker's wall clock; a clock offset shifts its records.
 MAX_CLOCK_OFFSET_NS = 5_000_000
 PROBES = 8
-# A worker that has connected answers at once, if it is one.
+# A genuine worker replies at once.
 REPLY_TIMEOUT_S = 10.0
 HELLO_BYTES = 1000
-# For a process to end, and for the reason that a worker has given to arrive.
+# Time for a process to end, and for a worker's failure reason to arrive.
 _END_S, _REASON_S = 5.0, 1.0
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a lead listens, and what a worker says first."""
+    """Address of a lead, and the secret of its workers."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class Address:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """One line of one worker; `event` is None when nothing more comes from it."""
+    """One event of one worker; `event` is None after its end."""
 
     worker: int
     event: dict[str, Any] | None
@@ -60,24 +60,24 @@ ReportHandler = Callable[[WorkerReport], None]
 
 
 class Workers(Protocol):
-    """What starts the workers somewhere, each of which calls `worker.serve`."""
+    """Starter of worker processes, each of which calls `worker.serve`."""
 
-    host: str  # an address of this machine that they reach
+    host: str  # address of this machine for the workers
 
     def start(self, address: Address, report: ReportHandler) -> None:
-        """Start them all and return at once. `report`: for those that end before they connect; from any thread."""
+        """Start all and return at once. `report`: for workers that end before they connect; from any thread."""
 
     def end(self) -> None:
-        """End those that do not end with their connection."""
+        """End the workers that do not end with their connection."""
 
 
 class LocalWorkers:
-    """Processes of this machine, which read the lead's address from their standard input."""
+    """Processes of this machine, which read the lead's address from standard input."""
 
     host = LOOPBACK
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        """`commands`: one per worker."""
+        """Store one command per worker."""
         self._commands = commands
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -103,17 +103,17 @@ class LocalWorkers:
 
 
 def _report_failure(number: int, process: subprocess.Popen[str], report: ReportHandler) -> None:
-    """Report a process that failed. The reason of one that could connect comes from its connection, and earlier."""
+    """Report a failed process; a connected one has already reported its reason."""
     if process.wait():
         time.sleep(_REASON_S)
         report(WorkerReport(number, None))
 
 
 class WorkerGroup:
-    """The workers of a shared schedule. Use it as a context: leaving it ends every worker."""
+    """Workers of a shared schedule. As a context manager it ends every worker on exit."""
 
     def __init__(self, workers: Workers, count: int, stop: StopRequest) -> None:
-        """`count`: the number of workers, which are numbered from 0."""
+        """Set the number of workers, which are numbered from 0."""
         self._workers, self._count, self._stop = workers, count, stop
         self._reports: queue.Queue[WorkerReport] = queue.Queue()
         self._done: set[int] = set()
@@ -143,16 +143,16 @@ class WorkerGroup:
         self._workers.end()
 
     def send_start(self, start: StartInstant) -> None:
-        """Tell the workers when the schedule begins."""
+        """Send T0 to the workers."""
         for connection in self._connections.values():
-            # The thread that listens to a connection reports its end.
+            # The connection's thread reports its end.
             with contextlib.suppress(OSError):
                 send_line(connection, t0_wall_ns=start.wall_ns)
 
     def next_report(self, timeout_s: float = 0.05) -> WorkerReport | None:
-        """Return the next event of a worker, or None when there was none in time.
+        """Return the next event of a worker, or None after the timeout.
 
-        Raises GeneratorError when a worker failed or ended without a `done`, Stopped when asked to stop.
+        Raises GeneratorError if a worker failed or ended without `done`, Stopped on a stop request.
         """
         self._stop.check()
         try:
@@ -162,15 +162,15 @@ class WorkerGroup:
         if report.event is None:
             if report.worker in self._done:
                 return None
-            raise GeneratorError(f"process {report.worker} of the generator died; see its standard error")
+            raise GeneratorError(f"worker {report.worker}: died; see its standard error")
         if report.event["event"] == "failed":
-            raise GeneratorError(f"process {report.worker} of the generator: {report.event['message']}")
+            raise GeneratorError(f"worker {report.worker}: {report.event['message']}")
         if report.event["event"] == "done":
             self._done.add(report.worker)
         return report
 
     def await_all(self, name: str) -> list[dict[str, Any]]:
-        """Wait until each worker has events `name`; return those events by worker."""
+        """Wait until each worker has sent event `name`; return those events by worker."""
         events: dict[int, dict[str, Any]] = {}
         while len(events) < self._count:
             report = self.next_report()
@@ -197,7 +197,7 @@ class WorkerGroup:
                 latest[report.worker] = replace(events, latest_ms=max(before, events.latest_ms))
                 if report.worker == min(set(range(self._count)) - self._done):
                     progress(SendProgress.combine(latest.values()))
-                    # Reported: later lateness is counted from 0.
+                    # Schedule lag counts from 0 after each report.
                     latest = {worker: replace(one, latest_ms=0.0) for worker, one in latest.items()}
         return [done[number] for number in range(self._count)]
 
@@ -206,7 +206,7 @@ class WorkerGroup:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # closed: the group is at its end
+                return  # closed at the end of the group
             threading.Thread(target=self._receive, args=(connection, secret), daemon=True).start()
 
     def _receive(self, connection: socket.socket, secret: str) -> None:
@@ -241,11 +241,11 @@ class WorkerGroup:
 
 
 def _clock_message(host: str, off_ns: int) -> str:
-    return f"the clock of its host {host} is {off_ns / 1e6:+.1f} ms off this one's; let both follow one time server"
+    return f"clock of host {host}: got {off_ns / 1e6:+.1f} ms offset; fix: synchronise both hosts with one time server"
 
 
 def clock_offset(connection: socket.socket, lines: TextIO) -> tuple[int, int]:
-    """Return how far the other side's wall clock is ahead, and half of the shortest round trip, in ns."""
+    """Return the other side's clock offset and half of the shortest round trip, in ns."""
     trips = []
     for number in range(PROBES):
         sent_ns = time.time_ns()
@@ -258,5 +258,5 @@ def clock_offset(connection: socket.socket, lines: TextIO) -> tuple[int, int]:
 
 
 def send_line(connection: socket.socket, **line: Any) -> None:
-    """Send one line."""
+    """Send one JSON line."""
     connection.sendall((json.dumps(line) + "\n").encode())

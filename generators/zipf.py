@@ -1,7 +1,7 @@
-"""Lines of a synthetic vocabulary whose word frequencies follow Zipf's law, and the exponent seen from such counts.
+"""Lines of a synthetic vocabulary with Zipf-distributed words, and the estimate of the exponent from counts.
 
-The word of rank r (1 … n) has probability r^-s / sum over i of i^-s: exponent s = 0 is uniform, 1 is near to
-natural language.
+The word of rank r (1 … n) has probability r^-s / sum over i of i^-s: exponent s = 0 is uniform, 1 is close to natural
+language.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from generators.counter_rng import blocks, counters, draw_uniform, stream_key
 from generators.curve import Curve
 from generators.pacing import SendSchedule
 
-# Nine letters and a space: a line of ten words has 99 bytes, the size that Kafka benchmarks use.
+# Nine letters and a space: ten words are 99 bytes, the usual size in Kafka benchmarks.
 WORD_LENGTH = 9
 _SPREAD = np.int64(611_953_012_337)
-# Two-sided 95 % of a normal distribution.
+# 97.5 % quantile of the normal distribution.
 _NORMAL_975 = 1.959963984540054
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 
 
 def words_of(ranks: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The words of ranks 0 … 10^7 − 1 as letters; shape (…, 9). Distinct ranks give distinct words."""
-    # A multiplier coprime to 26^9 permutes the words, so that neighbours do not all begin alike; the
-    # product stays below 2^63 for the 10^7 ranks that a specification allows.
+    """Return the words of ranks 0 … 10^7 − 1 as letters; shape (…, 9). Distinct ranks give distinct words."""
+    # A multiplier coprime to 26^9 permutes the words, so that neighbours start differently; the product stays below
+    # 2^63 for the 10^7 allowed ranks.
     rest = (ranks * _SPREAD + _SPREAD) % np.int64(26**WORD_LENGTH)
     letters = np.empty((*ranks.shape, WORD_LENGTH), dtype=np.uint8)
     for place in range(WORD_LENGTH - 1, -1, -1):
@@ -39,7 +39,7 @@ def words_of(ranks: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 class ZipfLines:
-    """A source whose record k holds `words_per_line` independent draws, the same for equal seeds."""
+    """A source whose record k has `words_per_line` independent draws, equal for equal seeds."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ZipfLines:
         repetition: int,
         moving: MovingExponent | None = None,
     ) -> None:
-        """`exponent` ≥ 0, `size` ≥ 1 distinct words; `moving` takes the place of `exponent`."""
+        """Set `exponent` ≥ 0 and `size` ≥ 1 distinct words; `moving` replaces `exponent`."""
         self._fixed = InverseCdf(cumulative(exponent, size if moving is None else 1))
         self._moving, self._tables = moving, RankTables(size)
         self._words = words_of(np.arange(size, dtype=np.int64))
@@ -58,7 +58,7 @@ class ZipfLines:
         self._key = stream_key("zipf", seed, repetition)
 
     def ranks(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Ranks (from 0) of the words of the given records; shape (n, words_per_line)."""
+        """Return the ranks (from 0) of the words of the given records; shape (n, words_per_line)."""
         return self._ranks(records, None if self._moving is None else self._moving.hundredths(records))
 
     def _ranks(self, records: NDArray[np.uint64], hundredths: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -68,11 +68,11 @@ class ZipfLines:
         return self._fixed.ranks(draws)
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
-        """The lines of the given records (numbers in the schedule, shape (n,))."""
+        """Return the lines of the given records (numbers in the schedule, shape (n,))."""
         return self._lines(self.ranks(records))
 
     def primer(self, n: int) -> Iterator[bytes]:
-        """The lines of the first n records, at the exponent of T0."""
+        """Yield the lines of the first n records, with the exponent at T0."""
         for records in blocks(n):
             hundredths = None if self._moving is None else self._moving.at_start(len(records))
             yield from self._lines(self._ranks(records, hundredths))
@@ -86,7 +86,7 @@ class ZipfLines:
 
 
 class ExponentEstimate(NamedTuple):
-    """An estimated exponent with its interval."""
+    """An estimated exponent with its confidence interval."""
 
     estimate: float
     low: float
@@ -94,28 +94,27 @@ class ExponentEstimate(NamedTuple):
 
 
 def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> ExponentEstimate:
-    """The exponent of Zipf's law by maximum likelihood, with its 95 % interval from the Fisher information.
+    """Return the maximum likelihood estimate of Zipf's exponent, with a 95 % interval (Fisher information).
 
-    `counts`: draws by rank, the first that of rank 1, with a zero for each word of the vocabulary that was not drawn;
-    shape (n,), where n is the size of the vocabulary. Rank is the place in the law, not in the order of these counts:
-    counts sorted by size look steeper than their law. The estimate is not held above 0, since an interval around an
-    exponent of 0 must reach to both sides of it.
+    `counts`: draws by rank, from rank 1, with zeros for words that were not drawn; shape (n,), where n is the size of
+    the vocabulary. Rank is the rank in the distribution, not in these counts: sorted counts look steeper. The estimate
+    may be negative, since an interval around 0 needs both sides.
 
-    Raises ValueError when the counts hold no maximum: fewer than two ranks, no draw, or all of the first or last rank.
+    Raises ValueError if there is no maximum: fewer than two ranks, no draw, or all draws of the first or last rank.
     """
-    from scipy.optimize import brentq  # half a second to import, and a generator never estimates
+    from scipy.optimize import brentq  # slow import that generators do not need
 
     numbers = np.asarray(counts, dtype=np.float64)
     if numbers.ndim != 1 or len(numbers) < 2 or (numbers < 0).any() or numbers.sum() == 0:
-        raise ValueError("counts: an exponent needs the draws of at least two ranks; give one count for each rank")
+        raise ValueError("counts: expected one count per rank, for at least two ranks")
     if numbers[0] == numbers.sum() or numbers[-1] == numbers.sum():
-        raise ValueError("counts: all draws are of one end of the ranks, and no exponent is the likeliest; draw more")
+        raise ValueError("counts: got draws of the first or last rank only; expected more ranks")
     logs = np.log(np.arange(1, len(numbers) + 1, dtype=np.float64))
     total = float(numbers.sum())
     mean = float(numbers @ logs) / total
 
     def moments(exponent: float) -> tuple[float, float]:
-        # Shifted by the largest, so that no power overflows.
+        # Shift by the maximum to avoid an overflow.
         powers = -exponent * logs
         weights = np.exp(powers - powers.max())
         weights /= weights.sum()
@@ -128,37 +127,37 @@ def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> ExponentEsti
     while moments(high)[0] > mean:
         high *= 2
     estimate = float(brentq(lambda exponent: moments(exponent)[0] - mean, low, high, xtol=1e-9))
-    # The information of one draw is the variance of its log rank.
+    # Fisher information of one draw is the variance of its log rank.
     half = _NORMAL_975 / (total * moments(estimate)[1]) ** 0.5
     return ExponentEstimate(estimate, estimate - half, estimate + half)
 
 
-# Inverting a cumulative distribution by a guide: where in the table a draw's rank is, without searching for it.
+# Inverse of a cumulative distribution by a guide table, without a search.
 
 
-# A step looks at the next rank of all draws that are not there yet; a draw that takes more of them is searched for.
+# Steps to the next rank before a binary search.
 STEPS = 3
-# The guide has some more entries than the table, so that most draws begin at their rank, but stays in the cache.
+# The guide has more entries than the table, so most draws start at their rank, but still fits into the cache.
 LARGEST_GUIDE = 1 << 16
 
 
 class InverseCdf:
-    """The ranks of uniform draws, as `table.searchsorted(draws, side="right")` gives them, several times faster.
+    """Ranks of uniform draws, equal to `table.searchsorted(draws, side="right")` but several times faster.
 
-    Chen and Asau, "On generating random variates from an empirical distribution" (1974): a guide knows the first rank
-    of each of its equal parts of [0, 1).
+    Chen and Asau, "On generating random variates from an empirical distribution" (1974): a guide stores the first rank
+    of each equal part of [0, 1).
     """
 
     def __init__(self, table: NDArray[np.float64]) -> None:
-        """`table`: P(rank ≤ i) for i = 0, 1, …, ascending."""
-        # So that a step behind the last rank ends, too.
+        """Build the guide for `table`: P(rank ≤ i) for i = 0, 1, …, ascending."""
+        # Ends a step behind the last rank.
         self._bounds = np.append(table, np.inf)
-        # A power of two: a draw's part is then exact.
+        # A power of two makes a draw's part exact.
         self._parts = min(LARGEST_GUIDE, 1 << (4 * len(table) - 1).bit_length())
         self._guide = table.searchsorted(np.arange(self._parts) / self._parts, side="right")
 
     def ranks(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """For each draw in [0, 1) how many entries of the table are ≤ it; same shape as `draws`."""
+        """Return for each draw in [0, 1) the number of table entries ≤ it; same shape as `draws`."""
         flat = draws.ravel()
         ranks: NDArray[np.int64] = self._guide[(flat * self._parts).astype(np.int64)]
         behind = np.flatnonzero(self._bounds[ranks] <= flat)
@@ -171,23 +170,22 @@ class InverseCdf:
         return ranks.reshape(draws.shape)
 
 
-# Ranks drawn from Zipf's law, by the inverse of its exact cumulative distribution, with an exponent that may move.
+# Ranks from Zipf's law by its exact inverse distribution, with a constant or varying exponent.
 #
-# The rank r (1 … n) has probability r^-s / sum over i of i^-s. A fixed exponent has one table of n entries. Where the
-# exponent moves it is taken in hundredths, and each has a table of its own; so that a table costs the same whatever
-# n, it ends at HEAD ranks. Behind them the sum is the midpoint formula of Euler and Maclaurin, which from there on is
-# as exact as a float64 holds the sum, and is inverted.
+# Rank r (1 … n) has probability r^-s / sum over i of i^-s. A constant exponent has one table of n entries. A varying
+# one is rounded to hundredths, each with a table of TABLE_RANKS entries to bound its cost. Beyond, the sum is the
+# midpoint formula of Euler and Maclaurin, exact to float64 there, and is inverted.
 
 
-# Half a megabyte of float64, which takes a millisecond or two to fill: no burst waits longer for a new exponent.
+# Half a megabyte of float64, filled in 1 to 2 ms: a new exponent does not delay a burst.
 TABLE_RANKS = 65_536
 TABLES_KEPT = 64
 HUNDREDTHS = 100
 
 
 def cumulative(exponent: float, size: int) -> NDArray[np.float64]:
-    """P(rank ≤ i + 1) for i = 0 … size − 1; the last entry is exactly 1."""
-    # Small terms first: summing from the tail keeps the rounding error of the total least.
+    """Return P(rank ≤ i + 1) for i = 0 … size − 1; the last entry is exactly 1."""
+    # Sum small terms first to minimise the rounding error.
     weights = np.arange(1, size + 1, dtype=np.float64) ** -exponent
     tail = np.cumsum(weights[::-1])[::-1]
     table = np.empty(size)
@@ -198,25 +196,25 @@ def cumulative(exponent: float, size: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class MovingExponent:
-    """The exponent of each record: what the curve says when the record is due."""
+    """Exponent of each record: the curve's value at its due time."""
 
     curve: Curve
     schedule: SendSchedule
 
     def hundredths(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The exponents of the given records (numbers in the schedule, shape (n,)), in hundredths."""
+        """Return the exponents of the given schedule records (shape (n,)), in hundredths."""
         return np.rint(self.curve.values(self.schedule.due_of(records)) * HUNDREDTHS).astype(np.int64)
 
     def at_start(self, n: int) -> NDArray[np.int64]:
-        """The exponent at T0 in hundredths, for n records that are sent before; shape (n,)."""
+        """Return the exponent at T0 in hundredths for n preload records; shape (n,)."""
         return np.full(n, round(self.curve.value(0) * HUNDREDTHS), dtype=np.int64)
 
 
 class RankTable:
-    """The law of one exponent over the ranks 0 … size − 1, in memory that `size` does not raise above HEAD entries."""
+    """Distribution of one exponent over ranks 0 … size − 1, in memory of at most TABLE_RANKS entries."""
 
     def __init__(self, exponent: float, size: int) -> None:
-        """`exponent` ≥ 0, `size` ≥ 1."""
+        """Build the table for `exponent` ≥ 0 and `size` ≥ 1."""
         self._exponent, self._size = exponent, size
         self._long = size > TABLE_RANKS
         if not self._long:
@@ -231,7 +229,7 @@ class RankTable:
         self._table[-1] = 1.0 - tail / self._total
 
     def ranks(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The ranks, from 0, of uniform draws in [0, 1): the number of ranks whose cumulative share is ≤ the draw."""
+        """Return the ranks, from 0, of uniform draws in [0, 1): ranks with a cumulative share ≤ the draw."""
         ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
         if self._long:
             behind = ranks == TABLE_RANKS
@@ -240,12 +238,12 @@ class RankTable:
         return ranks
 
     def _far(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Ranks beyond the table: the inverse of the tail's leading term, then steps to where the full formula is."""
+        """Return ranks beyond the table: invert the tail's leading term, then correct by steps."""
         left = (1.0 - draws) * self._total
         guess = self._begin_of(left) - 0.5
-        count = np.clip(np.floor(guess), TABLE_RANKS, self._size - 1)  # ranks whose cumulative share is ≤ the draw
+        count = np.clip(np.floor(guess), TABLE_RANKS, self._size - 1)  # ranks with a cumulative share ≤ the draw
         while True:
-            # Ranks 1 … count are passed as long as what lies behind them is still at least what is left.
+            # Ranks 1 … count are passed while the remaining sum is at least what is left.
             too_far = (self._tail(count) < left) & (count > TABLE_RANKS)
             too_near = (self._tail(count + 1) >= left) & (count < self._size - 1)
             if not (too_far | too_near).any():
@@ -253,17 +251,17 @@ class RankTable:
             count += np.where(too_far, -1.0, np.where(too_near, 1.0, 0.0))
 
     def _tail(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of i^-s over after < i ≤ size: the integral and one correction; the next is below 10⁻¹⁶ of it."""
+        """Return the sum of i^-s over after < i ≤ size: the integral and one correction; relative error < 10⁻¹⁶."""
         begin, end, power = after + 0.5, self._size + 0.5, 1.0 - self._exponent
         span = np.log(end / begin)
-        # As a product, since the difference of two antiderivatives would lose the digits of a small tail.
+        # As a product, since the difference of two antiderivatives loses the digits of a small tail.
         integral = span if power == 0 else begin**power * np.expm1(power * span) / power
         slopes = self._exponent * (begin ** (power - 2) - end ** (power - 2))
         result: NDArray[np.float64] = integral - slopes / 24
         return result
 
     def _begin_of(self, area: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Where the integral up to size + ½ has to begin to be `area`."""
+        """Return the start of the integral up to size + ½ that equals `area`."""
         end, power = self._size + 0.5, 1.0 - self._exponent
         logs = -area if power == 0 else np.log1p(-power * area * end**-power) / power
         result: NDArray[np.float64] = end * np.exp(logs)
@@ -271,14 +269,14 @@ class RankTable:
 
 
 class RankTables:
-    """Draws for exponents that differ from record to record; keeps the tables of the exponents used last."""
+    """Rank tables for varying exponents, with a cache of the last used ones."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: OrderedDict[int, RankTable] = OrderedDict()
 
     def table(self, hundredths: int) -> RankTable:
-        """The law of one exponent, given in hundredths."""
+        """Return the distribution of one exponent, given in hundredths."""
         table = self._kept.pop(hundredths, None) or RankTable(hundredths / HUNDREDTHS, self._size)
         self._kept[hundredths] = table
         if len(self._kept) > TABLES_KEPT:
@@ -286,7 +284,7 @@ class RankTables:
         return table
 
     def ranks(self, draws: NDArray[np.float64], hundredths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ranks, from 0, of the draws of each record (shape (n,) or (n, each)) at its exponent (shape (n,))."""
+        """Return ranks, from 0, of each record's draws (shape (n,) or (n, each)) at its exponent (shape (n,))."""
         ranks = np.empty(draws.shape, dtype=np.int64)
         for exponent in np.unique(hundredths).tolist():
             there = hundredths == exponent
