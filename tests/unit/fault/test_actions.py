@@ -81,7 +81,7 @@ def act_of(name: str, context: Context) -> Injection:
 
 
 @pytest.mark.parametrize("name", sorted(ACTIONS))
-def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path: Path) -> None:
+def test_action_declaration_matches_its_driver(name: str, tmp_path: Path) -> None:
     action = ACTIONS[name]
     daemons = action.driver.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
     assert bool(daemons) == action.uses_proxy
@@ -96,7 +96,7 @@ def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
-def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> None:
+def test_connection_injection_from_find_to_undo(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
     client, server = bench.daemons(action)
     act = act_of(name, context)
@@ -130,7 +130,7 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
-def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> None:
+def test_injection_without_connections_has_no_effect(name: str, bench: Bench) -> None:
     ends = bench.daemons(ACTIONS[name])
     for one in ends:
         one.close()
@@ -140,7 +140,7 @@ def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> N
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
-def test_a_proxy_that_is_gone_can_be_neither_found_nor_told_and_needs_no_healing(name: str, bench: Bench) -> None:
+def test_missing_proxy_raises_and_needs_no_undo(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
     act = act_of(name, context)
     for told in (act.find_victims, act.perform):

@@ -72,7 +72,7 @@ def agents(*, netem: bool = True) -> dict[str, Agent]:
     return made
 
 
-def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(relay: Relay) -> None:
+def test_kernel_delay_covers_both_directions(relay: Relay) -> None:
     hosts, driver = agents(), ACTIONS["delay"].driver
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
     act.find_victims()
@@ -89,7 +89,7 @@ def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(r
     assert not driver.is_active(undo, here) and relay.told == []
 
 
-def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(relay: Relay) -> None:
+def test_relay_replaces_a_kernel_without_netem(relay: Relay) -> None:
     hosts, driver = agents(netem=False), ACTIONS["delay"].driver
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
     assert act.find_victims()
@@ -111,7 +111,7 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     assert not driver.is_active(undo, here)
 
 
-def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(relay: Relay) -> None:
+def test_relay_follows_a_victim_to_its_new_host(relay: Relay) -> None:
     hosts = agents(netem=False)
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
     act.find_victims()
@@ -127,16 +127,16 @@ def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(re
 
 
 @pytest.mark.parametrize("action", ["delay", "loss"])
-def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action: str) -> None:
+def test_other_host_refusals_are_raised(relay: Relay, action: str) -> None:
     hosts = agents()
     for host in hosts.values():
         host.before = refusing("check", ActionRefused("nft: not on this host"))
-    with pytest.raises(ActionRefused, match="not on this host"):
+    with pytest.raises(ActionRefused, match="^nft: |^tc: "):
         act_on(context(hosts), action).find_victims()
     assert relay.told == []
 
 
-def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
+def test_kernel_drops_packets_of_a_host(relay: Relay) -> None:
     hosts = agents(netem=False)
     act = act_on(context(hosts), "loss", loss_percent=2.0)
     act.find_victims()
@@ -147,9 +147,7 @@ def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
 
 
 @pytest.mark.parametrize(("action", "told"), [("delay", (200.0, None, None)), ("loss", (5.0, None))])
-def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
-    relay: Relay, action: str, told: tuple[Any, ...]
-) -> None:
+def test_broker_faults_use_the_relay(relay: Relay, action: str, told: tuple[Any, ...]) -> None:
     hosts, one = agents(), planned(action, "kafka")
     assert one.fault.max_processes == 0 and not one.fault.needs_hosts
     assert one.describe().startswith(f"{action} the workload's connections to Kafka")
@@ -160,7 +158,7 @@ def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
     assert relay.told == [(action, told)] and all(map(untouched, hosts.values()))
 
 
-def test_they_are_told_by_what_they_are_done_to() -> None:
+def test_descriptions_name_the_target() -> None:
     delay, loss = ACTIONS["delay"], ACTIONS["loss"]
     assert delay.describe("kafka", {}) == "with the connections to Kafka delayed by 200 ms for 10 s"
     assert delay.describe("worker", {"delay_ms": 50}).startswith("with the network of the host of ")
@@ -175,15 +173,15 @@ def test_they_are_told_by_what_they_are_done_to() -> None:
 @pytest.mark.parametrize(
     ("victim", "action", "more", "message"),
     [
-        ("worker", "clock", {}, "^action: clock is not done: a host's wall clock is its machine's"),
-        ("worker", "delay", {"jitter_ms": 300.0}, "^jitter_ms: 300 is more than the delay of 200 ms"),
+        ("worker", "clock", {}, "^action: "),
+        ("worker", "delay", {"jitter_ms": 300.0}, "^jitter_ms: "),
         ("worker", "loss", {"loss_percent": 100}, "^loss_percent: "),
         ("worker", "loss", {"loss_percent": 0}, "^loss_percent: "),
-        ("worker", "loss", {"jitter_ms": 1}, "^jitter_ms: the action loss delays nothing"),
-        ("worker", "kill", {"loss_percent": 1}, "^loss_percent: the action kill loses nothing"),
+        ("worker", "loss", {"jitter_ms": 1}, "^jitter_ms: "),
+        ("worker", "kill", {"loss_percent": 1}, "^loss_percent: "),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_key(victim: str, action: str, more: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused_by_key(victim: str, action: str, more: dict[str, Any], message: str) -> None:
     taken = {} if action not in ACTIONS else ACTIONS[action].defaults
     with pytest.raises(PlanError, match=message):
         Fault(victim, action, at_s=1.0, **{**taken, **more})
@@ -196,7 +194,7 @@ UNIT = st.floats(0.0, 1.0, exclude_max=True)
 
 
 @given(UNIT, UNIT, st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.integers(0, 10**6))
-def test_a_delay_varies_within_its_jitter_and_never_ends_before_it_begins(
+def test_delay_stays_within_its_jitter_and_is_not_negative(
     first: float, second: float, delay_s: float, jitter_s: float, size: int
 ) -> None:
     held = Impairment(delay_s, jitter_s).seconds(size, (first, second))
@@ -205,7 +203,7 @@ def test_a_delay_varies_within_its_jitter_and_never_ends_before_it_begins(
 
 
 @given(UNIT, st.floats(0.0001, 0.9), st.integers(0, 10**6))
-def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, size: int) -> None:
+def test_lost_bytes_arrive_after_a_doubling_timeout(luck: float, loss: float, size: int) -> None:
     held = Impairment(loss=loss).seconds(size, (0.5, luck))
     steps = [MIN_RETRANSMIT_S * (2**n - 1) for n in range(MAX_RETRANSMITS + 1)]
     assert any(math.isclose(held, one, abs_tol=1e-9) for one in steps)
@@ -214,7 +212,7 @@ def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, 
 
 @pytest.mark.parametrize(("size", "packets"), [(1, 1), (SEGMENT_BYTES, 1), (SEGMENT_BYTES + 1, 2), (10**6, 3)])
 @pytest.mark.parametrize("loss", [0.01, 0.3])
-def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, packets: int, loss: float) -> None:
+def test_loss_rate_matches_also_for_retransmits(size: int, packets: int, loss: float) -> None:
     chance, hold, tries = random.Random(7), Impairment(loss=loss), 40_000
     held = [hold.seconds(size, (chance.random(), chance.random())) for _ in range(tries)]
     lost = [one for one in held if one > 0]
@@ -229,7 +227,7 @@ def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, pac
 # --- links that end at instants which no real connection meets on purpose
 
 
-def test_a_link_that_ends_while_it_is_being_opened_is_reset_on_both_sides() -> None:
+def test_link_closed_while_opening_is_reset_on_both_sides() -> None:
     """The upstream end comes to stand when the link is over already."""
     with socket.create_server(("127.0.0.1", 0)) as upstream, socket.socket() as client:
         upstream.settimeout(SECONDS)

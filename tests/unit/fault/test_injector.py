@@ -41,7 +41,7 @@ def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
     return MadeUpHost({VICTIM: Presence.ALIVE}, before)
 
 
-def test_where_each_word_is_looked_for() -> None:
+def test_hosts_of_each_victim() -> None:
     assert hosts_by_victim([]) == dict.fromkeys(ALLOWED, ("",))
     spark = ("worker-1", "worker-2")
     assert hosts_by_victim(spark) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("",)}
@@ -49,7 +49,7 @@ def test_where_each_word_is_looked_for() -> None:
     assert hosts_by_victim(["kafka"]) == {**dict.fromkeys(ALLOWED, ("",)), "kafka": ("kafka",)}
 
 
-def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
+def test_requests_go_to_the_hosts_of_the_victims() -> None:
     hosts = {name: MadeUpHost.of(VICTIM) for name in ("", "worker-1", "worker-2")}
     here, one, two = hosts.values()
     injector = Injector({name: one for name, one in hosts.items() if name}, here=hosts[""])
@@ -76,7 +76,7 @@ def lose() -> None:
     raise LOST
 
 
-def test_who_is_busy_is_asked_on_each_other_host() -> None:
+def test_busy_is_requested_from_each_other_host() -> None:
     hosts = {name: MadeUpHost() for name in ("", "worker-1", "worker-2", "idle")}
     for host in hosts.values():
         host.before = lambda do, fields: fields["candidates"][:1]
@@ -87,7 +87,7 @@ def test_who_is_busy_is_asked_on_each_other_host() -> None:
 
 
 def test_an_unknown_host_is_refused() -> None:
-    with pytest.raises(VictimRefused, match="^host: elsewhere is not known; known: worker-1"):
+    with pytest.raises(VictimRefused, match="^host: .*worker-1"):
         Injector({"worker-1": MadeUpHost()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
 
 
@@ -112,7 +112,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SleepClock:
         ([Presence.GONE], Presence.STOPPED, FaultOutcome.NO_EFFECT),
     ],
 )
-def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
+def test_outcome_comes_from_probes_and_notes_a_missing_reply(
     clock: SleepClock, answers: list[Presence | RemoteError], wanted: Presence, outcome: FaultOutcome
 ) -> None:
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
@@ -124,7 +124,7 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
 
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
-def test_how_long_an_act_may_take_hangs_on_the_action(clock: SleepClock, action: str, within_s: float) -> None:
+def test_settle_timeout_depends_on_the_action(clock: SleepClock, action: str, within_s: float) -> None:
     driver, alive = ACTIONS[action].driver, Injector(here=answering([Presence.ALIVE]))
     assert isinstance(driver, SignalDriver)
     given: dict[str, Any] = {"within_s": driver.within_s, "sleep": clock.sleep}
@@ -135,7 +135,7 @@ def test_how_long_an_act_may_take_hangs_on_the_action(clock: SleepClock, action:
     assert at_once.outcome is FaultOutcome.NO_EFFECT, "the last probe lies at the end of the time"
 
 
-def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: SleepClock) -> None:
+def test_resume_repeats_until_running_or_timeout(clock: SleepClock) -> None:
     stopped = Presence.STOPPED
     for answers, continued in (
         ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
@@ -151,7 +151,7 @@ def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: SleepClock) -> None
         assert 5e9 <= clock() - began < 5.2e9
 
 
-def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:
+def test_undo_runs_newest_first_and_past_failures() -> None:
     seen: list[str] = []
 
     def fail() -> None:

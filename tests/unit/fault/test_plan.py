@@ -127,29 +127,29 @@ def test_the_order_of_the_list_does_not_matter(plan: FaultPlan, source: Any) -> 
 
 
 @given(st.lists(st.floats(0, 1000), min_size=2, max_size=5), LENGTHS)
-def test_overlap_is_refused_exactly_where_there_is_some(instants: list[float], duration: float) -> None:
+def test_overlap_is_refused_exactly(instants: list[float], duration: float) -> None:
     plan = FaultPlan(tuple(Fault("worker", "pause", at_s=at_s, duration_s=duration) for at_s in instants))
     ordered = sorted(instants)
     if any(later <= earlier + duration for earlier, later in zip(ordered, ordered[1:], strict=False)):
-        with pytest.raises(PlanError, match=r"^faults\.\d\.at_s: .* overlaps faults\.\d"):
+        with pytest.raises(PlanError, match=r"^faults\.\d\.at_s: .*faults\.\d"):
             resolve(plan)
     else:
         assert [one.earliest_s for one in resolve(plan)] == ordered
 
 
-def test_overlapping_faults_are_named_by_their_place_in_the_list() -> None:
+def test_overlap_names_the_position_in_the_list() -> None:
     pause = {"victim": "executor", "action": "pause", "at_s": 5, "duration_s": 10}
     late = {"victim": "executor", "action": "kill", "at_s": 15}
     for listed, key in (([pause, late], "faults.1.at_s"), ([late, pause], "faults.0.at_s")):
-        with pytest.raises(PlanError, match=f"^{key}: .* overlaps"):
+        with pytest.raises(PlanError, match=f"^{key}: "):
             resolve(FaultPlan.from_mapping({"faults": listed}))
     by_record = {"victim": "driver", "action": "kill", "at_record": 5001}
-    with pytest.raises(PlanError, match=r"^faults\.1\.at_record: 10 s .* overlaps faults\.0"):
+    with pytest.raises(PlanError, match=r"^faults\.1\.at_record: .*faults\.0"):
         resolve(FaultPlan.from_mapping({"faults": [pause, by_record]}))
 
 
 @given(plans, SECONDS, SECONDS, SECONDS)
-def test_the_window_lets_through_exactly_what_lies_in_it(plan: FaultPlan, low: float, high: float, end: float) -> None:
+def test_window_accepts_exactly_its_faults(plan: FaultPlan, low: float, high: float, end: float) -> None:
     try:
         planned = resolve(plan)
     except PlanError:
@@ -162,7 +162,7 @@ def test_the_window_lets_through_exactly_what_lies_in_it(plan: FaultPlan, low: f
             require_window(planned, low_s=low, high_s=high, end_s=end)
 
 
-def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
+def test_window_names_the_key_of_the_fault_outside() -> None:
     planned = resolve(FaultPlan((kill(20.0), Fault("executor", "pause", at_s=40.0, duration_s=30.0))))
     require_window(planned, 20.0, 40.0, 70.1)
     for window, key in (((21, 40, 75), "0.at_s"), ((0, 39, 75), "1.at_s"), ((0, 40, 70), "1.duration_s")):
@@ -171,7 +171,7 @@ def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
     recurring = resolve(FaultPlan((kill(20.0, every_s=10.0, times=4),)))
     with pytest.raises(PlanError, match=r"^faults\.0\.at_s: .* 50 s"):
         require_window(recurring, 0.0, 45.0, 90.0)
-    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: occurrence 3 is refused: at_s: "):
+    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: occurrence 3: at_s: "):
         resolve(FaultPlan((kill(10.0, times=3, every_s=5e6),)))
 
 
@@ -184,14 +184,12 @@ def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
         (Fault("kafka", "cut", 10.0, duration_s=2.0, every_s=5.0, times=2), [(10.0, 10.0, 12.0), (15.0, 15.0, 17.0)]),
     ],
 )
-def test_a_fault_comes_at_its_record_in_its_cycle_and_again(
-    fault: Fault, instants: list[tuple[float, float, float]]
-) -> None:
+def test_fault_times_from_record_cycle_and_repetition(fault: Fault, instants: list[tuple[float, float, float]]) -> None:
     assert [(one.earliest_s, one.latest_s, one.end_s) for one in resolve(FaultPlan((fault,)))] == instants
 
 
 @pytest.mark.parametrize("name", ["rate", "checkpoint_interval_s"])
-def test_what_the_plan_is_resolved_with_is_checked(name: str) -> None:
+def test_resolve_checks_its_arguments(name: str) -> None:
     plan = FaultPlan((kill(1.0, cycle="checkpoint", phase=0.0),))
     with pytest.raises(PlanError, match=f"^{name}: "):
         plan.resolve(**{"rate": 1.0, "checkpoint_interval_s": 1.0, "snapshot_interval_s": 1.0, name: 0.0})
@@ -236,7 +234,7 @@ def test_plans_cannot_be_changed() -> None:
         *(({"action": "partition", "duration_s": 2, key: "moon"}, key) for key in ("peer", "way")),
     ],
 )
-def test_a_wrong_value_is_refused_in_one_line_that_names_its_key(changes: dict[str, Any], key: str) -> None:
+def test_invalid_value_is_refused_with_its_key(changes: dict[str, Any], key: str) -> None:
     values = {"victim": "executor", "action": "kill", "at_s": 5, **changes}
     with pytest.raises(PlanError) as caught:
         FaultPlan.from_mapping({"faults": [values], "seed": 1})
@@ -246,7 +244,7 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_its_key(changes: dict[s
     assert ";" in message
 
 
-def test_the_nearest_known_name_is_offered() -> None:
+def test_closest_known_name_is_suggested() -> None:
     with pytest.raises(PlanError, match="did you mean executor"):
         Fault("executer", "kill", 1)
     with pytest.raises(PlanError, match="did you mean duration_s"):
@@ -287,7 +285,7 @@ def test_a_malformed_plan_is_refused_with_its_key(text: str, key: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_limits_are_where_they_are_said_to_be(
+def test_limits_match_their_declaration(
     make: Callable[[Any], object], key: str, accepted: tuple[Any, Any], refused: tuple[Any, Any]
 ) -> None:
     for value in accepted:

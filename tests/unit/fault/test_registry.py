@@ -30,12 +30,12 @@ NAMES = ["kill", "term", "pause", "delay", "reset", "cut", *ON_HOSTS]
 TOY = (ROOT / "tests" / "unit" / "toys" / "fill.py").read_text()
 
 
-def test_actions_stand_in_their_order_under_their_names() -> None:
+def test_actions_are_ordered_by_their_order() -> None:
     assert list(ACTIONS) == NAMES
     assert all(action.name == name for name, action in ACTIONS.items())
 
 
-def test_what_derives_from_the_actions_follows_them() -> None:
+def test_derived_tables_match_the_actions() -> None:
     assert list(get_args(Configuration.model_fields["fault_action"].annotation)) == NAMES
     for victim in VICTIMS:
         on_hosts = ("delay", *ON_HOSTS) if victim in ("executor", "worker") else ()
@@ -75,7 +75,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
         del sys.modules[name]
 
 
-def test_a_sound_file_is_found(package: Packages) -> None:
+def test_valid_module_is_discovered(package: Packages) -> None:
     other = TOY.replace('name="fill"', 'name="flood"').replace("order=999", "order=1")
     assert list(discover(package(a=TOY, b=other))) == ["flood", "fill"]
 
@@ -83,25 +83,25 @@ def test_a_sound_file_is_found(package: Packages) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("ACTION = Action(", "ACTION = dict(", "ACTION: missing or no Action"),
-        ('name="fill"', 'name="Fill it"', "name: 'Fill it' is refused"),
-        *(('name="fill"', f'name="{name}"', f"name: '{name}' is refused") for name in ("", "Fill", "fill it")),
+        ("ACTION = Action(", "ACTION = dict(", "ACTION: missing"),
+        ('name="fill"', 'name="Fill it"', "name: got 'Fill it'"),
+        *(('name="fill"', f'name="{name}"', f"name: got '{name}'") for name in ("", "Fill", "fill it")),
         ('does="fills the attempt\'s folder"', 'does=" "', "does: empty"),
         ('past="filled the folder"', 'past=""', "past: empty"),
         ('when="with the folder filled for {duration_s:g} s"', 'when=""', "when: empty"),
-        ("for {duration_s:g} s", "by {delay_ms:g} ms", "when: 'delay_ms' is no word for it"),
-        ('("executor",)', '("executr",)', "targets: 'executr' is not known; did you mean executor?"),
-        ('("executor",)', '("moon",)', f"targets: 'moon' is not known; known: {', '.join(sorted(VICTIMS))}"),
-        ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
+        ("for {duration_s:g} s", "by {delay_ms:g} ms", "when: got 'delay_ms'"),
+        ('("executor",)', '("executr",)', "targets: got 'executr'"),
+        ('("executor",)', '("moon",)', "targets: got 'moon'"),
+        ('("executor",)', '("kafka", "kafka")', "targets: got kafka twice"),
         ('("executor",)', "()", "targets: empty"),
-        ("Parameter(DURATION,", 'Parameter("durations",', "parameters: 'durations' is not known; did you mean"),
-        ("(Parameter(DURATION, default", "2 * (Parameter(DURATION, default", "parameters: duration_s is named"),
-        ("default=3.0", "default=None", "parameters: duration_s is required, but the short form has no value"),
-        ("default=3.0", "default=0.0", "parameters: duration_s: '0.0' is refused"),
-        ("default=3.0", "default=3.0, required=False", "parameters: what has a duration_s is undone after it"),
+        ("Parameter(DURATION,", 'Parameter("durations",', "parameters: got 'durations'"),
+        ("(Parameter(DURATION, default", "2 * (Parameter(DURATION, default", "parameters: got duration_s twice"),
+        ("default=3.0", "default=None", "parameters: duration_s: missing default"),
+        ("default=3.0", "default=0.0", "parameters: duration_s: got '0.0'"),
+        ("default=3.0", "default=3.0, required=False", "parameters: duration_s: got required=False"),
     ],
 )
-def test_nonsense_is_refused_with_its_file_and_its_field(
+def test_invalid_declaration_names_file_and_field(
     package: Packages, tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in TOY
@@ -112,11 +112,13 @@ def test_nonsense_is_refused_with_its_file_and_its_field(
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_is_taken_once(package: Packages, tmp_path: Path) -> None:
+def test_action_names_are_unique(package: Packages, tmp_path: Path) -> None:
     folder = tmp_path / "toy_actions"
     with pytest.raises(DeclarationError) as caught:
         discover(package(fill=TOY, again=TOY))
-    assert str(caught.value) == f"{folder / 'fill.py'}: name: fill is taken by {folder / 'again.py'}; choose another"
+    assert str(caught.value).startswith(f"{folder / 'fill.py'}: name: got fill;") and str(folder / "again.py") in str(
+        caught.value
+    )
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4)
@@ -138,7 +140,7 @@ OTHER_WORDS = {
 }
 
 
-def test_no_generic_code_asks_for_an_action_by_its_name() -> None:
+def test_no_generic_code_compares_action_names() -> None:
     guilty = []
     for folder in ("fault", "include", "dags", "plugins"):
         for path in (ROOT / folder).rglob("*.py"):

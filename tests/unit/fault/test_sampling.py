@@ -66,7 +66,7 @@ def seen(table: ProcessTable, pids: set[int]) -> dict[int, Usage]:
             return found
 
 
-def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> None:
+def test_usage_of_a_process_tree_matches_psutil() -> None:
     table = ProcessTable([RULE], {"executors": "python_workers"})
     with worker() as process:
         ours = psutil.Process(process.pid)
@@ -82,13 +82,13 @@ def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> Non
 
 
 @pytest.mark.parametrize("words", [("Main",), ("mark-of-run",), ("Main mark-of-run",), ("xMain", "mark-of-run")])
-def test_a_rule_asks_for_whole_arguments(words: tuple[str, ...]) -> None:
+def test_rule_matches_whole_arguments(words: tuple[str, ...]) -> None:
     assert RULE.matches(["java", "mark-of-run", "x", "Main"])
     assert not RULE.matches(["java", *words])
 
 
 @only_root
-def test_what_lives_in_another_space_of_process_ids_is_left_out_where_that_is_asked_for() -> None:
+def test_own_namespace_only_skips_other_pid_namespaces() -> None:
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("there is no unshare here")
@@ -115,7 +115,7 @@ sys.stdin.readline()
 """
 
 
-def test_programs_too_short_lived_to_be_looked_at_count_to_whoever_ran_them() -> None:
+def test_short_lived_children_count_to_their_parent() -> None:
     table = ProcessTable([RULE], {})
     with worker(program=SHORT_LIVED) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -164,7 +164,7 @@ STEP = st.tuples(
 
 
 @given(steps=st.lists(STEP, min_size=5, max_size=60))
-def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: list[tuple[str, int, int, bool]]) -> None:
+def test_tree_usage_is_counted_once_in_any_order_of_ends(steps: list[tuple[str, int, int, bool]]) -> None:
     tree, short, counted = Tree(), ShortLivedChildren(), dict[Key, float]()
 
     def look() -> None:
@@ -187,7 +187,7 @@ def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: li
     assert sum(counted.values()) == pytest.approx(tree.used / HERTZ)
 
 
-def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_out() -> None:
+def test_usage_before_the_first_sample_and_unwaited_children_are_excluded() -> None:
     tree, short = Tree(), ShortLivedChildren()
     tree.start(1)
     (child,) = set(tree.own) - {1}
@@ -202,7 +202,7 @@ def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_
     assert short.update(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
 
 
-def test_a_child_that_ends_between_two_readings_takes_nothing_back() -> None:
+def test_child_ending_between_readings_does_not_reduce_usage() -> None:
     tree, short = Tree(), ShortLivedChildren()
     short.update(tree.stats(), [(1, 1)])
     tree.dead[1] += 100
@@ -236,7 +236,7 @@ def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: p
     assert read[2:] == [9, 5]
 
 
-def test_the_machine_is_counted_as_psutil_counts_it() -> None:
+def test_machine_usage_matches_psutil() -> None:
     times = psutil.cpu_times()
     busy = sum(getattr(times, kind) for kind in ("user", "nice", "system", "irq", "softirq"))
     assert machine_usage()["busy_s"] == pytest.approx(busy, abs=2.0)
@@ -257,7 +257,7 @@ needs_delay = pytest.mark.skipif(not has_run_delay(), reason="this kernel does n
 
 
 @needs_delay
-def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
+def test_two_busy_processes_on_one_core_have_run_delay() -> None:
     """What both used and what each waited for fills the time that passed, however busy the machine is."""
     on = {"program": BURN, "told": str(min(os.sched_getaffinity(0)))}
     table = ProcessTable([RULE], {}, delay_roles=("executors",))
@@ -273,7 +273,7 @@ def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
         assert after[pid].as_json()["waited_s"] == after[pid].waited_s
 
 
-def test_roles_that_are_not_asked_for_have_no_delay_nor_a_key_for_it() -> None:
+def test_other_roles_have_no_run_delay() -> None:
     with worker() as process:
         (found,) = seen(ProcessTable([RULE], {}, delay_roles=("kafka",)), {process.pid}).values()
         assert found.waited_s is None and "waited_s" not in found.as_json()
@@ -285,7 +285,7 @@ LOOKS = st.lists(
 
 
 @given(LOOKS)
-def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[str, int]]) -> None:
+def test_run_delay_of_ended_threads_stays_counted(growth: list[dict[str, int]]) -> None:
     """Each look has the threads that live then, with what each waited since the one before."""
     delays, counters, total = RunDelays(), dict[str, int](), 0
     for step in growth:
@@ -298,7 +298,7 @@ def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[
     assert delays.update([]) == {}
 
 
-def test_a_number_that_another_thread_has_now_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_thread_number_does_not_reduce_run_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     delays = RunDelays()
     for counter, total in ((5, 5), (3, 8), (4, 9)):
         monkeypatch.setattr(process_sampler, "_thread_delays", lambda pid, now=counter: {"7": now})

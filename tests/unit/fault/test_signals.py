@@ -70,7 +70,7 @@ def refusing(do: str, errors: dict[int, Exception]) -> Callable[[str, dict[str, 
 
 
 @pytest.mark.parametrize("name", ON_PROCESSES)
-def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
+def test_signal_injection_from_find_to_undo(name: str) -> None:
     action, held = ACTIONS[name], list[tuple[str, int]]()
     host = MadeUpHost.of(process(4001), process(4002))
     act = act_on(host, action=name, held=held)
@@ -114,7 +114,7 @@ def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: S
     assert other.poll() is None
 
 
-def test_those_chosen_stay_while_all_of_them_live() -> None:
+def test_chosen_victims_stay_while_all_live() -> None:
     host = MadeUpHost.of(*(process(4000 + number) for number in range(8)))
     act = act_on(host, count=2)
     assert act.find_victims()
@@ -129,7 +129,7 @@ def test_those_chosen_stay_while_all_of_them_live() -> None:
     assert chosen[0] not in [one["pid"] for one in act.victims()]
 
 
-def test_what_a_worker_hosts_is_looked_at_anew() -> None:
+def test_executors_of_a_worker_are_read_again() -> None:
     host = MadeUpHost.of(process(5000, WORKER), process(4001), process(4002, node="127.0.0.1:7002"))
     held: list[tuple[str, int]] = []
     act = act_on(host, "worker", held=held)
@@ -143,7 +143,7 @@ def test_what_a_worker_hosts_is_looked_at_anew() -> None:
 
 
 @pytest.mark.parametrize("name", ON_PROCESSES)
-def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str) -> None:
+def test_killed_service_gets_the_restart_delay(name: str) -> None:
     """supervisord restarts at once what has died; a paused service dies not."""
     held: list[tuple[str, int]] = []
     broker = ProcessIdentity(6000, 1.0, KAFKA, INSTANCE, (f"-Dfaultline.instance={INSTANCE}", KAFKA.main), 6000)
@@ -151,7 +151,7 @@ def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str) -
     assert held == [("kafka", 5_000 + 2_500_000_000)] * ACTIONS[name].ends_victim
 
 
-def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
+def test_error_at_one_victim_is_raised_after_all_were_tried() -> None:
     host = MadeUpHost.of(process(4001), process(4002), process(4003))
     act = act_on(host, count=3)
     act.find_victims()
@@ -169,7 +169,7 @@ def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
     assert sent[4003].settlement is None
 
 
-def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
+def test_outcome_is_the_worst_of_all_victims() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
     act = act_on(host, count=2)
     act.driver = replace(act.driver, within_s=0.0)
@@ -181,7 +181,7 @@ def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
     assert "gone within" in settled.detail and "still" in settled.detail
 
 
-def test_before_a_pause_a_watchdog_is_started_and_none_before_a_kill() -> None:
+def test_watchdog_starts_before_a_pause_only() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
     act = armed(host, action="pause", count=2, duration_s=7.0)
     assert host.watched == dict.fromkeys((4001, 4002), 7.0 + WATCHDOG_MARGIN_S) and host.sent == []
@@ -206,7 +206,7 @@ def test_a_victim_without_a_watchdog_is_not_stopped() -> None:
     assert [pid for pid, _ in host.sent] == [4001]
 
 
-def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_is_drawn_first_for_any_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
         signals_module, "choose_victims", lambda candidates, count, **how: asked.append(how["by_node"]) or ()
@@ -217,9 +217,7 @@ def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: py
 
 
 @pytest.mark.parametrize(("busy", "ready"), [(0, False), (1, False), (2, True)])
-def test_python_workers_are_hit_only_when_as_many_are_at_work_as_are_to_be(
-    monkeypatch: pytest.MonkeyPatch, busy: int, ready: bool
-) -> None:
+def test_python_workers_need_enough_busy_ones(monkeypatch: pytest.MonkeyPatch, busy: int, ready: bool) -> None:
     living = python_workers(4001, 4002)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[:busy]))
     act = act_on(MadeUpHost.of(*living), "python_worker", count=2)
@@ -233,9 +231,7 @@ def python_workers(*pids: int) -> list[ProcessIdentity]:
 
 
 @pytest.mark.parametrize("at_work", [True, False])
-def test_watchdogs_of_python_workers_stand_before_one_is_found_at_work(
-    monkeypatch: pytest.MonkeyPatch, at_work: bool
-) -> None:
+def test_watchdogs_of_python_workers_start_before_the_wait(monkeypatch: pytest.MonkeyPatch, at_work: bool) -> None:
     """Starting one takes so long that the worker may idle again; those of the others leave."""
     living = python_workers(4001, 4002, 4003)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[1:2]) if at_work else ())
@@ -256,7 +252,7 @@ def test_watchdogs_of_python_workers_stand_before_one_is_found_at_work(
         assert host.watched.keys() == registered, "the undo ends it"
 
 
-def test_no_watchdog_is_started_beforehand_once_the_instant_has_come_and_none_before_a_kill() -> None:
+def test_no_early_watchdog_after_the_deadline_or_for_a_kill() -> None:
     for action, at_ns in (("pause", time.monotonic_ns()), ("kill", time.monotonic_ns() + 10**12)):
         host = MadeUpHost.of(*python_workers(4001))
         act = act_on(host, "python_worker", action)

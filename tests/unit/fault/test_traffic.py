@@ -109,7 +109,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES
 
 
 @given(STEPS)
-def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str, str, bool]]) -> None:
+def test_undo_removes_only_rules_of_its_name(steps: list[tuple[str, str, bool]]) -> None:
     """Also when a watchdog comes late, and another act is in force meanwhile."""
     kernel, there = Kernel(eth1=("htb", "1:")), set()
     kernel.tables["of_somebody"] = ""
@@ -139,14 +139,14 @@ def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str,
 
 
 @pytest.mark.parametrize("kind", ["bandwidth", "delay"])
-def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel: Kernel, kind: str) -> None:
+def test_all_interfaces_to_peers_are_shaped_and_restored(kernel: Kernel, kind: str) -> None:
     act, name = HOST_FAULTS[kind], NAMES[0]
     before = dict(kernel.roots)
     act.check(name, ASKED[kind])
     act.do(name, ASKED[kind])
     act.do(name, ASKED[kind])
     assert {handle for _, handle in kernel.roots.values()} == {traffic_control._handle(name)}
-    with pytest.raises(ActionRefused, match="^eth0: it is shaped by .* already, which is not ours to replace$"):
+    with pytest.raises(ActionRefused, match="^eth0: "):
         act.check(NAMES[1], ASKED[kind])
     act.undo(NAMES[1], ASKED[kind])
     assert act.is_active(name, ASKED[kind])
@@ -154,11 +154,11 @@ def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel:
     act.undo(name, ASKED[kind])
     assert {handle for _, handle in kernel.roots.values()} == {"0:"} and kernel.roots.keys() == before.keys()
     kernel.roots["eth1"] = ("fq_codel", "8001:")
-    with pytest.raises(ActionRefused, match="^eth1: it is shaped by fq_codel 8001:"):
+    with pytest.raises(ActionRefused, match="^eth1: .*fq_codel 8001:"):
         act.check(name, ASKED[kind])
 
 
-def test_what_ends_an_act_passes_by_whatever_port_it_came(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_passes_on_any_port(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     HOST_FAULTS["partition"].do(NAMES[0], ASKED["partition"])
     (rules,) = kernel.tables.values()
     assert "tcp dport 2222 accept" in rules and "tcp sport 2222 accept" in rules
@@ -172,7 +172,7 @@ def test_what_ends_an_act_passes_by_whatever_port_it_came(kernel: Kernel, monkey
     assert traffic_control.ssh_port() == 22
 
 
-def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_both_directions(kernel: Kernel) -> None:
+def test_loss_rules_cover_both_families_and_directions(kernel: Kernel) -> None:
     HOST_FAULTS["partition"].do(NAMES[0], {"peers": ["10.0.0.1", "2001:db8::7", "10.0.0.3"], "way": "in"})
     HOST_FAULTS["loss"].do(NAMES[1], ASKED["loss"])
     rules, lost = kernel.tables.values()
@@ -180,14 +180,14 @@ def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_bot
     assert len(re.findall(r"(?:saddr|daddr) \{[^}]*\} numgen random mod 1000000 < 25000 drop;", lost)) == 2
 
 
-def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(kernel: Kernel) -> None:
+def test_missing_netem_is_reported_and_a_failed_delay_is_rolled_back(kernel: Kernel) -> None:
     kernel.fails = "u32 match ip dst"
     with pytest.raises(ActionRefused):
         HOST_FAULTS["delay"].do(NAMES[0], ASKED["delay"])
     assert kernel.roots["eth0"] == ("noqueue", "0:")
     traffic_control._netem_problem.cache_clear()
     kernel.netem = False
-    with pytest.raises(ActionRefused, match="^netem: not in this host's kernel .*Specified qdisc kind is unknown"):
+    with pytest.raises(ActionRefused, match="^netem: .*Specified qdisc kind is unknown"):
         HOST_FAULTS["delay"].check(NAMES[0], ASKED["delay"])
 
 
@@ -195,24 +195,24 @@ def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(k
 @pytest.mark.parametrize(
     ("peers", "message"),
     [
-        *(([one, "10.0.0.1"], f"{one} is this host itself") for one in ("127.0.0.1", "::1", "0.0.0.0")),
-        (["node1"], "'node1' is no address"),
+        *(([one, "10.0.0.1"], f"got {one}") for one in ("127.0.0.1", "::1", "0.0.0.0")),
+        (["node1"], "got 'node1'"),
         (["10.0.0.1; reboot"], "is no address"),
         ([], "there is none"),
     ],
 )
 def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str], message: str) -> None:
     check: Callable[..., None] = HOST_FAULTS[kind].check
-    with pytest.raises(ActionRefused, match=f"^peer: .*{re.escape(message)}"):
+    with pytest.raises(ActionRefused, match=f"^peer: {re.escape(message)}"):
         check(NAMES[0], {**ASKED[kind], "peers": peers})
     assert not kernel.tables
 
 
 @pytest.mark.parametrize("kind", ["bandwidth", "delay"])
-def test_whoever_may_not_shape_is_told_before_the_gate(
+def test_missing_capability_is_reported_before_the_start(
     kernel: Kernel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traffic_control, "_has_net_admin", lambda: False)
-    with pytest.raises(ActionRefused, match="only root may shape a network") as refused:
+    with pytest.raises(ActionRefused, match="^tc: ") as refused:
         HOST_FAULTS[kind].check("run_0", {"peers": ["10.0.0.1"], "mbit_s": 1, "delay_ms": 1, "jitter_ms": 0})
     assert not isinstance(refused.value, KernelUnsupported), "no weaker fault takes its place"

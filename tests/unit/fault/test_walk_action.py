@@ -122,18 +122,18 @@ def said(house: Path, program: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_plans_and_configurations_take_it_and_refuse_what_it_does_not_take(house: Path) -> None:
+def test_plans_and_configurations_check_its_parameters(house: Path) -> None:
     assert said(house, PLAN) == [
         "49.0 0",
         "fill 3.0",
-        "faults.0.action: fill cannot be done to driver; use kill, term, pause, disk_full",
-        "faults.0.duration_s: a fill needs a duration in seconds; give one",
-        "faults.0.delay_ms: the action fill delays nothing; leave it out",
+        "faults.0.action: got fill for driver; expected kill, term, pause, disk_full",
+        "faults.0.duration_s: missing for fill; expected seconds",
+        "faults.0.delay_ms: not allowed: fill has no delay; fix: remove it",
         "fault_action: 'fil' is not known; did you mean fill?",
     ]
 
 
-def test_the_form_and_the_table_of_the_documentation_offer_it(house: Path) -> None:
+def test_form_and_documentation_list_it(house: Path) -> None:
     assert said(house, FORM) == [
         str([*ACTIONS, "fill"]),
         "True",
@@ -141,11 +141,11 @@ def test_the_form_and_the_table_of_the_documentation_offer_it(house: Path) -> No
     ]
 
 
-def test_a_dry_run_says_what_it_would_do(house: Path) -> None:
+def test_dry_run_describes_it(house: Path) -> None:
     assert said(house, DRY_RUN) == ["fill the attempt's folder for 3 s at T0 + 41 s"]
 
 
-def test_the_conductor_performs_and_undoes_it_and_healing_replays_its_undo(house: Path, tmp_path: Path) -> None:
+def test_scheduler_injects_and_undoes_it_and_replay_repeats_the_undo(house: Path, tmp_path: Path) -> None:
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()
     dry, code, events, settled, left, healed = said(house, CONDUCT, str(folder))
@@ -155,7 +155,7 @@ def test_the_conductor_performs_and_undoes_it_and_healing_replays_its_undo(house
     assert (settled, left, healed) == ("effective 1000 bytes", "[]", "['remove filler-0'] [] False")
 
 
-def test_nothing_else_of_the_house_is_touched(house: Path) -> None:
+def test_no_other_file_changes(house: Path) -> None:
     for name in PACKAGES:
         mine, its = contents(ROOT / name), contents(house / name)
         added = {"actions/fill.py": its["actions/fill.py"]} if name == "fault" else {}

@@ -81,9 +81,7 @@ def watchdogs(before: set[int]) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("how", ["it hangs", "it is killed with all that it started"])
-def test_a_victim_is_continued_though_whoever_stopped_it_never_does(
-    spawn: Spawn, run: str, stopper: Stopper, how: str
-) -> None:
+def test_victim_is_continued_without_its_stopper(spawn: Spawn, run: str, stopper: Stopper, how: str) -> None:
     spawn()
     victim = local_only(run)
     process = stopper(3.0)
@@ -97,9 +95,7 @@ def test_a_victim_is_continued_though_whoever_stopped_it_never_does(
     await_presence(victim, Presence.ALIVE)
 
 
-def test_over_there_it_stays_when_connection_and_agent_are_gone(
-    channel: Any, host: Host, spawn: Spawn, run: str
-) -> None:
+def test_remote_watchdog_survives_connection_and_agent(channel: Any, host: Host, spawn: Spawn, run: str) -> None:
     spawn()
     injector = Injector({"there": channel})
     victim = only(injector, run)
@@ -111,9 +107,7 @@ def test_over_there_it_stays_when_connection_and_agent_are_gone(
     await_presence(victim, Presence.ALIVE)
 
 
-def test_one_that_is_released_does_nothing_and_one_that_stands_is_enough(
-    injector: Injector, spawn: Spawn, run: str
-) -> None:
+def test_released_watchdog_does_nothing_and_one_is_enough(injector: Injector, spawn: Spawn, run: str) -> None:
     spawn()
     victim = only(injector, run)
     injector.end_watchdog(victim)
@@ -131,9 +125,7 @@ def test_one_that_is_released_does_nothing_and_one_that_stands_is_enough(
     injector.signal(victim, signal.SIGCONT)
 
 
-def test_whoever_continues_the_victim_ends_the_watchdog_of_one_who_died(
-    spawn: Spawn, run: str, stopper: Stopper
-) -> None:
+def test_watchdog_of_a_dead_owner_ends_once_the_victim_runs(spawn: Spawn, run: str, stopper: Stopper) -> None:
     """Else it would end the next pause of the same process, of another attempt perhaps."""
     spawn()
     victim, before = local_only(run), {process.pid for process in psutil.process_iter()}
@@ -148,7 +140,7 @@ def test_whoever_continues_the_victim_ends_the_watchdog_of_one_who_died(
     assert len(left) == 1 and psutil.wait_procs(left, timeout=120)[1] == []
 
 
-def test_the_clock_may_be_set_while_it_stands_there(injector: Injector, spawn: Spawn, run: str) -> None:
+def test_clock_step_does_not_affect_the_watchdog(injector: Injector, spawn: Spawn, run: str) -> None:
     """Whoever undoes the pause finds the victim by its ticks; and where nobody does, the watchdog."""
     spawn()
     victim = only(injector, run)
@@ -182,7 +174,7 @@ assert made.is_running()
 
 
 @pytest.mark.parametrize("kernel", ["pidfds", "no pidfds"])
-def test_one_that_was_left_before_the_pause_leaves_without_having_seen_it(spawn: Spawn, run: str, kernel: str) -> None:
+def test_watchdog_without_owner_leaves_if_no_pause_follows(spawn: Spawn, run: str, kernel: str) -> None:
     """Whoever would have stopped the victim is gone: the next pause is another's."""
     spawn()
     subprocess.run([sys.executable, "-c", LEFT, run, kernel], check=True)
@@ -194,9 +186,7 @@ def test_one_that_was_left_before_the_pause_leaves_without_having_seen_it(spawn:
     assert HERE.probe(local_only(run)) is Presence.ALIVE
 
 
-def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_ends_the_watch(
-    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_ticks_replace_missing_pidfds(spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     process = spawn()
     victim = local_only(run)
@@ -212,7 +202,7 @@ def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_e
     await_presence(victim, Presence.ALIVE)
 
 
-def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> None:
+def test_watchdog_has_no_tag_and_is_detectable(spawn: Spawn, run: str) -> None:
     process = spawn()
     before = {one.pid for one in psutil.process_iter()}
     made = watchdog.start_watchdog({"seconds": 900.0, "victim": local_only(run)})
@@ -227,7 +217,7 @@ def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> No
     made.release()
 
 
-def test_one_that_was_ended_itself_is_replaced_and_for_one_who_is_gone_there_is_none(spawn: Spawn, run: str) -> None:
+def test_killed_watchdog_is_replaced_and_a_gone_victim_needs_none(spawn: Spawn, run: str) -> None:
     process, handler = spawn(), Handler()
     victim, before = local_only(run), {one.pid for one in psutil.process_iter()}
     handler.ask("watch", victim=victim, seconds=60.0)
@@ -244,7 +234,7 @@ def test_one_that_was_ended_itself_is_replaced_and_for_one_who_is_gone_there_is_
     assert not fresh._watchdogs
 
 
-def test_where_none_can_be_started_the_victim_is_not_to_be_stopped(
+def test_failed_start_raises_watchdog_unavailable(
     spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def no_room() -> None:
@@ -254,21 +244,21 @@ def test_where_none_can_be_started_the_victim_is_not_to_be_stopped(
     victim = local_only(run)
     with monkeypatch.context() as patch:
         patch.setattr(watchdog, "_ROOT", tmp_path)
-        with pytest.raises(WatchdogUnavailable, match="^watchdog: it does not answer .*No module named 'fault'"):
+        with pytest.raises(WatchdogUnavailable, match="^watchdog: .*No module named 'fault'"):
             HERE.start_watchdog(victim, 5.0)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/such")
-        with pytest.raises(WatchdogUnavailable, match="^watchdog: it cannot be started: "):
+        with pytest.raises(WatchdogUnavailable, match="^watchdog: start failed: "):
             HERE.start_watchdog(victim, 5.0)
     monkeypatch.setattr(os, "setsid", no_room)
-    with pytest.raises(WatchdogUnavailable, match="^watchdog: it cannot be started; look at the limit of processes"):
+    with pytest.raises(WatchdogUnavailable, match="^watchdog: start failed: "):
         watchdog.fork_watchdog({"seconds": 5.0, "victim": victim})
 
 
 # --- of acts on a host
 
 
-def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undo_of_a_host_fault_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a process that is nobody's child; what fails once may go well."""
     tries, child = tmp_path / "tries", subprocess.Popen(["true"])
 
@@ -296,6 +286,6 @@ def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(("kind", "name"), [("dance", "of_a_test_0"), ("partition", "of a test")])
 @pytest.mark.parametrize("start", [watchdog.start_watchdog, watchdog.fork_watchdog])
-def test_what_is_no_act_has_none(start: watchdog.StartWatchdog, kind: str, name: str) -> None:
-    with pytest.raises(ActionRefused, match="is no act on a host$"):
+def test_unknown_fault_gets_no_watchdog(start: watchdog.StartWatchdog, kind: str, name: str) -> None:
+    with pytest.raises(ActionRefused, match=f"^{kind}: "):
         start({"kind": kind, "name": name, "asked": {}, "seconds": 1.0})

@@ -82,7 +82,7 @@ def group_of(
     return WorkerGroup(Threads(*workers, started=started), 2, StopRequest())
 
 
-def test_each_member_learns_the_gate_on_its_own_clocks_and_reports() -> None:
+def test_workers_get_t0_on_their_clocks_and_report() -> None:
     with group_of(1, 0) as group:
         group.await_all("prepared")
         ahead_ns = 500_000_000
@@ -103,7 +103,7 @@ def talk(address: Address, **hello: Any) -> str:
 
 
 @pytest.mark.parametrize("hello", [{"secret": "x", "worker": 0}, {"worker": 0}, {"secret": "x", "worker": "one"}, {}])
-def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> None:
+def test_connection_without_secret_is_closed(hello: dict[str, Any]) -> None:
     found: queue.Queue[Address] = queue.Queue()
     with group_of(started=lambda address, report: found.put(address)) as group:
         address = found.get(timeout=120)
@@ -111,11 +111,11 @@ def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> 
         assert talk(address, secret=address.secret, worker=2) == "", "no worker has that number"
         assert group.next_report() is None
         assert json.loads(talk(address, secret=address.secret, worker=1)) == {"probe": 0}
-        with pytest.raises(GeneratorError, match="process 1"):  # a worker that was let in and left
+        with pytest.raises(GeneratorError, match="worker 1"):  # a worker that was let in and left
             group.next_report(timeout_s=120)
 
 
-def test_members_that_cannot_be_started_fail_the_crew_with_the_reason() -> None:
+def test_failed_worker_start_fails_the_group_with_the_reason() -> None:
     failed = WorkerReport(0, {"event": "failed", "message": "no module named numpy"})
     with (
         group_of(started=lambda address, report: report(failed)) as group,
@@ -135,7 +135,7 @@ for line in lead.makefile():
 """
 
 
-def test_processes_of_this_machine_are_told_the_lead_and_ended_with_it() -> None:
+def test_local_workers_get_the_address_and_end_with_the_lead() -> None:
     workers = LocalWorkers([[sys.executable, "-c", MEMBER]])
     with WorkerGroup(workers, 1, StopRequest()) as group:
         wait_until(lambda: group._connections, timeout_s=60, what="the worker")
@@ -144,14 +144,14 @@ def test_processes_of_this_machine_are_told_the_lead_and_ended_with_it() -> None
     assert workers._processes[0].poll() in (0, -signal.SIGTERM)
 
 
-def test_a_process_that_ends_before_it_connects_fails_the_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_ends_before_connecting_fails_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "_REASON_S", 0.0)
     workers = LocalWorkers([[sys.executable, "-c", "raise SystemExit(3)"]])
-    with WorkerGroup(workers, 1, StopRequest()) as group, pytest.raises(GeneratorError, match="process 0 .* died"):
+    with WorkerGroup(workers, 1, StopRequest()) as group, pytest.raises(GeneratorError, match="worker 0: died"):
         group.await_all("prepared")
 
 
-def test_a_lead_that_leaves_stops_its_members() -> None:
+def test_lost_lead_stops_its_workers() -> None:
     ended: queue.Queue[str] = queue.Queue()
 
     def serve_and_tell(address: Address) -> None:
@@ -167,15 +167,15 @@ def test_a_lead_that_leaves_stops_its_members() -> None:
     assert "lead" in ended.get(timeout=120)
 
 
-def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_with_clock_offset_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         crew_module, "MAX_CLOCK_OFFSET_NS", -(10**9)
     )  # whatever the clocks of one machine show is too much
-    with group_of(0, 1) as group, pytest.raises(GeneratorError, match=r"clock of its host .* time server"):
+    with group_of(0, 1) as group, pytest.raises(GeneratorError, match=r"clock of host .* time server"):
         group.await_all("done")
 
 
-def test_no_member_hides_the_lateness_of_another_nor_its_own_of_before() -> None:
+def test_progress_keeps_the_largest_lag_of_all_workers() -> None:
     def progress(worker: int, latest_ms: float) -> WorkerReport:
         return WorkerReport(worker, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
 

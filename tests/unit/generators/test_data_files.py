@@ -27,7 +27,7 @@ from generators.stream import Replay, Stream, make_source
 from tests.unit.generators.conftest import spec_of, written
 
 
-def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> None:
+def test_keys_and_times_come_from_columns_in_all_formats(tmp_path: Path) -> None:
     at = [datetime(2026, 11, 25, 12, 0, second, tzinfo=UTC) for second in (0, 1, 3)]
     plain = [{"user": f"u{n}", "at": one.isoformat(), "n": n} for n, one in enumerate(at)]
     pd.DataFrame({"user": ["u0", "u1", "u2"], "at": at, "n": [0, 1, 2]}).to_parquet(tmp_path / "c.parquet")
@@ -46,31 +46,31 @@ def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> N
         require_ordered(data, file)
 
 
-def test_a_folder_is_all_of_its_files_by_name(tmp_path: Path) -> None:
+def test_folder_is_read_by_file_name(tmp_path: Path) -> None:
     for name in ("b", "a"):
         written(tmp_path, f"{name}.txt", f"{name}1\n\n{name}2\n")
     assert read_data(str(tmp_path)).values == [b"a1", b"a2", b"b1", b"b2"]
     written(tmp_path, "c.csv", "x\n1\n")
-    with pytest.raises(InputError, match=r"holds \.csv and \.txt; keep files of one kind"):
+    with pytest.raises(InputError, match=r"^data: .*\.csv and \.txt"):
         read_data(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("name", "text", "key", "time", "said"),
     [
-        ("a.jsonl", '{"a": 1}\n{"a": \n', None, None, "a.jsonl, line 2: no JSON"),
-        ("a.jsonl", "[1]\n", None, None, "a.jsonl, line 1: no JSON object"),
-        ("a.jsonl", '{"a": 1}\n\n{"b": 2}\n', "a", None, "data_key: .*a.jsonl, line 3 has no a; it has b"),
-        ("a.jsonl", '{"a": "x"}\n', None, "a", "a.jsonl, line 1: a is 'x', which is (no time|beyond)"),
-        ("a.jsonl", "\n", None, None, "holds no record; fill it"),
-        ("a.csv", "a,b\n1,2\n3\n", None, None, "a.csv, line 3: 1 columns, and the first line names 2"),
-        ("a.txt", b"ok\n\xff\n", None, None, "a.txt, line 2: not UTF-8"),
-        ("a.txt", "x\n", "k", None, "data_key: lines of text have no columns"),
-        ("a.parquet", b"no parquet", None, None, "is no Parquet file"),
-        ("a.bin", b"x", None, None, r"ends in .bin; use .jsonl, .csv, .parquet, .txt"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n', None, None, "a.jsonl, line 2: invalid JSON"),
+        ("a.jsonl", "[1]\n", None, None, "a.jsonl, line 1: got list"),
+        ("a.jsonl", '{"a": 1}\n\n{"b": 2}\n', "a", None, "data_key: .*a.jsonl, line 3: .*column a; got b"),
+        ("a.jsonl", '{"a": "x"}\n', None, "a", "a.jsonl, line 1: a: got 'x'"),
+        ("a.jsonl", "\n", None, None, "^data: .*no records"),
+        ("a.csv", "a,b\n1,2\n3\n", None, None, "a.csv, line 3: got 1 columns; expected 2"),
+        ("a.txt", b"ok\n\xff\n", None, None, "a.txt, line 2: .*UTF-8"),
+        ("a.txt", "x\n", "k", None, "^data_key: "),
+        ("a.parquet", b"no parquet", None, None, "invalid Parquet file"),
+        ("a.bin", b"x", None, None, r"got .bin; expected .jsonl, .csv, .parquet, .txt"),
     ],
 )
-def test_what_is_broken_is_named_by_file_and_line(
+def test_errors_name_file_and_line(
     tmp_path: Path, name: str, text: str | bytes, key: str | None, time: str | None, said: str
 ) -> None:
     with pytest.raises(InputError, match=said) as refused:
@@ -78,20 +78,16 @@ def test_what_is_broken_is_named_by_file_and_line(
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_there_and_what_does_not_fit_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match="is no file and holds none"):
+def test_missing_and_too_large_files_are_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="^data: .*no.txt"):
         read_data(str(tmp_path / "no.txt"))
     monkeypatch.setattr(data_files, "MEMORY_SHARE", 10 / psutil.virtual_memory().total)
-    with pytest.raises(InputError, match="has 0 MB, and 0 MB are left for it in this machine's memory"):
+    with pytest.raises(InputError, match="has 0 MB; expected at most 0 MB"):
         read_data(written(tmp_path, "a.txt", "x" * 100))
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "a.parquet", "recorded.parquet"])
-def test_what_grows_beyond_its_room_while_it_is_read_is_refused_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_memory_budget_is_checked_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """What lies there small may be large in memory. Here each look finds a megabyte more."""
     lines = {"a.jsonl": '{"a": 1}\n' * 1250, "a.csv": "a\n" + "1\n" * 1250, "a.txt": "x\n" * 1250}
     if name in lines:
@@ -112,12 +108,12 @@ def test_what_grows_beyond_its_room_while_it_is_read_is_refused_there(
     assert len(read_data(path)) == 1250, "one process alone has twice as much"
 
 
-def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:
+def test_descending_times_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", '{"t": 5}\n{"t": 7}\n{"t": 6}\n')
     data = read_data(path, None, "t")
-    with pytest.raises(InputError, match=r"record 3: its time 1970-01-01T00:00:06.000Z lies before"):
+    with pytest.raises(InputError, match=r"record 3: got 1970-01-01T00:00:06.000Z;"):
         require_ordered(data, path)
-    with pytest.raises(InputError, match="data_time: .* has no times to replay"):
+    with pytest.raises(InputError, match="^data_time: missing"):
         require_ordered(read_data(path), path)
 
 
@@ -128,7 +124,7 @@ def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:
 def test_columns_of_another_tool_are_refused_by_name(tmp_path: Path, column: str, value: object) -> None:
     row = {"partition": 0, "offset": 0, "timestamp_ms": 5, "key": b"k", "value": b"v", "headers": [], column: value}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=f"a.parquet: the column {column} is of"):
+    with pytest.raises(InputError, match=f"^data: .*column {column}: got|^data: column {column}: got"):
         read_data(str(tmp_path / "a.parquet"))
 
 
@@ -143,18 +139,18 @@ def test_a_recording_is_replayed_with_keys_headers_and_times(tmp_path: Path) -> 
     data = read_data(str(tmp_path / "a.parquet"))
     assert (data.values, data.keys) == ([None, b"late"], [None, b"k"])
     assert (data.headers, data.times_ms) == ([[("h", b"1")], []], [3, 5])
-    with pytest.raises(InputError, match="data_key: .* is a topic that was recorded"):
+    with pytest.raises(InputError, match="^data_key: "):
         read_data(str(tmp_path / "a.parquet"), "key")
 
 
-def test_columns_of_bytes_are_texts_or_refused_and_a_mark_at_the_beginning_is_none(tmp_path: Path) -> None:
+def test_byte_columns_must_be_text_and_a_bom_is_dropped(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [b"abc"]}), tmp_path / "a.parquet")
     assert read_data(str(tmp_path / "a.parquet")).values == [b'{"a":"abc"}']
     pq.write_table(pa.table({"a": [b"\xff"]}), tmp_path / "b.parquet")
-    with pytest.raises(InputError, match="bytes that are no text"):
+    with pytest.raises(InputError, match="^data: got binary data"):
         read_data(str(tmp_path / "b.parquet"))
     assert read_data(written(tmp_path, "c.csv", b"\xef\xbb\xbfk,v\n1,2\n"), "k").keys == [b"1"]
-    with pytest.raises(InputError, match="which is (no time|beyond)"):
+    with pytest.raises(InputError, match="^data_time: .*expected a (time|number)"):
         read_data(written(tmp_path, "d.jsonl", '{"t": 1e999}'), None, "t")
 
 
@@ -165,7 +161,7 @@ times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 
 
 @given(times, st.sampled_from([0.5, 1.0, 3.0, 10.0]), st.floats(0.01, 30))
-def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: float, seconds: float) -> None:
+def test_recorded_schedule_repeats_its_times(at_ms: list[int], speed: float, seconds: float) -> None:
     """Against a plain walk through all of its records."""
     round_ms = Data(values=[b""] * len(at_ms), times_ms=at_ms).round_ms
     listed = RecordedSchedule.for_duration(at_ms, round_ms, speed, seconds)
@@ -185,14 +181,14 @@ def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: fl
         assert listed.due_count(at) == min(listed.count, sum(one <= at for one in due))
 
 
-def test_keys_lie_where_kafkas_own_clients_put_them() -> None:
+def test_partitions_match_kafkas_clients() -> None:
     """Kafka's own test values of its hash (Utils.murmur2), as unsigned numbers."""
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
     assert {key: murmur2(key) for key in known} == {key: value % 2**32 for key, value in known.items()}
     assert partition_of(b"foobar", 7) == (-790332482 & 0x7FFFFFFF) % 7
 
 
-def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Path) -> None:
+def test_recorded_schedule_and_shifted_times_per_cycle(tmp_path: Path) -> None:
     rows = [{"at": 1_795_608_000 + second} for second in (0, 1, 4)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     replayed = {"data_time": "at", "data_pace": "recorded", "data_speed": 4.0}
@@ -203,7 +199,7 @@ def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Pat
     assert values == [0, 1, 4, 6, 7], "the second cycle begins a mean gap after the end of the first"
 
 
-def test_the_primer_of_data_with_times_makes_nothing_late() -> None:
+def test_preload_of_timed_data_makes_no_record_late() -> None:
     data = Data(values=[b"a", b"b"], times_ms=[1, 2])
     assert list(Replay(data, 1, 0).primer(3)) == [b"a", b"a", b"a"]
     plain, keyed = Replay(Data(values=[b"a", b"b"]), 1, 0), Replay(Data([b"a", b"b"], [b"k", None]), 1, 0)
@@ -211,7 +207,7 @@ def test_the_primer_of_data_with_times_makes_nothing_late() -> None:
     assert [keyed.primer_key(number) for number in range(3)] == [b"k", None, b"k"]
 
 
-def test_a_round_is_as_long_as_its_times_whatever_their_order() -> None:
+def test_cycle_length_is_independent_of_order() -> None:
     assert Data(values=[b"a"] * 3, times_ms=[100, 500, 90]).round_ms == 410 + 205
     assert Data(values=[b"a"] * 2, times_ms=[7, 7]).round_ms == 1000
     assert Data(values=[b"a"] * 2, times_ms=[0, 86_400_000], resolution_ms=86_400_000).round_ms == 2 * 86_400_000

@@ -46,7 +46,7 @@ def rounds(data: Data, n: int) -> list[list[bytes | None]]:
 
 @pytest.mark.parametrize("text", FORMS)
 @pytest.mark.parametrize("quoted", [False, True])
-def test_a_moved_time_keeps_its_form(text: str, quoted: bool) -> None:
+def test_shifted_time_keeps_its_form(text: str, quoted: bool) -> None:
     field = f'"{text}"'.encode() if quoted else text.encode()
     before = read_time(field)
     by = 3 * 86_400 * 10**9 + (before.resolution_ns if before.resolution_ns < 10**9 else 0)
@@ -58,7 +58,7 @@ def test_a_moved_time_keeps_its_form(text: str, quoted: bool) -> None:
 
 
 @given(moments, st.integers(-(10**9), 10**9))
-def test_texts_are_read_as_python_reads_them(at: datetime, by_ms: int) -> None:
+def test_iso_texts_match_python(at: datetime, by_ms: int) -> None:
     for text in (at.isoformat(), at.isoformat(sep=" ", timespec="microseconds")):
         time = read_time(text.encode())
         exact = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -76,7 +76,7 @@ def test_the_unit_follows_from_the_magnitude(unit: Unit, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "true", "x", "2026-13-01", "2026-11-25T24:00", "1e999", "NaN", "12:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(InvalidTimeError):
         read_time(text.encode())
 
@@ -102,7 +102,7 @@ def test_microseconds_pass_as_fast_as_seconds(tmp_path: Path) -> None:
     assert times_ms == [NOON_S * 1000 + n * 20 for n in range(3)]
 
 
-def test_steps_are_equal_across_a_change_of_daylight_saving_time(tmp_path: Path) -> None:
+def test_shifts_are_equal_across_daylight_saving_changes(tmp_path: Path) -> None:
     """Rows of Berlin, a minute apart, around the change: each round continues at the same pace."""
     first = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
     at = [(first + timedelta(minutes=n)).astimezone(ZoneInfo("Europe/Berlin")) for n in range(120)]
@@ -113,7 +113,7 @@ def test_steps_are_equal_across_a_change_of_daylight_saving_time(tmp_path: Path)
 
 
 @given(st.lists(st.lists(st.tuples(st.text(max_size=6), anything), max_size=4), min_size=1, max_size=4), st.data())
-def test_of_json_only_the_named_time_changes(
+def test_json_shift_changes_only_the_time(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[tuple[str, Any]]], draw: st.DataObject
 ) -> None:
     """Names may be repeated, numbers and escapes be written in any way: what is not the time stays to the byte."""
@@ -134,7 +134,7 @@ def test_of_json_only_the_named_time_changes(
 
 
 @given(st.data())
-def test_of_csv_only_the_named_time_changes(tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject) -> None:
+def test_csv_shift_changes_only_the_time(tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject) -> None:
     """Fields may be quoted or not, and hold commas, quotes and line breaks."""
     texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
     others = draw.draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
@@ -201,11 +201,11 @@ def test_a_line_break_within_quotes_is_part_of_a_record(tmp_path: Path, rows: in
     record = '"two\nlines, and ""quotes"""'
     data = read_data(written(tmp_path, "a.csv", "comment\n" + f"{record}\n" * rows))
     assert data.values == [record.encode()] * rows
-    with pytest.raises(InputError, match="b.csv, line 3: no CSV"):
+    with pytest.raises(InputError, match="b.csv, line 3: invalid CSV"):
         read_data(written(tmp_path, "b.csv", 'comment\nx\n"no end\n'))
 
 
-def test_a_repeated_time_is_moved_wherever_it_stands(tmp_path: Path) -> None:
+def test_repeated_time_is_shifted_everywhere(tmp_path: Path) -> None:
     data = read_data(written(tmp_path, "a.jsonl", '{"t": 1, "x": {"t": 1}, "t": 2}\n'), None, "t")
     assert data.round_ms == 1000
     assert rounds(data, 2)[1] == [b'{"t": 2, "x": {"t": 1}, "t": 3}']

@@ -28,12 +28,12 @@ class FakeClock:
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_rates_and_lengths_are_refused(value: float) -> None:
     for rate, seconds in ((value, 1.0), (1.0, value)):
-        with pytest.raises(ValueError, match="rate .* and seconds .* must be"):
+        with pytest.raises(ValueError, match="^rate: "):
             SendSchedule.for_duration(rate, seconds)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 20))
-def test_evenly_spaced_records_are_looked_up_together(first: int, step: int, n: int) -> None:
+def test_evenly_spaced_records_use_one_lookup(first: int, step: int, n: int) -> None:
     schedule = SendSchedule(Fraction(7), 10**9)
     records = np.arange(first, first + n * step, step, dtype=np.uint64)
     expected = schedule.due_array(first, step, n).tolist()
@@ -43,17 +43,17 @@ def test_evenly_spaced_records_are_looked_up_together(first: int, step: int, n: 
 
 
 @given(st.integers(1, 9), st.integers(0, 200))
-def test_stripes_partition_the_schedule(of: int, count: int) -> None:
+def test_shards_partition_the_schedule(of: int, count: int) -> None:
     stripes = [Shard(index, of) for index in range(of)]
     parts = [shard.records(0, shard.share(count)).tolist() for shard in stripes]
     assert sorted(sum(parts, [])) == list(range(count))
     assert all(shard.record(j) == k for shard, part in zip(stripes, parts, strict=True) for j, k in enumerate(part))
     for outside in (of, -1):
-        with pytest.raises(ValueError, match=f"shard {outside} of {of}"):
+        with pytest.raises(ValueError, match="^shard: "):
             Shard(outside, of)
 
 
-def test_lateness_without_stalls_is_below_the_shortest_sleep() -> None:
+def test_schedule_lag_without_stalls_is_below_the_minimum_sleep() -> None:
     schedule, clock = SendSchedule.for_duration(5000.0, 2.0), FakeClock()
     late: list[int] = []
     pace(schedule, Shard(), 0, clock, lambda a, b: late.extend(clock.now - schedule.due_ns(k) for k in range(a, b)))
@@ -73,25 +73,25 @@ def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], 
     return slept, spare
 
 
-def test_a_sleep_takes_what_is_left_but_neither_too_little_nor_too_much() -> None:
+def test_sleep_lengths_are_bounded() -> None:
     assert _sleeps(50.0, 0.06) == ([20_000_000] * 2, [20_000_000] * 2)
     assert _sleeps(1_000.0, 0.009)[0] == [4_000_000] * 2  # what comes due meanwhile goes together
     assert _sleeps(8.0, 0.25) == ([50_000_000, 50_000_000, 25_000_000], [125_000_000, 75_000_000, 25_000_000])
 
 
-def test_what_idle_took_is_taken_off_the_sleep() -> None:
+def test_idle_time_is_deducted_from_the_sleep() -> None:
     assert _sleeps(50.0, 0.04, ahead_ns=7_000_000) == ([7_000_000], [20_000_000])
     assert _sleeps(50.0, 0.04, ahead_ns=1) == ([4_000_000], [20_000_000])
     assert _sleeps(50.0, 0.04, ahead_ns=-1) == ([], [20_000_000])
 
 
-def test_what_is_late_goes_in_bursts_of_64() -> None:
+def test_late_records_are_sent_in_bursts_of_64() -> None:
     bursts: list[tuple[int, int]] = []
     pace(SendSchedule.for_duration(150.0, 1.0), Shard(), 0, FakeClock(10**9), lambda a, b: bursts.append((a, b)))
     assert bursts == [(0, 64), (64, 128), (128, 150)]
 
 
-def test_pace_stops_when_asked() -> None:
+def test_pace_stops_on_request() -> None:
     clock = FakeClock()
     sent = pace(
         SendSchedule.for_duration(100.0, 100.0),
@@ -104,7 +104,7 @@ def test_pace_stops_when_asked() -> None:
     assert 100 <= sent <= 110
 
 
-def test_decimal_fractions_mean_what_they_say_also_beyond_64_bits() -> None:
+def test_decimal_fractions_are_exact_beyond_64_bits() -> None:
     counts = [
         SendSchedule.for_duration(rate, seconds).count for rate, seconds in ((0.1, 10.0), (0.3, 10.0), (0.3, 9.0))
     ]

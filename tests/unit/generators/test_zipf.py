@@ -47,7 +47,7 @@ def test_words_are_distinct_letters_and_lines_have_the_asked_words() -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 0.8, 1.0, 1.2, 2.0, 3.5])
 @pytest.mark.parametrize("size", [50, 10_000])
-def test_the_exponent_is_found_again_in_the_records(exponent: float, size: int) -> None:
+def test_estimate_recovers_the_exponent(exponent: float, size: int) -> None:
     records = np.arange(5000, dtype=np.uint64)
     lines = ZipfLines(exponent, size, 10, seed=11, repetition=2).payloads(records)
     seen = Counter(word for line in lines for word in line.split(b" "))
@@ -97,7 +97,7 @@ MANY_DRAWS = draw_uniform(5, np.arange(100_000, dtype=np.uint64))
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.99, 1.0, 1.01, 1.5, 2.0, 3.0, 5.0])
 @pytest.mark.parametrize("size", [TABLE_RANKS + 1, 300_000, 2_000_000])
-def test_long_tables_draw_what_the_whole_table_draws(exponent: float, size: int) -> None:
+def test_long_tables_match_the_whole_table(exponent: float, size: int) -> None:
     expected = cumulative(exponent, size).searchsorted(MANY_DRAWS, side="right")
     found = RankTable(exponent, size).ranks(MANY_DRAWS)
     # Both round a sum of up to two million floats: a draw may fall between the two roundings of one bound.
@@ -108,7 +108,7 @@ def test_long_tables_draw_what_the_whole_table_draws(exponent: float, size: int)
 @example(0.0, 10**7, 0.0)
 @example(1.0, 10**7, 1 - 2**-53)
 @example(0.0, 10**7, 1 - 2**-53)
-def test_far_ranks_lie_where_the_tail_says(exponent: float, size: int, draw: float) -> None:
+def test_far_ranks_match_the_tail(exponent: float, size: int, draw: float) -> None:
     table = RankTable(exponent, size)
     rank = int(table.ranks(np.array([draw]))[0])
     assert 0 <= rank < size
@@ -131,7 +131,7 @@ def test_draws_on_the_bounds_between_ranks(exponent: float) -> None:
     assert (table._tail(found + 1.0) < left).all()
 
 
-def test_memory_is_bounded_whatever_the_vocabulary_and_the_curve() -> None:
+def test_memory_is_bounded_for_any_vocabulary_and_curve() -> None:
     tables = RankTables(10**7)
     for hundredths in range(0, 300):
         tables.table(hundredths)
@@ -152,7 +152,7 @@ def test_the_exponent_is_that_of_the_due_time() -> None:
     assert moving.at_start(2).tolist() == [50, 50]
 
 
-def test_a_moving_source_has_at_each_moment_the_draws_of_that_exponent() -> None:
+def test_varying_source_draws_with_the_current_exponent() -> None:
     moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, SendSchedule.for_duration(10.0, 100.0)))
     before, middle, after = (np.arange(k, k + n, dtype=np.uint64) for k, n in ((0, 101), (150, 1), (200, 100)))
     for records, exponent in ((before, 0.5), (middle, 1.25), (after, 2.0)):
@@ -172,7 +172,7 @@ def as_searched(table: np.ndarray, draws: np.ndarray) -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.5, 5.0])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000, 65_536, 300_000])
-def test_draws_of_zipfs_law_have_the_ranks_that_a_search_finds(exponent: float, size: int) -> None:
+def test_zipf_draws_match_a_binary_search(exponent: float, size: int) -> None:
     table = cumulative(exponent, size)
     bounds = table[:: max(1, size // 1000)]
     near = np.concatenate([bounds, np.nextafter(bounds, 0), np.nextafter(bounds, 1), [0.0, LAST]])
@@ -184,7 +184,7 @@ def test_draws_of_zipfs_law_have_the_ranks_that_a_search_finds(exponent: float, 
     st.lists(st.floats(0, 1), min_size=1, max_size=300),
     st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50),
 )
-def test_whatever_the_table_and_the_draws(bounds: list[float], draws: list[float]) -> None:
+def test_any_table_matches_a_binary_search(bounds: list[float], draws: list[float]) -> None:
     """Entries that are equal, that crowd in one place, or that end below 1, where a long table goes on."""
     as_searched(np.sort(np.array(bounds)), np.array(draws))
     as_searched(np.sort(np.array(bounds)), np.empty((0, 10)))
