@@ -111,7 +111,7 @@ def plan(*faults: dict[str, object], **fault: object) -> dict[str, object]:
         ({"fault_plan": "{half"}, ["fault_plan", "not JSON"]),
         ({"fault_plan": {"faults": []}}, ["fault_plan.faults: empty", "fault=none"]),
         ({"fault_plan": plan({"at_s": 1}, {"at_s": 41})}, ["fault_plan.faults.0.at_s", "[40, 45]"]),
-        ({"fault_plan": plan({"at_s": 41}, {"at_s": 60})}, ["fault_plan.faults.1.at_s", "move it"]),
+        ({"fault_plan": plan({"at_s": 41}, {"at_s": 60})}, ["fault_plan.faults.1.at_s"]),
         ({"fault_plan": plan(victim="executr", at_s=41)}, ["fault_plan.faults.0.victim", "did you mean executor?"]),
         ({"fault_plan": plan(at_s=41, count=3)}, ["fault_plan.faults.0.count", "2 of executor"]),
         ({"fault_plan": plan(victim="worker", at_s=41, count=3)}, ["fault_plan.faults.0.count", "2 of worker"]),
