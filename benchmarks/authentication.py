@@ -18,7 +18,7 @@ from benchmarks.slowdowns import (
     QUICK_PARAMETERS,
     Block,
     change_of,
-    judged,
+    judge_blocks,
     measure,
     verdict_text,
 )
@@ -49,7 +49,7 @@ def figures(pairs: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]
     """How much more each figure is with strangers kept out."""
     found = {}
     for name, key in FIGURES.items():
-        verdict = judged(pairs, _CLOSED, key)
+        verdict = judge_blocks(pairs, _CLOSED, key)
         say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
         if (change := change_of(verdict)) is not None:
             found[f"{name}_change"] = change

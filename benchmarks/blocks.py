@@ -29,7 +29,7 @@ def measure_blocks(
     return found
 
 
-def measured(
+def run_until_usable(
     words: Sequence[str],
     say: Progress,
     *,

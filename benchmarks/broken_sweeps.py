@@ -16,7 +16,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from benchmarks.figure import BenchmarkFigure, summarise, total
 from benchmarks.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
-from benchmarks.leak_check import CellCounts, series_tally, stray_ports, stray_processes, stray_topics, unclosed
+from benchmarks.leak_check import (
+    CellCounts,
+    count_series,
+    stray_ports,
+    stray_processes,
+    stray_topics,
+    unclosed_attempts,
+)
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
@@ -35,7 +42,7 @@ _COUNTS = {
     "cells": "planned", "cells_once": "once", "lost_records": "lost", "duplicate_records": "double",
     "remeasured": "remeasured", "attempts": "attempts",
 }  # fmt: skip
-_NEVER = ("lost_records", "duplicate_records", "remeasured")
+_MUST_BE_ZERO = ("lost_records", "duplicate_records", "remeasured")
 
 
 class BenchmarkLog:
@@ -146,8 +153,8 @@ class BrokenSweeps(ABC, Generic[A]):
             if not sweep.acts:
                 raise InfrastructureError(f"{self.name}: the moment of {left[0]} never came")
             self.say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
-        calm(self.settings, self.say)
-        return left_behind(self.settings, self.say)
+        run_undisturbed(self.settings, self.say)
+        return count_leftovers(self.settings, self.say)
 
     def finish(self, series: str, runs: Sequence[str]) -> Sweep:
         """Bring a sweep of an interrupted call to its end, without further acts, so that its cells are counted, too."""
@@ -167,7 +174,7 @@ class BrokenSweeps(ABC, Generic[A]):
         """Return the run's state, also while the API server starts again."""
         what = "airflow: an answer"
         return str(
-            wait_until(lambda: asked(lambda: self.api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what=what)
+            wait_until(lambda: ask(lambda: self.api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what=what)
         )
 
     def _sweep(self, acts: Sequence[A]) -> Sweep:
@@ -197,13 +204,13 @@ class BrokenSweeps(ABC, Generic[A]):
         self.api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=run_id)
 
     def _counted(self, series: str, runs: Sequence[str], acts: int, seconds: float, state: str) -> Sweep:
-        outcome = series_tally(self.settings, series, [sweep_id_of(run) for run in runs])
+        outcome = count_series(self.settings, series, [sweep_id_of(run) for run in runs])
         sweep = Sweep(series, acts, len(runs), seconds, outcome, state)
         self.diary.note("sweep", **asdict(sweep))
         return sweep
 
 
-def asked(question: Callable[[], Any]) -> Any:
+def ask(question: Callable[[], Any]) -> Any:
     """Return the answer, or None while Airflow does not answer."""
     try:
         return question()
@@ -215,7 +222,7 @@ def new_series(name: str) -> str:
     return f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def calm(settings: Settings, say: Progress) -> None:
+def run_undisturbed(settings: Settings, say: Progress) -> None:
     """Run one experiment to which nothing is done: it cleans up behind the last dead one. Wait until no run is left."""
     api = AirflowApi(settings)
     say("one experiment in peace")
@@ -231,13 +238,13 @@ def calm(settings: Settings, say: Progress) -> None:
     )
 
 
-def left_behind(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]:
+def count_leftovers(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]:
     """Count what is left of the dead once all is calm, and records that cannot be read; report each of them."""
     found = {
         "orphan_processes": stray_processes(settings),
         "orphan_ports": stray_ports(settings),
         "orphan_topics": stray_topics(settings),
-        "orphan_attempts": unclosed(settings),
+        "orphan_attempts": unclosed_attempts(settings),
     }
     problems = list(Store(settings.results).read().problems)
     for line in [*(line for lines in found.values() for line in lines), *problems]:
@@ -248,7 +255,7 @@ def left_behind(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]
     return figures
 
 
-def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
+def sum_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
     """Sum all sweeps' tallies, runs and seconds; `low` and `high` are those of single sweeps."""
     found = {name: total([sweep["outcome"][key] for sweep in sweeps]) for name, key in _COUNTS.items()}
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
@@ -256,10 +263,10 @@ def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
     return found
 
 
-def require_none(name: str, found: Mapping[str, BenchmarkFigure], never: Sequence[str] = ()) -> None:
+def require_zero(name: str, found: Mapping[str, BenchmarkFigure], never: Sequence[str] = ()) -> None:
     """Raise InfrastructureError for what must not be in the benchmark `name`; `never`: further figures of that kind."""
     forbidden = [figure for figure in found if figure.startswith(("orphan_", "unreadable_"))]
-    forbidden += [*_NEVER, *never]
+    forbidden += [*_MUST_BE_ZERO, *never]
     bad = [f"{figure} {found[figure].value:g}" for figure in forbidden if found[figure].value]
     if bad:
         raise InfrastructureError(f"{name}: {', '.join(bad)}")

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.figure import BenchmarkFigure
-from benchmarks.monte_carlo import Floats, Study, standard
+from benchmarks.monte_carlo import Floats, Study, standard_noise
 from benchmarks.two_sides import ALPHA, RESAMPLES, blocks, two_sides
 from faultline.system.text import Progress
 
@@ -51,7 +51,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Five runs against 35 that scatter as much, or half as much; nothing differs, or by one deviation of the five."""
     for name, ratio in (("equal", 1.0), ("half", 0.5)):
-        few, many = standard("normal", (draws, 5), rng), ratio * standard("normal", (draws, 35), rng)
+        few, many = standard_noise("normal", (draws, 5), rng), ratio * standard_noise("normal", (draws, 35), rng)
         for what, planted in (("error", 0.0), ("sees", 1.0)):
             tests = {
                 "own_scatter": stats.ttest_ind(few + planted, many, axis=1, equal_var=False).pvalue,
@@ -91,7 +91,7 @@ def direction(study: Study, draws: int, rng: np.random.Generator) -> None:
     for (noise, last), runs, (shape, levels) in itertools.product(
         (("normal", 1), ("heavy", 1), ("normal", 3)), (2, 3, 4, 5), DIRECTIONS.items()
     ):
-        values = standard(noise, (draws, 3, runs), rng) * np.array([1.0, 1.0, last])[:, None] + levels[:, None]
+        values = standard_noise(noise, (draws, 3, runs), rng) * np.array([1.0, 1.0, last])[:, None] + levels[:, None]
         slope, each = values.mean(axis=2)[:, 2] - values.mean(axis=2)[:, 0], values.var(axis=2, ddof=1) / runs
         error = each[:, 0] + each[:, 2]
         freedom = error**2 / ((each[:, 0] ** 2 + each[:, 2] ** 2) / (runs - 1))
@@ -111,7 +111,7 @@ def same(study: Study, draws: int, rng: np.random.Generator) -> None:
     for runs, scatter, (what, differ) in itertools.product(
         (4, 5, 10), (0.01, 0.03), (("sees", 0.0), ("error", NEGLIGIBLE))
     ):
-        values = scatter * standard("normal", (draws, 2, runs), rng)
+        values = scatter * standard_noise("normal", (draws, 2, runs), rng)
         values[:, 1] += math.log1p(differ)
         mean = values[:, 1].mean(axis=1) - values[:, 0].mean(axis=1)
         # The 95 % interval within the margin: each test at 2.5 %.
@@ -131,7 +131,7 @@ def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
         ("normal", "heavy", "skewed"), (3, 4, 5, 10), (("error", 0.0), ("sees", 2.0))
     ):
         middle = (1 - math.exp(0.125)) / 0.604 if noise == "skewed" else 0.0
-        values = standard(noise, (draws, runs), rng) - middle + at
+        values = standard_noise(noise, (draws, runs), rng) - middle + at
         raw = np.abs(values.mean(axis=1)) > (
             stats.t.ppf(1 - ALPHA / 2, runs - 1) * values.std(axis=1, ddof=1) / math.sqrt(runs)
         )
@@ -152,7 +152,7 @@ def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
     normal, free = rng.standard_normal((RESAMPLES, 5)), np.sqrt(4 / rng.chisquare(4, RESAMPLES))
     rows = rng.integers(0, 5, (RESAMPLES, 5))
     for shared, ahead in itertools.product((0.0, 0.5), (0.0, 0.03, 0.05, 0.10)):
-        blocks, own = standard("normal", (draws, 1, 5), rng), standard("normal", (draws, 3, 5), rng)
+        blocks, own = standard_noise("normal", (draws, 1, 5), rng), standard_noise("normal", (draws, 3, 5), rng)
         values = 0.07 * (math.sqrt(shared) * blocks + math.sqrt(1 - shared) * own)
         values[:, 1:] += math.log1p(ahead)
         off = values - values.mean(axis=2, keepdims=True)

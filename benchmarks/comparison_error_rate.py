@@ -9,9 +9,9 @@ import numpy as np
 from benchmarks.figure import BenchmarkFigure
 from benchmarks.monte_carlo import Floats, Study
 from benchmarks.noise_profiles import draw, load_shapes, variation
-from faultline.comparison.compare import ComparisonVerdict, compare, scatter_of_series
+from faultline.comparison.compare import ComparisonVerdict, compare, series_noise
 from faultline.comparison.nightly_history import change_points
-from faultline.comparison.statistics.estimate import exactly
+from faultline.comparison.statistics.estimate import exact_values
 from faultline.system.text import Progress
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
@@ -19,7 +19,7 @@ SLOWDOWN = 1.1
 # The fewest repetitions that get a verdict, and as many as a patient user measures.
 SIZES = (5, 10)
 NIGHTS, CHANGE_AT = 30, 18
-BASELINE_NIGHTS = 7
+BASELINE_RUNS = 7
 # Steps of the nightly level, in percent; a night's figure is the median of so many repetitions.
 STEPS = (5, 10, 20)
 REPETITIONS = 5
@@ -72,10 +72,10 @@ def _shape(shapes: Shapes, number: int) -> list[float]:
 def _uneven(shapes: Shapes, number: int, rng: np.random.Generator) -> bool:
     """Whether a night against the nights before it is called better or worse, none of which is like another."""
     shape = _shape(shapes, number)
-    levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_NIGHTS + 1))
+    levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_RUNS + 1))
     *before, tonight = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
-    pairs = {"cell": (exactly(np.concatenate(before).tolist()), exactly(tonight.tolist()))}
-    floors = {"cell": scatter_of_series([exactly(night.tolist()) for night in before])}
+    pairs = {"cell": (exact_values(np.concatenate(before).tolist()), exact_values(tonight.tolist()))}
+    floors = {"cell": series_noise([exact_values(night.tolist()) for night in before])}
     return compare(pairs, lower_is_better=True, floors=floors)["cell"].verdict in (
         ComparisonVerdict.WORSE,
         ComparisonVerdict.BETTER,
@@ -83,7 +83,7 @@ def _uneven(shapes: Shapes, number: int, rng: np.random.Generator) -> bool:
 
 
 def _verdict(before: Floats, after: Floats) -> ComparisonVerdict:
-    pair = exactly(before.tolist()), exactly(after.tolist())
+    pair = exact_values(before.tolist()), exact_values(after.tolist())
     return compare({"cell": pair}, lower_is_better=True)["cell"].verdict
 
 

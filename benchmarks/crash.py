@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, asked, require_none, sums
+from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, ask, require_zero, sum_sweeps
 from benchmarks.figure import BenchmarkFigure, total
 from benchmarks.installation import own_services
 from faultline.experiment.attempt import Attempt
@@ -109,7 +109,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
         leftovers = Kills(settings, diary, say).go_through(kills)
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all kills are done: the next call measures again
-    require_none("crash", found)
+    require_zero("crash", found)
     return found
 
 
@@ -119,7 +119,7 @@ def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -
     found = {f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in victims}
     found["kills"] = total([1.0 for _ in kills])
     found["kills_at_boundaries"] = total([float(kill["after"] is not None) for kill in kills])
-    return found | sums(sweeps)
+    return found | sum_sweeps(sweeps)
 
 
 class Kills(BrokenSweeps[Kill]):
@@ -138,7 +138,7 @@ class Kills(BrokenSweeps[Kill]):
                 if self.state_of(run_id) in FINISHED or last_asked - began > _BOUNDARY_S:
                     return False
             waited = time.monotonic() - began >= kill.wait_s
-            due = waited if kill.after is None else _reached(self.api, kill.after, since)
+            due = waited if kill.after is None else _is_at_boundary(self.api, kill.after, since)
             attempt = current_attempt(self.settings, sweep_id_of(run_id)) if due else None
             process = find_victim(self.settings, kill.victim, attempt) if due else None
             if process is not None:
@@ -151,18 +151,18 @@ class Kills(BrokenSweeps[Kill]):
             return False
         self.say(f"kill {kill.number}: {kill}, pid {process.pid}")
         self.note(kill, run_id, pid=process.pid, create_time=created, at=datetime.now(UTC).isoformat())
-        _survived(self.settings, kill, process)
+        _await_recovery(self.settings, kill, process)
         return True
 
 
-def _reached(api: AirflowApi, after: str, since: datetime) -> bool:
+def _is_at_boundary(api: AirflowApi, after: str, since: datetime) -> bool:
     """Whether the running experiment stands right behind the step `after`, which ended since then."""
-    runs = asked(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
-    tasks = asked(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
+    runs = ask(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
+    tasks = ask(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
     return bool(tasks) and is_due(tasks or [], after, since)
 
 
-def _survived(settings: Settings, kill: Kill, process: psutil.Process) -> None:
+def _await_recovery(settings: Settings, kill: Kill, process: psutil.Process) -> None:
     """Waits until the victim is gone and, if it is a service, a new one answers."""
     psutil.wait_procs([process], timeout=10)
     if kill.victim not in SERVICES:

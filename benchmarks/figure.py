@@ -28,7 +28,7 @@ def summarise(values: Sequence[float], unit: str) -> BenchmarkFigure:
     return BenchmarkFigure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))
 
 
-def exactly(value: float, unit: str, n: int = 1) -> BenchmarkFigure:
+def exact_figure(value: float, unit: str, n: int = 1) -> BenchmarkFigure:
     """One value that has no range."""
     return BenchmarkFigure(value, unit, value, value, n)
 

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.figure import BenchmarkFigure
-from benchmarks.monte_carlo import Bools, Floats, Study, smoothed
-from faultline.comparison.regression_gate.verdict import CERTAIN, SUSPECTED, least_p
+from benchmarks.monte_carlo import Bools, Floats, Study, smoothed_draws
+from faultline.comparison.regression_gate.verdict import CERTAIN, SUSPECTED, min_p
 from faultline.experiment.nightly_file import PAIRS
 from faultline.system.text import Progress
 
@@ -44,14 +44,14 @@ class PairNoise:
     def pairs(self, shape: tuple[int, ...], work: float, rng: np.random.Generator) -> Floats:
         """Pairs with `work` more in each batch of tonight's build, at the end that proves least of its being worse;
         which run came first is drawn by lot."""
-        drawn, width = smoothed(self.neighbours, shape, rng)
+        drawn, width = smoothed_draws(self.neighbours, shape, rng)
         drawn /= math.hypot(1, width / float(np.std(self.neighbours)))  # smoothing must not add scatter
         drawn = drawn * rng.choice((-1.0, 1.0), shape) + math.log1p(self.reach * work)
         return np.asarray(drawn - math.log1p(self.resolution))
 
 
 # Of CPU per record, median latency, and macro recovery (definition 2, known to 2 s of 12; kills at 2 s).
-SCATTERS = {
+NOISE_MODELS = {
     "cpu": PairNoise(
         (-0.1498, -0.1176, -0.1143, -0.1036, -0.0912, -0.078, -0.0609, -0.0466, -0.04, -0.0307, -0.0181, -0.0032,
          -0.003, -0.0015, 0.0052, 0.0155, 0.0211, 0.0216, 0.0247, 0.0331, 0.0565, 0.0609, 0.0836, 0.0948, 0.095,
@@ -87,13 +87,13 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """
     study = Study(say, SEED)
     seasons, slowed = (QUICK_SEASONS, QUICK_SLOWED) if quick else (SEASONS, SLOWED)
-    for number, (name, scatter) in enumerate(SCATTERS.items()):
+    for number, (name, scatter) in enumerate(NOISE_MODELS.items()):
         rng = study.rng(number)
         for size in SIZES:
-            _, red = judged(scatter.pairs((seasons, SEASON, size, PAIRS), 0.0, rng))
+            _, red = judge_runs(scatter.pairs((seasons, SEASON, size, PAIRS), 0.0, rng))
             study.count(f"{name}_false_seasons_{size}", red.any(axis=1))
         for work in PLANTED:
-            suspects, red = judged(scatter.pairs((slowed, WEEK, CONFIGURATIONS, PAIRS), work, rng))
+            suspects, red = judge_runs(scatter.pairs((slowed, WEEK, CONFIGURATIONS, PAIRS), work, rng))
             key = f"{name}_{work * 100:.0f}"
             study.count(f"{key}_night", suspects[:, 0])
             study.count(f"{key}_two", red[:, :2].any(axis=1))
@@ -102,7 +102,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     return study
 
 
-def judged(pairs: Floats) -> tuple[Bools, Bools]:
+def judge_runs(pairs: Floats) -> tuple[Bools, Bools]:
     """Which nights suspect anything, and which are red. `pairs`: (season, night, configuration, pair)."""
     tests = [p_worse(pairs)]
     if pairs.shape[2] > 1:
@@ -119,4 +119,4 @@ def p_worse(pairs: Floats) -> Floats:
     """As the gate has it, over the last axis."""
     n = pairs.shape[-1]
     t = pairs.mean(axis=-1) / (pairs.std(axis=-1, ddof=1) / math.sqrt(n))
-    return np.asarray(np.maximum(stats.t.sf(t, n - 1), least_p(n)))
+    return np.asarray(np.maximum(stats.t.sf(t, n - 1), min_p(n)))

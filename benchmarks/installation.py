@@ -37,7 +37,7 @@ def own_services(name: str, say: Progress, database: str = "") -> Iterator[Setti
     Their records stay there too, so that a benchmark which was interrupted goes on where it was. Raises ConfigError
     while another call has them.
     """
-    with _made(name) as settings:
+    with _open_home(name) as settings:
         # Its database is its own, too, wherever the other installation keeps its one.
         os.environ[DATABASE] = database
         try:
@@ -52,7 +52,7 @@ def own_services(name: str, say: Progress, database: str = "") -> Iterator[Setti
 def own_home(name: str) -> Iterator[Settings]:
     """Makes such a place this process's installation, whose services come and go with each experiment. Raises
     ConfigError while another call has it."""
-    with _made(name) as settings:
+    with _open_home(name) as settings:
         places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
         before = {key: os.environ.get(key) for key in places}
         os.environ.update(places)
@@ -66,13 +66,13 @@ def own_home(name: str) -> Iterator[Settings]:
                     os.environ[key] = value
 
 
-def place_of(name: str) -> Path:
+def home_of(name: str) -> Path:
     """The state folder of the installation that a benchmark breaks."""
     return load_settings().home / "bench" / name
 
 
 @contextlib.contextmanager
-def alone(place: Path) -> Iterator[None]:
+def exclusive(place: Path) -> Iterator[None]:
     """Keeps a place to this call; the lock lies beside it, since a disk may be mounted there. Raises ConfigError while
     another call has it."""
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -83,13 +83,13 @@ def alone(place: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _made(name: str) -> Iterator[Settings]:
-    home = place_of(name)
-    with alone(home):
-        yield _made_in(home)
+def _open_home(name: str) -> Iterator[Settings]:
+    home = home_of(name)
+    with exclusive(home):
+        yield _make_settings(home)
 
 
-def _made_in(home: Path) -> Settings:
+def _make_settings(home: Path) -> Settings:
     main = load_settings()
     home.mkdir(exist_ok=True)
     if not (home / "jars").is_symlink():

@@ -40,7 +40,9 @@ class CellCounts:
     attempts: int
 
 
-def tally(cells: Sequence[SweepCell], series: str, attempts: Sequence[str], records: Sequence[Record]) -> CellCounts:
+def count_cells(
+    cells: Sequence[SweepCell], series: str, attempts: Sequence[str], records: Sequence[Record]
+) -> CellCounts:
     """Counts records against a plan.
 
     `attempts`: ids of all attempts of the series' sweeps, in order; `records`: theirs.
@@ -69,7 +71,7 @@ def attempts_of(settings: Settings, *sweeps: str) -> list[Attempt]:
     return [attempt for attempt in found if sweep_of(attempt) in sweeps] if sweeps else found
 
 
-def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> CellCounts:
+def count_series(settings: Settings, series: str, sweeps: Sequence[str]) -> CellCounts:
     """The tally of a series' sweeps, each of which planned all of its cells.
 
     Raises InfrastructureError when none of them has a plan.
@@ -80,7 +82,7 @@ def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Cell
         raise InfrastructureError(f"{', '.join(sweeps)}: has no plan")
     attempts = [attempt.id for attempt in attempts_of(settings, *sweeps)]
     records = [record for record in Store(settings.results).query() if record.sweep_id in sweeps]
-    return tally(manifest.cells, series, attempts, records)
+    return count_cells(manifest.cells, series, attempts, records)
 
 
 def sweep_of(attempt: Attempt) -> str | None:
@@ -91,7 +93,7 @@ def sweep_of(attempt: Attempt) -> str | None:
         return None
 
 
-def unclosed(settings: Settings) -> list[str]:
+def unclosed_attempts(settings: Settings) -> list[str]:
     """Attempts that nobody closed."""
     return [f"{attempt.id}: not closed" for attempt in attempts_of(settings) if not attempt.closed.exists()]
 

@@ -17,7 +17,7 @@ import psutil
 from benchmarks.broken_sweeps import BenchmarkLog, new_series
 from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.installation import MATRIX, form, own_services
-from benchmarks.leak_check import attempts_of, series_tally
+from benchmarks.leak_check import attempts_of, count_series
 from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -54,10 +54,10 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
             diary.note("run", series=series, run_id=runs[-1])
             api.trigger(MATRIX, form(series, RATES, repetitions), run_id=runs[-1])
         began = time.monotonic()
-        samples = _follow(settings, runs[-1], say)
+        samples = _sample_services(settings, runs[-1], say)
         seconds = time.monotonic() - began
         sweeps = [sweep_id_of(run_id) for run_id in runs]
-        outcome = series_tally(settings, series, sweeps)
+        outcome = count_series(settings, series, sweeps)
         starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts_of(settings, sweeps[-1]))
         locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
     say(f"{series}: {outcome}")
@@ -119,7 +119,7 @@ def sample(settings: Settings) -> Sample:
     return found
 
 
-def _follow(settings: Settings, run_id: str, say: Progress) -> list[Sample]:
+def _sample_services(settings: Settings, run_id: str, say: Progress) -> list[Sample]:
     """Looks at the services until the run ends."""
     api = AirflowApi(settings)
     samples: list[Sample] = []

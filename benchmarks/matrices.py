@@ -71,10 +71,10 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     outcomes = []
     for number, name in enumerate(names, start=1):
         say(f"{number} of {len(names)}: {name}")
-        outcomes.append(_drive(api, settings, name, stamp, say))
+        outcomes.append(_run_matrix(api, settings, name, stamp, say))
         _show(outcomes[-1], say)
     answers = [answer for outcome in outcomes for answer in _pages(settings, outcome, api.token())]
-    problems = [problem for outcome in outcomes for problem in troubles(outcome)]
+    problems = [problem for outcome in outcomes for problem in problems_of(outcome)]
     problems += [problem for problem in answers if problem is not None]
     if problems:
         raise InfrastructureError("; ".join(problems))
@@ -94,7 +94,7 @@ def figures(outcomes: Sequence[MatrixOutcome], pages: int) -> dict[str, Benchmar
     return found
 
 
-def troubles(outcome: MatrixOutcome) -> list[str]:
+def problems_of(outcome: MatrixOutcome) -> list[str]:
     """What is wrong with a matrix that has ended; empty when nothing is."""
     if not outcome.valid:
         why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
@@ -107,7 +107,7 @@ def form(series: str) -> dict[str, Any]:
     return {"preset": PRESET, "series": series, "only_missing": False}
 
 
-def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Progress) -> MatrixOutcome:
+def _run_matrix(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Progress) -> MatrixOutcome:
     """Triggers one matrix and follows it to its end."""
     began = time.monotonic()
     run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")

@@ -43,7 +43,9 @@ def _text(figure: BenchmarkFigure) -> str:
     return f"{figure.value:.1%}" if figure.unit == "share" else f"{figure.value:.4g} {figure.unit}"
 
 
-def smoothed(values: Sequence[float], size: int | tuple[int, ...], rng: np.random.Generator) -> tuple[Floats, float]:
+def smoothed_draws(
+    values: Sequence[float], size: int | tuple[int, ...], rng: np.random.Generator
+) -> tuple[Floats, float]:
     """Draw with replacement and move each a little, since real repetitions are never equal to the digit; return the
     draws and the width of that move (Silverman)."""
     known = np.asarray(values)
@@ -51,7 +53,7 @@ def smoothed(values: Sequence[float], size: int | tuple[int, ...], rng: np.rando
     return rng.choice(known, size) + width * rng.standard_normal(size), width
 
 
-def standard(noise: str, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+def standard_noise(noise: str, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     """Draw values of mean 0 and variance 1: normal, heavy-tailed (t with 3 degrees of freedom) or skewed
     (log-normal)."""
     if noise == "normal":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.monte_carlo import Floats, smoothed
+from benchmarks.monte_carlo import Floats, smoothed_draws
 from faultline.records.catalogue import CPU_TOTAL, MACRO, value_of
 from faultline.records.index_entry import IndexEntry
 from faultline.records.store import Store
@@ -55,7 +55,7 @@ def load_shapes() -> dict[str, list[float]]:
 
 def draw(shape: Sequence[float], size: int, rng: np.random.Generator, *, level: float = 100.0) -> Floats:
     """Draw `size` values around `level` that scatter like the shape."""
-    return np.asarray(level * np.exp(smoothed(shape, size, rng)[0]))
+    return np.asarray(level * np.exp(smoothed_draws(shape, size, rng)[0]))
 
 
 def variation(shape: Sequence[float]) -> float:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.comparison.compare import Comparison, ComparisonVerdict, compare, scatter_of_series
-from faultline.comparison.nightly_history import counts_in_words
+from faultline.comparison.compare import Comparison, ComparisonVerdict, compare, series_noise
+from faultline.comparison.nightly_history import verdict_counts
 from faultline.comparison.nightly_verdict import NightlyVerdict
-from faultline.comparison.statistics.estimate import Values, exactly, median_of
+from faultline.comparison.statistics.estimate import Values, exact_values, median_of
 
 # Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
 MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")
@@ -53,21 +53,21 @@ def judge_speed(night: SpeedRun, nights: Sequence[SpeedRun], window: int) -> Nig
         sides = [one.figures[name] for one in baseline if name in one.figures]
         if sides:
             pairs[name] = ([value for side in sides for value in side], after)
-            floors[name] = scatter_of_series(sides)
+            floors[name] = series_noise(sides)
     found: dict[str, Comparison] = {}
     for lower in (True, False):
         chosen = {name: pair for name, pair in pairs.items() if lower is not _more_is_better(name)}
         found |= compare(chosen, lower_is_better=lower, floors=floors)
     verdicts = [one.verdict for one in found.values()]
-    summary = counts_in_words({one: verdicts.count(one) for one in ComparisonVerdict}, [one.day for one in baseline])
+    summary = verdict_counts({one: verdicts.count(one) for one in ComparisonVerdict}, [one.day for one in baseline])
     worse = (name for name in pairs if found[name].verdict is ComparisonVerdict.WORSE)
     reasons = tuple(_line(name, found[name]) for name in worse)
     return NightlyVerdict(**known, summary=summary if found else "nothing to compare", reasons=reasons)
 
 
-def read_nights(folder: Path) -> list[SpeedRun]:
+def read_runs(folder: Path) -> list[SpeedRun]:
     """The nights that are kept in a folder, the oldest first."""
-    return [_night(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
+    return [_run_of(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
 
 
 def as_json(
@@ -77,7 +77,7 @@ def as_json(
     return {"schema": 1, "date": date, "build": build, "outcomes": list(outcomes), "failures": dict(failures)}
 
 
-def _night(kept: Mapping[str, Any]) -> SpeedRun:
+def _run_of(kept: Mapping[str, Any]) -> SpeedRun:
     outcomes = kept["outcomes"]
     machine = outcomes[0]["machine"] if outcomes else {}
     return SpeedRun(
@@ -85,7 +85,7 @@ def _night(kept: Mapping[str, Any]) -> SpeedRun:
         build=kept["build"],
         machine=tuple(str(machine.get(key)) for key in OF_A_MACHINE),
         figures={
-            f"{outcome['name']}.{name}": exactly(figure["values"])
+            f"{outcome['name']}.{name}": exact_values(figure["values"])
             for outcome in outcomes
             for name, figure in outcome["figures"].items()
         },

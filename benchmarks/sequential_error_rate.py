@@ -16,8 +16,8 @@ from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.monte_carlo import Study
 from benchmarks.noise_profiles import draw, load_shapes
 from faultline.comparison.compare import ComparisonVerdict, compare
-from faultline.comparison.decisions import FURTHER, log_ratio, margin_of
-from faultline.comparison.statistics.estimate import NEGLIGIBLE, Between
+from faultline.comparison.decisions import EXTRA_BLOCKS, log_ratio, margin_of
+from faultline.comparison.statistics.estimate import NEGLIGIBLE, ValueRange
 from faultline.comparison.statistics.sequential import (
     Bounds,
     Method,
@@ -34,7 +34,7 @@ EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
 FIXED_SWEEPS, QUICK_FIXED = 200, 4
 # So many blocks are paid for if nothing is decided before; what others leave pays for more.
 CELLS, BLOCKS = 5, 20
-BUDGET, MOST = CELLS * BLOCKS, FURTHER * BLOCKS
+BUDGET, MOST = CELLS * BLOCKS, EXTRA_BLOCKS * BLOCKS
 # The last one for recoveries, of which nobody sees less.
 PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
 SMALLEST, ERROR = 0.1, 0.05
@@ -72,7 +72,7 @@ class NoiseModel:
 
 
 @dataclass(frozen=True)
-class _Swept:
+class SweepResult:
     """One sweep: of each comparison whether what was said is true (None: nothing was said), whether any difference was
     seen, and experiments."""
 
@@ -91,21 +91,21 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     `…_experiments_mean`. With `_fixed_N` behind the planted percent: N repetitions and the verdicts of `compare`.
     """
     study = Study(say, SEED)
-    for number, (name, scatter) in enumerate(scatters().items()):
+    for number, (name, scatter) in enumerate(noise_models().items()):
         rng = study.rng(number)
         limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))
         for planted in PLANTED:
             key = f"{name}_{planted * 100:.0f}"
             count = QUICK_SWEEPS if quick else SWEEPS if planted else EQUAL_SWEEPS
-            _sum_up(study, key, [decided(scatter, planted, limits, rng) for _ in range(count)])
+            _count_results(study, key, [run_sequential(scatter, planted, limits, rng) for _ in range(count)])
             for size in FIXED:
-                fixed = [_fixed(scatter, planted, size, rng) for _ in range(QUICK_FIXED if quick else FIXED_SWEEPS)]
-                _sum_up(study, f"{key}_fixed_{size}", fixed)
+                fixed = [run_fixed(scatter, planted, size, rng) for _ in range(QUICK_FIXED if quick else FIXED_SWEEPS)]
+                _count_results(study, f"{key}_fixed_{size}", fixed)
             study.report()
     return study
 
 
-def scatters() -> dict[str, NoiseModel]:
+def noise_models() -> dict[str, NoiseModel]:
     """CPU of a light and of a heavier scatter (9 % and 13 %), and macro recovery (25 %, to 2 s of 12, watched 60 s)."""
     shapes = load_shapes()
     return {
@@ -115,7 +115,7 @@ def scatters() -> dict[str, NoiseModel]:
     }
 
 
-def decided(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.Generator) -> _Swept:
+def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.Generator) -> SweepResult:
     """A sweep that stops measuring a cell when its comparisons are decided, and ends when its budget is spent.
 
     Both cells of a comparison are measured till it is decided, so that it may be judged over all blocks at once. A
@@ -127,7 +127,7 @@ def decided(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.
         [log_ratio(a, b) for a, b in zip(one, other, strict=True)] for one, other in zip(cells, cells[1:], strict=False)
     ]
     judged = [judge(one, limits, scatter.method, margin) for one in pairs]
-    took = [one.looked or MOST for one in judged]
+    took = [one.decided_at or MOST for one in judged]
     needed = [max(took[max(0, cell - 1) : cell + 1]) for cell in range(CELLS)]
     experiments, last = 0, 0
     for block in range(1, MOST + 1):
@@ -139,12 +139,12 @@ def decided(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.
     judged = [
         judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
     ]
-    said = [_truth(one, planted, scatter.margin) for one in judged]
+    said = [_is_true(one, planted, scatter.margin) for one in judged]
     differs = any(one.outcome is SequentialDecision.DIFFERS for one in judged)
-    return _Swept(said, differs, experiments)
+    return SweepResult(said, differs, experiments)
 
 
-def _truth(judged: SequentialResult, planted: float, margin: float) -> bool | None:
+def _is_true(judged: SequentialResult, planted: float, margin: float) -> bool | None:
     """Whether what is said is true; None where nothing is."""
     if judged.outcome is SequentialDecision.WITHIN:
         return planted < margin
@@ -153,9 +153,9 @@ def _truth(judged: SequentialResult, planted: float, margin: float) -> bool | No
     return None
 
 
-def _fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Generator) -> _Swept:
+def run_fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Generator) -> SweepResult:
     """A sweep of so many repetitions, each neighbour against the next as `compare` does it."""
-    samples = [[Between(*one) for one in scatter.cell(number, planted, size, rng)] for number in range(CELLS)]
+    samples = [[ValueRange(*one) for one in scatter.cell(number, planted, size, rng)] for number in range(CELLS)]
     pairs = {number: (samples[number], samples[number + 1]) for number in range(CELLS - 1)}
     verdicts = [one.verdict for one in compare(pairs, lower_is_better=True).values()]
     true = {
@@ -165,10 +165,10 @@ def _fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Genera
     }
     said = [true.get(one) for one in verdicts]
     differs = any(one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in verdicts)
-    return _Swept(said, differs, size * CELLS)
+    return SweepResult(said, differs, size * CELLS)
 
 
-def _sum_up(study: Study, key: str, swept: Sequence[_Swept]) -> None:
+def _count_results(study: Study, key: str, swept: Sequence[SweepResult]) -> None:
     study.count(f"{key}_right", [bool(said) for one in swept for said in one.said])
     study.count(f"{key}_wrong", [False in one.said for one in swept])
     study.count(f"{key}_seen", [one.seen for one in swept])

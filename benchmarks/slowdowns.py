@@ -10,13 +10,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from benchmarks.blocks import measure_blocks, measured
-from benchmarks.figure import BenchmarkFigure, exactly
+from benchmarks.blocks import measure_blocks, run_until_usable
+from benchmarks.figure import BenchmarkFigure, exact_figure
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.config_points import interval_of
 from faultline.comparison.regression_gate.nightly_pairs import change_text
-from faultline.comparison.regression_gate.verdict import CellVerdict, Paired, Pairs, judge_gate
-from faultline.comparison.statistics.estimate import Between
+from faultline.comparison.regression_gate.verdict import CellVerdict, PairedRun, Pairs, judge_gate
+from faultline.comparison.statistics.estimate import ValueRange
 from faultline.engines.spark.conf_rules import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION
@@ -51,7 +51,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     found = measure_blocks(
         (0.0, *PLANTED), blocks, SEED, lambda share, number: measure(parameters, number, share * cost_us, say), say
     )
-    return {"busy_us": exactly(cost_us / 10, "µs"), **figures(found, say)}
+    return {"busy_us": exact_figure(cost_us / 10, "µs"), **figures(found, say)}
 
 
 def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
@@ -59,27 +59,27 @@ def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure
     found: dict[str, BenchmarkFigure] = {}
     for share in PLANTED:
         for name, key in FIGURES.items():
-            verdict = judged(blocks, share, key)
+            verdict = judge_blocks(blocks, share, key)
             say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
             at = f"{name}_{share * 100:.0f}"
             if (change := change_of(verdict)) is not None:
                 found[f"{at}_change"] = change
-            found[f"{at}_suspected"] = exactly(float(verdict.since is not None), "1", verdict.pairs)
-            if verdict.visible is not None and math.isfinite(verdict.visible):
-                found[f"{at}_visible"] = exactly(verdict.visible, "1", verdict.pairs)
+            found[f"{at}_suspected"] = exact_figure(float(verdict.since is not None), "1", verdict.pairs)
+            if verdict.detectable is not None and math.isfinite(verdict.detectable):
+                found[f"{at}_visible"] = exact_figure(verdict.detectable, "1", verdict.pairs)
     return found
 
 
-def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
+def judge_blocks(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
     """The verdict on one figure of a night whose build has so much more work, and which measured nothing else."""
     (metric,) = metrics_named([key])
-    values: list[tuple[Between, Between]] = []
+    values: list[tuple[ValueRange, ValueRange]] = []
     for block in blocks:
         before, after = (interval_of(IndexEntry.of(block[each]), key) for each in (0.0, share))
         if before is not None and after is not None:
             values.append((before, after))
     pairs = Pairs.of("word_count", f"{share:.0%}", metric, values, len(blocks))
-    (verdict,) = judge_gate([Paired("2026-01-01", f"{share:.0%}", "plain", (pairs,))]).cells
+    (verdict,) = judge_gate([PairedRun("2026-01-01", f"{share:.0%}", "plain", (pairs,))]).cells
     return verdict
 
 
@@ -96,7 +96,7 @@ def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Pro
     InfrastructureError where there is none in as many measurements as a cell has."""
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
     words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
-    if (record := measured(words, say)) is None:
+    if (record := run_until_usable(words, say)) is None:
         raise InfrastructureError(f"bench: no sound record in {MOST_MEASUREMENTS} measurements; see their reasons")
     return record
 
@@ -110,7 +110,7 @@ def _cost_us(record: Record) -> float:
 
 
 def verdict_text(verdict: CellVerdict) -> str:
-    seen = "unknown" if verdict.visible is None else f"{verdict.visible:.0%}"
+    seen = "unknown" if verdict.detectable is None else f"{verdict.detectable:.0%}"
     return (
-        f"{verdict.finding}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
+        f"{verdict.status}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
     )

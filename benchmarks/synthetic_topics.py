@@ -36,7 +36,7 @@ from generators.stream import make_source
 
 # After its planning a batch emits for this long, from this instant on; a kill makes it do so again a second later.
 EMIT_AFTER_MS, EMIT_FOR_MS, AGAIN_AFTER_MS = 300, 10, 1000
-LINEAGE = [("lineage", b"0")]
+STATE_EPOCH_HEADERS = [("lineage", b"0")]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ OPEN_MS = int(OPEN.astype("int64"))
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledTopics:
     """What stands in two filled topics: the committed batches, and what the harvest must find.
 
     `emitted_ms` is the sum over all tuples of the instant after T0 at which the first output reflects them.
@@ -175,7 +175,7 @@ class Filled:
     t0_ms: int
 
 
-def fill(bootstrap: str, topics: Sequence[str], config: Configuration, records: int) -> Filled:
+def fill_topics(bootstrap: str, topics: Sequence[str], config: Configuration, records: int) -> FilledTopics:
     """Fills input and output topic with `records` records at the configuration's rate, the last one just before now.
 
     Raises InfrastructureError when the broker does not take all of them.
@@ -214,8 +214,8 @@ def fill(bootstrap: str, topics: Sequence[str], config: Configuration, records: 
     missing = inputs.flush()
     if missing:
         raise InfrastructureError(f"broker {bootstrap}: {missing} records were not acknowledged; is Kafka up?")
-    batches = committed(bounds, config.partitions, t0_ms, interval_ms)
-    return Filled(batches, records, outputs, tuples, engine.counted, reemitted, emitted_ms, t0_ms)
+    batches = commits_of(bounds, config.partitions, t0_ms, interval_ms)
+    return FilledTopics(batches, records, outputs, tuples, engine.counted, reemitted, emitted_ms, t0_ms)
 
 
 def batch_bounds(records: int, rate: float, checkpoint_interval_s: float) -> list[tuple[int, int]]:
@@ -229,7 +229,7 @@ def emission_instants(outputs: int, planned_ms: int) -> list[int]:
     return [planned_ms + EMIT_AFTER_MS + number * EMIT_FOR_MS // outputs for number in range(outputs)]
 
 
-def committed(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, interval_ms: int) -> list[Commit]:
+def commits_of(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, interval_ms: int) -> list[Commit]:
     """The batches; record k is in partition k mod `partitions`."""
     found = []
     for batch, (_, last) in enumerate(bounds):
@@ -245,7 +245,7 @@ def _emit(producer: Any, topic: str, emissions: Sequence[Emission], at_ms: Seque
     while len(producer) > max(0, QUEUE_RECORDS - len(emissions)):
         producer.poll(0.001)
     for one, at in zip(emissions, at_ms, strict=True):
-        producer.produce(topic, one.value, key=one.key, timestamp=at, headers=LINEAGE)
+        producer.produce(topic, one.value, key=one.key, timestamp=at, headers=STATE_EPOCH_HEADERS)
     producer.poll(0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.figure import BenchmarkFigure
-from benchmarks.monte_carlo import Bools, Floats, Study, standard
+from benchmarks.monte_carlo import Bools, Floats, Study, standard_noise
 
 RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
 NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
@@ -49,14 +49,14 @@ def _studies(
     common."""
     said: dict[str, list[tuple[float, float, float]]] = {}
     for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
-        between = standard(noise, (draws, 2, runs, 1), rng)
-        within = standard(noise, (draws, 2, runs, recoveries), rng)
+        between = standard_noise(noise, (draws, 2, runs, 1), rng)
+        within = standard_noise(noise, (draws, 2, runs, recoveries), rng)
         values = math.sqrt(correlation) * between + math.sqrt(1 - correlation) * within
         if block:
-            shared = standard(noise, (draws, 1, runs, 1), rng)
+            shared = standard_noise(noise, (draws, 1, runs, 1), rng)
             values = math.sqrt(1 - block) * values + math.sqrt(block) * shared
         watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
-        equal, other = _watched(values, watched, 0.0), _watched(values, watched, PLANTED)
+        equal, other = _censor(values, watched, 0.0), _censor(values, watched, PLANTED)
         for name, (method, every) in TWO_SIDES.items():
             none, one = (method(low[::every], high[::every], rng) for low, high in (equal, other))
             said.setdefault(name, []).append(_shares(none, one))
@@ -70,7 +70,7 @@ def _studies(
                 study[f"{question}_{name}_{what}_{case}"] = BenchmarkFigure(mean, "share", min(each), max(each), count)
 
 
-def _watched(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
+def _censor(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
     """Both ends of the recoveries, as they are known when those that take longer are not seen to end."""
     values = values.copy()
     values[:, 1] += planted
@@ -88,7 +88,7 @@ def _shares(none: Floats, one: Floats) -> tuple[float, float, float]:
     return float(claims(none).mean()), float(covers), float(claims(one).mean())
 
 
-def of_runs(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+def run_values(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """The value of each run: the medians of both ends of its recoveries."""
     return np.median(low, axis=3), np.median(high, axis=3)
 
@@ -96,13 +96,13 @@ def of_runs(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 def paired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Student's t of the differences between run values; where one has no end, signed ranks of six pairs or more, else
     rank sums of both sides."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     return _or_ranks(_student_of_pairs(low), low, high, rank_sums if low.shape[2] < LEAST_SIGNED else _signed)
 
 
-def apart(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
+def unpaired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Student's t of two samples of run values; where one has no end, rank sums."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     runs, means = low.shape[2], low.mean(axis=2)
     error = np.sqrt(low.var(axis=2, ddof=1).sum(axis=1) / runs)
     return _or_ranks(_around(means[:, 1] - means[:, 0], error, 2 * runs - 2), low, high, rank_sums)
@@ -111,7 +111,7 @@ def apart(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks of however few
     pairs."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     return _or_ranks(_student_of_pairs(low), low, high, _signed)
 
 
@@ -175,7 +175,7 @@ def _signed(low: Floats, high: Floats) -> Floats:
 
 def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Sign flips of the differences between run values, those without an end as large as the largest; a p alone."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     with np.errstate(invalid="ignore"):
         ends = (low[:, 1] - high[:, 0], high[:, 1] - low[:, 0])
     runs = low.shape[2]
@@ -190,7 +190,7 @@ def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Gehan's permutation of all runs, of which one that was not seen to end is the longer one; a p alone."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     runs = low.shape[2]
     at, is_open = low.reshape(len(low), -1), np.isinf(high).reshape(len(low), -1)
     longer = ~is_open[:, None, :] & (
@@ -211,7 +211,7 @@ def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 def bca(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Bias-corrected bootstrap of the difference of medians of run values; plain percentiles where some have no end."""
-    low, high = of_runs(low, high)
+    low, high = run_values(low, high)
     draws, _, runs = low.shape
     value = np.where(np.isinf(high), np.inf, low)
     rows = rng.integers(0, runs, (2, RESAMPLES, runs))
@@ -259,7 +259,7 @@ def pooled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 Method = Callable[[Floats, Floats, np.random.Generator], Floats]
 # Those of the product first; by how many draws each is tried.
 TWO_SIDES: Mapping[str, tuple[Method, int]] = {
-    "paired": (paired, 1), "apart": (apart, 1), "signed_ranks": (signed_ranks, 1),
+    "paired": (paired, 1), "apart": (unpaired, 1), "signed_ranks": (signed_ranks, 1),
     "signs": (signs, 1), "gehan": (gehan, 1), "bca": (bca, EVERY),
     "resampled": (resampled, EVERY), "pooled": (pooled, 1),
 }  # fmt: skip

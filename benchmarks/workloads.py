@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.figure import BenchmarkFigure, exactly
+from benchmarks.figure import BenchmarkFigure, exact_figure
 from faultline.cli.run_command import run_single
 from faultline.cli.service_control import bring_up, require
-from faultline.comparison.capacity import highest_near, search_capacity
+from faultline.comparison.capacity import highest_sustained_near, search_capacity
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.environment import default_build
 from faultline.records.record import Record
@@ -44,7 +44,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
         config = parse_configuration({**COMMON, **values})
         found, records = search_capacity(
             config,
-            partial(highest_near, guess=guess, precision=PRECISION),
+            partial(highest_sustained_near, guess=guess, precision=PRECISION),
             lambda there: _known(settings, there),
             lambda there: _measure(there, say),
         )
@@ -57,7 +57,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
         )
         per_core = tuples_per_s_per_core(records[found.sustained])
         if per_core is not None:
-            figures[f"tuples_per_s_per_core_{name}"] = exactly(per_core, "tuples/s/core")
+            figures[f"tuples_per_s_per_core_{name}"] = exact_figure(per_core, "tuples/s/core")
     return figures
 
 

@@ -16,7 +16,7 @@ from faultline.records.judge.tuples import PERMILLES, nearest_rank
 from faultline.records.record import Record, RecoveryPart
 
 # A value that is missing, or there though nothing was planted, is wrong by more than any bin tells.
-_EVERYTHING_S = 1e6
+_MISSING_ERROR = 1e6
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TruthError:
     error: float
 
 
-def planted(
+def planted_truth(
     script: Script,
     run: RunSpec,
     *,
@@ -78,10 +78,10 @@ def planted(
     """
     if kills_ns is None:
         kills_ns = [] if run.fault_at_ns is None else [run.fault_at_ns]
-    return read_off(script, run, build_timeline(script, run, kills_ns, until_ns), primer=primer, watch=watch)
+    return truth_of(script, run, build_timeline(script, run, kills_ns, until_ns), primer=primer, watch=watch)
 
 
-def read_off(
+def truth_of(
     script: Script, run: RunSpec, course: ScriptedTimeline, *, primer: int, watch: EndWatch | None = None
 ) -> Truth:
     """The truth of a course."""
@@ -137,26 +137,26 @@ def _recovery(
 def compare(truth: Truth, record: Record) -> list[TruthError]:
     """Every planted value beside the record's; the error of a time is in bins, that of a count a difference."""
     metrics = record.metrics
-    found = [_beside("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
+    found = [_truth_error("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):
         measured = metrics.recoveries[number - 1] if number <= len(metrics.recoveries) else RecoveryPart.empty()
         place = f"{number}." if len(truth.recoveries) > 1 else ""
-        found.append(_beside(f"{place}recovered", "count", one.recovered, measured.recovered))
+        found.append(_truth_error(f"{place}recovered", "count", one.recovered, measured.recovered))
         unit_s = one.unit_s(truth.resolution_s)
         for name, value in one.seconds.items():
-            found.append(_beside(f"{place}{name}", "time", value, getattr(measured, name), unit_s))
+            found.append(_truth_error(f"{place}{name}", "time", value, getattr(measured, name), unit_s))
     for name, value in truth.latency_ms.items():
         measured_ms = getattr(metrics.latency_ms, name)
-        found.append(_beside(f"latency_{name}_ms", "time", value, measured_ms, truth.resolution_s * 1000))
+        found.append(_truth_error(f"latency_{name}_ms", "time", value, measured_ms, truth.resolution_s * 1000))
     for name, count in truth.counts.items():
         part = metrics.latency_ms if name == "unreflected" else metrics.audit
-        found.append(_beside(name, "count", count, getattr(part, name)))
+        found.append(_truth_error(name, "count", count, getattr(part, name)))
     return found
 
 
-def _beside(name: str, kind: str, value: float | None, measured: float | None, unit: float = 1.0) -> TruthError:
+def _truth_error(name: str, kind: str, value: float | None, measured: float | None, unit: float = 1.0) -> TruthError:
     if value is None or measured is None:
-        error = 0.0 if value is measured else _EVERYTHING_S if kind == "time" else 1.0
+        error = 0.0 if value is measured else _MISSING_ERROR if kind == "time" else 1.0
     else:
         error = abs(measured - value) / unit
     return TruthError(name, kind, value, measured, float(error))

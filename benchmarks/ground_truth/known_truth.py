@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.broken_sweeps import BenchmarkLog
-from benchmarks.figure import BenchmarkFigure, exactly, total
-from benchmarks.ground_truth.expected_values import TruthError, compare, planted
+from benchmarks.figure import BenchmarkFigure, exact_figure, total
+from benchmarks.ground_truth.expected_values import TruthError, compare, planted_truth
 from benchmarks.ground_truth.planted_end import EndWatch
 from benchmarks.ground_truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.speed.spark_job import run_job, submit_command
@@ -71,7 +71,7 @@ def figures(outcomes: list[Outcome]) -> dict[str, BenchmarkFigure]:
     counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
     differing = [len(outcome["differing_tables"]) for outcome in outcomes]
     return {
-        "scenarios": exactly(n, "1", n),
+        "scenarios": exact_figure(n, "1", n),
         "worst_time_error_bins": BenchmarkFigure(max(times), "bins", min(times), max(times), n),
         "count_errors": total(counts),
         "differing_tables": total(differing),
@@ -87,13 +87,15 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
     """Every planted value of a scenario beside the measured one."""
     primer, run = scenario.configuration.primer_records, scenario.run
     if scenario.configuration.injections == 1:
-        return compare(planted(scenario.script, run, primer=primer), record)
+        return compare(planted_truth(scenario.script, run, primer=primer), record)
     # Later kills come, and the load ends, when the conductor says so.
     at = {event.name: event.wall_ns for event in record.timeline}
     since = {name: wall_ns - at["gate"] for name, wall_ns in at.items()}
     kills = sorted(since_ns for name, since_ns in since.items() if name.partition("#")[0] == "t0")
     watch = EndWatch(since["measured_from"], since["measured_until"])
-    found = planted(scenario.script, run, primer=primer, kills_ns=kills, until_ns=since["measured_until"], watch=watch)
+    found = planted_truth(
+        scenario.script, run, primer=primer, kills_ns=kills, until_ns=since["measured_until"], watch=watch
+    )
     return compare(found, record)
 
 

@@ -83,7 +83,7 @@ class SimulatedBatch(NamedTuple):
         return self.started + OUTPUT_SHARE * (self.committed - self.started)
 
 
-def scattered(noise: Noise, n: int, random: np.random.Generator) -> Floats:
+def noise_factors(noise: Noise, n: int, random: np.random.Generator) -> Floats:
     """Factors around 1 by which batches take longer: lognormal, autoregressive of the first order."""
     sigma = np.sqrt(np.log1p(noise.variation**2))
     steps, rest = random.standard_normal(n), np.sqrt(1 - noise.correlation**2)
@@ -98,10 +98,10 @@ def run(case: Case, factors: Floats) -> tuple[ObservedRun, ObservedRun]:
     """A run whose k-th batch takes `factors[k]` times as long as it would; and the same run, seen as if each batch had
     taken as long as such a one takes on average after what came before it."""
     batches = list(batches_of(case, factors))
-    return _seen(case, batches), _seen(case, [one._replace(committed=one.calmly) for one in batches])
+    return _observe(case, batches), _observe(case, [one._replace(committed=one.calmly) for one in batches])
 
 
-def _seen(case: Case, batches: Sequence[SimulatedBatch]) -> ObservedRun:
+def _observe(case: Case, batches: Sequence[SimulatedBatch]) -> ObservedRun:
     planned, committed = (np.array([getattr(one, name) for one in batches]) for name in ("planned", "committed"))
     covered = int(np.searchsorted(planned, case.t0_s))
     starts = np.concatenate([[0.0], committed[:-1]])

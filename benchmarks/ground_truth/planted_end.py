@@ -59,11 +59,11 @@ def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: 
     seen = end + run.interval_ns if until is None else min(end + run.interval_ns, until)
     # What is produced so late that the next fault can make it late tells nothing.
     end = end if until is None else min(end, until - round(limit_ms * MS))
-    t6 = _lag_back(bins, most, hold_ns, outage.replayed_ns, seen)
+    t6 = _lag_recovered_at(bins, most, hold_ns, outage.replayed_ns, seen)
     begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < (t6 or 0))]
     from_ns = max([outage.t0_ns, *begun.tolist()])
     cells = cell if run.rate >= 10 else course.due_ns // MS * MS
-    found = None if t6 is None else _on_time(cells, course.emit_ns, late, from_ns, hold_ns, end)
+    found = None if t6 is None else _first_on_time(cells, course.emit_ns, late, from_ns, hold_ns, end)
     t7 = None if found is None or t6 is None else max(t6, found[1])
     judged = cells < (end if found is None else found[0])
     known = np.where(lost, course.due_ns + round(limit_ms * MS), course.emit_ns)
@@ -88,7 +88,7 @@ def _bins(script: Script, run: RunSpec, course: ScriptedTimeline, lost: np.ndarr
     return _Bins(ends - NS, ends, lag)
 
 
-def _lag_back(bins: _Bins, most: float, hold_ns: int, from_ns: int, until_ns: int) -> int | None:
+def _lag_recovered_at(bins: _Bins, most: float, hold_ns: int, from_ns: int, until_ns: int) -> int | None:
     for end, lag in zip(bins.ends.tolist(), bins.lag.tolist(), strict=True):
         if end < from_ns or lag > most or end + hold_ns > until_ns:
             continue
@@ -102,7 +102,7 @@ def _lag_back(bins: _Bins, most: float, hold_ns: int, from_ns: int, until_ns: in
     return None
 
 
-def _on_time(
+def _first_on_time(
     cells: Ints, emit_ns: Ints, late: np.ndarray, from_ns: int, hold_ns: int, until_ns: int
 ) -> tuple[int, int] | None:
     """The first cell on time that holds, and the emission of its first record on time."""

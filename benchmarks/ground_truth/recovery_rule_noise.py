@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.figure import BenchmarkFigure
-from benchmarks.ground_truth.noisy_engine import Case, Noise, ObservedRun, scattered
+from benchmarks.ground_truth.noisy_engine import Case, Noise, ObservedRun, noise_factors
 from benchmarks.ground_truth.noisy_engine import run as run_engine
 from faultline.experiment.common_parameters import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
 from faultline.records.judge.end import RecoveryEnd, cells_of, end_of, limits_of
@@ -31,9 +31,9 @@ RUNS, RUNS_QUICK = 100, 10
 # More than any run has.
 BATCHES = 1000
 # Of the tuples of an engine that is not back, at most so many are on time.
-ON_TIME_WHEN_SLOW = 0.85
-WITHIN = (0.1, RECOVERED_WITHIN, 0.5)
-HOLDS = (0.5, 1.0, 2.0)
+MAX_ON_TIME_WHEN_SLOW = 0.85
+THRESHOLDS = (0.1, RECOVERED_WITHIN, 0.5)
+WINDOW_FACTORS = (0.5, 1.0, 2.0)
 
 RuleOutcome = tuple[RecoveryEnd, float | None]
 
@@ -42,8 +42,8 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Shares over all levels of noise (their least and greatest are those of one level), at each choice."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, BenchmarkFigure] = {}
-    for within in WITHIN:
-        for hold in HOLDS:
+    for within in THRESHOLDS:
+        for hold in WINDOW_FACTORS:
             if within != RECOVERED_WITHIN and hold != 1.0:
                 continue
             name = "" if (within, hold) == (RECOVERED_WITHIN, 1.0) else f"_within_{within:g}_hold_{hold:g}"
@@ -59,10 +59,10 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
     errors: list[float] = []
     levels = [Noise(variation, correlation) for variation in VARIATIONS for correlation in CORRELATIONS]
     for noise in levels:
-        back = list(judged(noise, runs, within, hold, recovers=True))
-        slow = list(judged(noise, runs, within, hold, recovers=False))
+        back = list(judge_runs(noise, runs, within, hold, recovers=True))
+        slow_case = list(judge_runs(noise, runs, within, hold, recovers=False))
         missed.append(float(np.mean([end.t7_ns is None for end, _ in back])))
-        wrong.append(float(np.mean([end.t7_ns is not None for end, _ in slow])))
+        wrong.append(float(np.mean([end.t7_ns is not None for end, _ in slow_case])))
         errors += [error for _, error in back if error is not None]
     n = runs * len(levels)
     return {
@@ -74,26 +74,26 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
     }
 
 
-def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[RuleOutcome]:
+def judge_runs(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[RuleOutcome]:
     """How so many runs were judged, and how far that lies from the truth, in resolutions; runs that were back too late
     for H to be seen are drawn again."""
     for number in range(runs):
         random = np.random.default_rng([round(1000 * noise.variation), round(1000 * noise.correlation), number])
         while True:
-            case = draw(random) if recovers else slow(random, within)
-            seen, calm = run_engine(case, scattered(noise, BATCHES, random))
-            back_ns = back_of(case, calm, within, hold) if recovers else None
+            case = random_case(random) if recovers else slow_case(random, within)
+            seen, calm = run_engine(case, noise_factors(noise, BATCHES, random))
+            back_ns = recovered_at(case, calm, within, hold) if recovers else None
             limits = limits_at(case, seen, within, hold)
             if limits is None:
                 continue
             if not recovers or (
                 back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s
             ):
-                yield (end := ended(case, seen, limits)), _error(case, back_ns, end)
+                yield (end := judge_end(case, seen, limits)), _error(case, back_ns, end)
                 break
 
 
-def draw(random: np.random.Generator) -> Case:
+def random_case(random: np.random.Generator) -> Case:
     """A run of the default kind: an interval, an engine that needs 15 to 50 % of it, an outage of 4 to 15 s."""
     checkpoint_interval_s = float(random.choice(INTERVALS_S))
     busy_s = checkpoint_interval_s * random.uniform(0.15, 0.5)
@@ -111,24 +111,26 @@ def draw(random: np.random.Generator) -> Case:
     )
 
 
-def back_of(case: Case, calm: ObservedRun, within: float, hold: float) -> int | None:
+def recovered_at(case: Case, calm: ObservedRun, within: float, hold: float) -> int | None:
     """When the engine is back; None when it is not, or not for long enough."""
     twin, _ = run_engine(case, np.ones(BATCHES))
     limits = limits_at(case, twin, within, hold)
-    return None if limits is None else ended(case, calm, limits).t7_ns
+    return None if limits is None else judge_end(case, calm, limits).t7_ns
 
 
-def slow(random: np.random.Generator, within: float) -> Case:
-    """As `draw`, of an engine that stays so slow that too few of its tuples are on time, noise apart."""
+def slow_case(random: np.random.Generator, within: float) -> Case:
+    """As `random_case`, of an engine that stays so slow that too few of its tuples are on time, noise apart."""
     while True:
-        case = replace(draw(random), slower=float(random.uniform(1.2, 4.0)), outage_s=float(random.uniform(4, 8)))
+        case = replace(
+            random_case(random), slower=float(random.uniform(1.2, 4.0)), outage_s=float(random.uniform(4, 8))
+        )
         seen, _ = run_engine(case, np.ones(BATCHES))
         limits = limits_at(case, seen, within, 1.0)
         if limits is None:
             continue
         cells = cells_of(seen.produced, limits.latency_ms)
         tail = (cells.start_ns >= round((case.end_s - limits.hold_s) * NS)) & (cells.start_ns < round(case.end_s * NS))
-        if cells.on_time[tail].sum() <= ON_TIME_WHEN_SLOW * cells.due[tail].sum():
+        if cells.on_time[tail].sum() <= MAX_ON_TIME_WHEN_SLOW * cells.due[tail].sum():
             return case
 
 
@@ -145,7 +147,7 @@ def limits_at(case: Case, seen: ObservedRun, within: float, hold: float) -> Limi
     return None if found is None else replace(found, hold_s=hold * found.hold_s)
 
 
-def ended(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
+def judge_end(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
     """How the recovery ended, by the rule."""
     return end_of(
         cells_of(seen.produced, limits.latency_ms),

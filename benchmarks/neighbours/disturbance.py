@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 import numpy as np
 from scipy import stats
 
-from benchmarks.blocks import measure_blocks, measured
+from benchmarks.blocks import measure_blocks, run_until_usable
 from benchmarks.broken_sweeps import BenchmarkLog
 from benchmarks.figure import BenchmarkFigure, summarise
-from benchmarks.installation import alone
+from benchmarks.installation import exclusive
 from benchmarks.monte_carlo import Floats
 from benchmarks.neighbours.neighbour import KINDS, neighbour
 from faultline.cli.service_control import bring_up
@@ -71,7 +71,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     settings = bring_up(say)
     shares, blocks = (QUICK_SHARES, QUICK_BLOCKS) if quick else (SHARES, BLOCKS)
     place = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
-    with alone(place):
+    with exclusive(place):
         place.mkdir(exist_ok=True)
         diary = BenchmarkLog(place / "diary.jsonl", MEASURED)
         found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
@@ -103,8 +103,8 @@ def measure(
             line = {"block": number, "neighbour": one.name, "series": series, "values": found}
             diary.note(MEASURED, number=len(diary.acts), **line)
             say(f"block {number + 1} of {blocks}, {one.name}: {_text(found)}")
-        measured: Values | None = line["values"]
-        return measured
+        known_values: Values | None = line["values"]
+        return known_values
 
     made = measure_blocks(of_block, blocks, SEED, values, say)
     return [{one.name: value for one, value in block.items() if value is not None} for block in made]
@@ -113,7 +113,7 @@ def measure(
 def measure_one(one: Neighbour, words: Sequence[str], say: Progress) -> Record | None:
     """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
     has."""
-    return measured(words, say, usable=_usable, beside=lambda: neighbour(one.kind, one.share, LONGEST_S))
+    return run_until_usable(words, say, usable=_usable, beside=lambda: neighbour(one.kind, one.share, LONGEST_S))
 
 
 def _usable(record: Record) -> bool:

@@ -35,7 +35,7 @@ def neighbour(kind: str, share: float, longest_s: float) -> Iterator[int | None]
         process.communicate()
 
 
-def work(share: float, period_s: float, longest_s: float) -> None:
+def use_cpu(share: float, period_s: float, longest_s: float) -> None:
     """Computes until it is told to end, by wall-clock time: what takes its turn from it makes it take no more."""
     end = time.monotonic() + longest_s
     due = time.monotonic()
@@ -51,4 +51,4 @@ def work(share: float, period_s: float, longest_s: float) -> None:
 
 
 if __name__ == "__main__":
-    work(*map(float, sys.argv[1:]))
+    use_cpu(*map(float, sys.argv[1:]))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.installation import alone
+from benchmarks.installation import exclusive
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.waiting import wait_until
 
@@ -34,7 +34,7 @@ _OPTIONS = "loop,commit=300,noauto_da_alloc"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CLONE_NEWNS = 0x20000
 _BUSY_S = 20.0
-_WHERE = "run it as root of a machine"
+_ROOT_HINT = "run it as root of a machine"
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Disk:
             if self._answers():
                 return
             self.detach()
-        _system("mount", "-o", _OPTIONS, str(self.image), str(self.folder))
+        _run_program("mount", "-o", _OPTIONS, str(self.image), str(self.folder))
 
     def detach(self) -> None:
         """Unmounts it. Raises InfrastructureError naming who still uses it."""
 
         def gone() -> bool:
             with contextlib.suppress(ConfigError):
-                _system("umount", str(self.folder))
+                _run_program("umount", str(self.folder))
             return not self.folder.is_mount()
 
         wait_until(gone, timeout_s=_BUSY_S, every_s=0.2, what=lambda: f"{self.folder}: used by {self._users()}")
@@ -110,15 +110,15 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
     """
     if os.geteuid() != 0:
         raise ConfigError("power_cut: only root may mount the disk whose power is cut; run it as root")
-    _have_own_mounts()
+    _unshare_mounts()
     disk = Disk(folder.with_name(f"{folder.name}.img"), folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Mounted by two at once, each with mounts of its own, it would be no disk any more.
-    with alone(disk.image):
+    with exclusive(disk.image):
         if not disk.image.exists():
             part = disk.image.with_suffix(".part")
             part.unlink(missing_ok=True)
-            _system("mkfs.ext4", "-q", "-m", "0", str(part), f"{size_mb}M")
+            _run_program("mkfs.ext4", "-q", "-m", "0", str(part), f"{size_mb}M")
             part.rename(disk.image)
         disk.attach()
         try:
@@ -138,25 +138,25 @@ def own_boots(file: Path) -> Iterator[Callable[[], None]]:
         file.write_text(f"{uuid.uuid4()}\n")
 
     start_anew()
-    _system("mount", "--bind", str(file), str(_BOOT))
+    _run_program("mount", "--bind", str(file), str(_BOOT))
     try:
         yield start_anew
     finally:
-        _system("umount", str(_BOOT))
+        _run_program("umount", str(_BOOT))
 
 
-def _have_own_mounts() -> None:
+def _unshare_mounts() -> None:
     """From here on nobody else sees what this process mounts: whatever gets mounts of its own, such as a container or a
     service of systemd, begins with a copy of all that there are, and a disk is let go only by the last who has it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
         raise ConfigError(
-            f"power_cut: no mounts of its own can be had here ({os.strerror(ctypes.get_errno())}); {_WHERE}"
+            f"power_cut: no mounts of its own can be had here ({os.strerror(ctypes.get_errno())}); {_ROOT_HINT}"
         )
-    _system("mount", "--make-rprivate", "/")
+    _run_program("mount", "--make-rprivate", "/")
 
 
-def _system(program: str, *arguments: str) -> None:
+def _run_program(program: str, *arguments: str) -> None:
     """Runs a program of the system. Raises ConfigError with its words."""
     path = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
     if path is None:
@@ -164,4 +164,4 @@ def _system(program: str, *arguments: str) -> None:
     done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no message"]
-        raise ConfigError(f"power_cut: no disk of its own can be had here: {program}: {said[0]}; {_WHERE}")
+        raise ConfigError(f"power_cut: no disk of its own can be had here: {program}: {said[0]}; {_ROOT_HINT}")

@@ -66,7 +66,7 @@ def broken_databases(settings: Settings) -> list[str]:
     return [
         f"database {path.name}: {fault}"
         for path in sorted(settings.airflow_home.glob("*.db"))
-        if (fault := _fault(path))
+        if (fault := _database_fault(path))
     ]
 
 
@@ -87,7 +87,7 @@ def broken_tables(settings: Settings) -> list[str]:
     return lines
 
 
-def look_at_index(settings: Settings) -> None:
+def refresh_index(settings: Settings) -> None:
     """What whoever looks at the page does."""
     with closing(Index(settings.results, settings.home)) as index:
         index.refresh()
@@ -109,7 +109,7 @@ def _statuses(settings: Settings) -> dict[str, str]:
     return {record.attempt: record.status for record in Store(settings.results).query()}
 
 
-def _fault(database: Path) -> str | None:
+def _database_fault(database: Path) -> str | None:
     """What SQLite's own check says of a copy, in which it may mend what it mends at each start."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / database.name
@@ -155,7 +155,7 @@ class InstallationProcesses:
         found = {one.pid: one for one in [*named, *filter(self._bears, others)]}
         while more := {one.pid: one for one in others if _parent(one) in found and one.pid not in found}:
             found |= more
-        return sorted(found.values(), key=_begun)
+        return sorted(found.values(), key=_created)
 
     def kill(self, known: Sequence[psutil.Process]) -> int:
         """SIGKILL for all at once, those first that are `known`; returns how many there were.
@@ -188,7 +188,7 @@ def _parent(process: psutil.Process) -> int | None:
     return None
 
 
-def _begun(process: psutil.Process) -> float:
+def _created(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.Error):
         return process.create_time()
     return 0.0

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, require_none, sums
+from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, require_zero, sum_sweeps
 from benchmarks.crash import LONGEST_WAIT_S
 from benchmarks.figure import BenchmarkFigure, summarise, total
-from benchmarks.installation import MATRIX, own_services, place_of
+from benchmarks.installation import MATRIX, home_of, own_services
 from benchmarks.leak_check import attempts_of
 from benchmarks.power_loss.disk import Disk, own_boots, own_disk
 from benchmarks.power_loss.durability_check import (
@@ -31,7 +31,7 @@ from benchmarks.power_loss.durability_check import (
     broken_databases,
     broken_tables,
     index_differences,
-    look_at_index,
+    refresh_index,
 )
 from faultline.experiment.cell import sweep_id_of
 from faultline.installation.airflow import installation_environment
@@ -50,7 +50,7 @@ _POLL_S = 0.5
 _BEGIN_S, _END_S = 300.0, 1800.0
 _UP_S = 600.0
 # Of a cut's line, what must be 0.
-_NEVER = ("records_damaged", "databases_damaged", "tables_damaged", "index_differences", "unsaid")
+_MUST_BE_ZERO = ("records_damaged", "databases_damaged", "tables_damaged", "index_differences", "unsaid")
 
 
 @dataclass(frozen=True)
@@ -83,30 +83,30 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     left behind.
     """
     diary_name = f"{NAME}-quick.jsonl" if quick else f"{NAME}.jsonl"
-    found = cut_through(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, say)
+    found = run_cuts(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, say)
     return found
 
 
-def cut_through(cuts: Sequence[Cut], diary_name: str, say: Progress) -> dict[str, BenchmarkFigure]:
+def run_cuts(cuts: Sequence[Cut], diary_name: str, say: Progress) -> dict[str, BenchmarkFigure]:
     """Deliver the cuts that the diary of this name does not have yet; raise as `run` does."""
-    home = place_of(NAME)
+    home = home_of(NAME)
     boot = home.with_name(f"{NAME}.boot")
     with own_disk(home, SIZE_MB) as disk, own_boots(boot) as start_anew, own_services(NAME, say) as settings:
         diary = BenchmarkLog(home.with_name(diary_name), "cut")
         leftovers = PowerCuts(settings, diary, say, Power(disk, start_anew)).go_through(cuts)
         found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all cuts are done: the next call measures again
-    require_none(NAME, found, ("red_sweeps", *_NEVER))
+    require_zero(NAME, found, ("red_sweeps", *_MUST_BE_ZERO))
     return found
 
 
 def figures(sweeps: Sequence[dict[str, Any]], cuts: Sequence[dict[str, Any]]) -> dict[str, BenchmarkFigure]:
     """Sums over all sweeps and cuts; of seconds the median."""
-    found = {"cuts": total([1.0 for _ in cuts])} | sums(sweeps)
+    found = {"cuts": total([1.0 for _ in cuts])} | sum_sweeps(sweeps)
     found["red_sweeps"] = total([float(sweep["state"] != "success") for sweep in sweeps])
     found["killed"] = total([cut["killed"] for cut in cuts])
     found["records_kept"] = total([cut["records"] for cut in cuts])
-    found |= {name: total([len(cut[name]) for cut in cuts]) for name in _NEVER}
+    found |= {name: total([len(cut[name]) for cut in cuts]) for name in _MUST_BE_ZERO}
     found |= {name: summarise([cut[name] for cut in cuts], "s") for name in ("up_s", "goes_on_s") if cuts}
     return found
 
@@ -119,14 +119,14 @@ class PowerCuts(BrokenSweeps[Cut]):
     end_s = _END_S
 
     def __init__(self, settings: Settings, diary: BenchmarkLog, say: Progress, power: Power) -> None:
-        super().__init__(_as_it_is(settings), diary, say)
+        super().__init__(_current_settings(settings), diary, say)
         self._power = power
 
     def deliver(self, cut: Cut, run_id: str) -> bool:
         if not _await_moment(self.settings, cut, run_id):
             return False
-        self.note(cut, run_id, **_cut(self.settings, self._power, cut, run_id, self.say))
-        self.settings = _as_it_is(self.settings)
+        self.note(cut, run_id, **_cut_power(self.settings, self._power, cut, run_id, self.say))
+        self.settings = _current_settings(self.settings)
         return True
 
 
@@ -142,12 +142,12 @@ def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
             due = time.monotonic() + cut.wait_s
         if not due and time.monotonic() - began > _BEGIN_S:
             raise InfrastructureError(f"{run_id}: no experiment began within {_BEGIN_S:g} s")
-        look_at_index(settings)
+        refresh_index(settings)
         time.sleep(min(_POLL_S, max(0.0, due - time.monotonic())) if due else _POLL_S)
     return True
 
 
-def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress) -> dict[str, Any]:
+def _cut_power(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress) -> dict[str, Any]:
     """The power fails and comes back; what of that the diary notes."""
     everybody, done = InstallationProcesses.of(settings), _records(settings, run_id)
     there, kept = everybody.alive(), DurableRecords.of(settings)
@@ -165,7 +165,7 @@ def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress)
     def goes_on() -> bool:
         return bool(_attempts(settings, run_id) - before) or _records(settings, run_id) > done
 
-    said, up_s, goes_on_s = _up(settings, run_id, goes_on, say)
+    said, up_s, goes_on_s = _call_up(settings, run_id, goes_on, say)
     facts: dict[str, Any] = {
         "killed": killed,
         "records": len(kept.records),
@@ -177,13 +177,13 @@ def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress)
         "up_s": up_s,
         "goes_on_s": goes_on_s,
     }
-    for name in _NEVER:
+    for name in _MUST_BE_ZERO:
         for line in facts[name]:
             say(f"cut {cut.number}: {name}: {line}")
     return facts
 
 
-def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Progress) -> tuple[str, float, float]:
+def _call_up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Progress) -> tuple[str, float, float]:
     """Calls `up` as a user does; returns what it said, seconds until its end, and until the run goes on, or is over.
 
     Raises InfrastructureError when it fails, and when the run does not go on.
@@ -202,7 +202,9 @@ def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Progr
         def both() -> bool:
             if "up" not in times and call.poll() is not None:
                 times["up"] = time.monotonic() - began
-            ended = call.returncode == 0 and AirflowApi(_as_it_is(settings)).run_state(MATRIX, run_id) in FINISHED
+            ended = (
+                call.returncode == 0 and AirflowApi(_current_settings(settings)).run_state(MATRIX, run_id) in FINISHED
+            )
             if "goes_on" not in times and (goes_on() or ended):
                 times["goes_on"] = time.monotonic() - began
             return len(times) == 2 or bool(call.returncode)
@@ -232,7 +234,7 @@ def _records(settings: Settings, run_id: str) -> set[str]:
     return present & _attempts(settings, run_id)
 
 
-def _as_it_is(settings: Settings) -> Settings:
+def _current_settings(settings: Settings) -> Settings:
     """With the ports that the last `up` chose."""
     try:
         ports = json.loads((settings.home / "ports.json").read_text())

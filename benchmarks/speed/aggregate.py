@@ -94,15 +94,15 @@ def plant(results: Path, tuples: int) -> PlantedRows:
     for number, size in enumerate(sizes):
         rows = tuple_rows(size, seed=number)
         lasted_s = size / WORDS / RATE
-        record = _placed(made_record(number), lasted_s)
+        record = _with_window(made_record(number), lasted_s)
         attempt = results / "attempts" / record.attempt
         (attempt / "harvest").mkdir(parents=True)
         pq.write_table(pa.Table.from_pandas(rows, SCHEMA, preserve_index=False), attempt / "harvest" / "tuples.parquet")
-        write_json(attempt / "series.json", course(int(lasted_s)))
+        write_json(attempt / "series.json", series_json(int(lasted_s)))
         write_record(results, record)
         seconds += int(lasted_s)
         if record.status == "valid":
-            cells[record.config_id] += _counted(rows, lasted_s)
+            cells[record.config_id] += _count_measured(rows, lasted_s)
     return PlantedRows(len(sizes), seconds, cells)
 
 
@@ -128,7 +128,7 @@ def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
     return rows
 
 
-def course(seconds: int) -> dict[str, Any]:
+def series_json(seconds: int) -> dict[str, Any]:
     """A series.json of so many seconds; `aggregate` gives second s the CPU at s and the latency that began at s - 1."""
     latency = {"p50_ms": 1350.0, "p99_ms": 2200.0, "max_ms": 2400.0, "n": 500}
     cpu = {"driver": 0.1, "executors": 0.5, "python_workers": 0.0, "kafka": 0.1, "generator": 0.05}
@@ -148,7 +148,7 @@ def _window(lasted_s: float) -> tuple[int, int]:
     return T0_MS + round(lasted_s * 100), T0_MS + round(lasted_s * 1000)
 
 
-def _placed(record: Record, lasted_s: float) -> Record:
+def _with_window(record: Record, lasted_s: float) -> Record:
     """The record with the window that its tuples were made for."""
     events = [
         TimelineEvent(name=name, wall_ns=at * (NS // 1000), mono_ns=at * (NS // 1000), source="gate.json: T0")
@@ -157,7 +157,7 @@ def _placed(record: Record, lasted_s: float) -> Record:
     return record.model_copy(update={"timeline": [*record.timeline, *events]})
 
 
-def _counted(rows: pd.DataFrame, lasted_s: float) -> int:
+def _count_measured(rows: pd.DataFrame, lasted_s: float) -> int:
     """The number of tuples that have a latency in the measured window."""
     start, end = _window(lasted_s)
     measured = (
@@ -171,13 +171,13 @@ def _measure(settings: Settings, results: Path, planted: PlantedRows) -> Cost:
     arguments += ["--target", str(results / "summary")]
     command = submit_command(settings, "aggregate", arguments, large=is_large(results / "attempts"))
     cost = run_job(settings, command, results)
-    problems = wrong(results / "summary", planted)
+    problems = differences(results / "summary", planted)
     if problems:
         raise InfrastructureError(f"aggregate: {problems[0]}; the benchmark times no wrong answer")
     return cost
 
 
-def wrong(summary: Path, planted: PlantedRows) -> list[str]:
+def differences(summary: Path, planted: PlantedRows) -> list[str]:
     """How the summary tables differ from what was planted; empty when they do not."""
     problems = []
     for name, rows in (("experiments", planted.records), ("samples", planted.samples)):

@@ -141,7 +141,7 @@ class _Bench:
                 if name == "1e3":
                     found.setdefault("cores_1e3", []).append(done["cpu_s"] / done["elapsed_s"])
             course = self._paced(CURVE_RATE, self._plan.paced_s, rate_curve=CURVE)
-            found.setdefault("curve_error", []).append(course_error(course))
+            found.setdefault("curve_error", []).append(curve_error(course))
             late = self._paced(round(half), self._plan.paced_s)[-1]["schedule_lag_ms"]["p99"]
             found.setdefault("schedule_lag_p99_ms", []).append(float(late))
         units = {"cores_1e3": "cores", "schedule_lag_p99_ms": "ms"}
@@ -207,7 +207,7 @@ def _rate(done: dict[str, Any]) -> float:
     return float(done["acked"] / done["elapsed_s"])
 
 
-def course_error(events: Sequence[Mapping[str, Any]]) -> float:
+def curve_error(events: Sequence[Mapping[str, Any]]) -> float:
     """By how much the records that were sent between two progress events differ from those that came due, at worst."""
     seen = [(int(event["sent"]), int(event["due"])) for event in events if event["event"] == "progress"]
     steps = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(seen)]

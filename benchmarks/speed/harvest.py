@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.figure import BenchmarkFigure
 from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
-from benchmarks.synthetic_topics import Filled, fill, fresh_topics
+from benchmarks.synthetic_topics import FilledTopics, fill_topics, fresh_topics
 from faultline.cli.service_control import bring_up
 from faultline.engines.batches import BATCHES_FILE, write_batches
 from faultline.experiment.attempt import write_json
@@ -77,7 +77,7 @@ def _measure(settings: Settings, config: Configuration, asked: int, records: int
         fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
     ):
-        filled = fill(settings.endpoints.kafka, topics, config, records)
+        filled = fill_topics(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
         costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
     say(
@@ -88,7 +88,7 @@ def _measure(settings: Settings, config: Configuration, asked: int, records: int
 
 
 def write_configuration(
-    folder: Path, settings: Settings, topics: Sequence[str], config: Configuration, filled: Filled
+    folder: Path, settings: Settings, topics: Sequence[str], config: Configuration, filled: FilledTopics
 ) -> Path:
     """Writes what the step `harvest` gives its program; returns the path."""
     method = config.kind.latency_method_of(config.own)
@@ -107,16 +107,16 @@ def write_configuration(
     return path
 
 
-def _harvest(settings: Settings, configuration: Path, filled: Filled) -> Cost:
+def _harvest(settings: Settings, configuration: Path, filled: FilledTopics) -> Cost:
     command = submit_command(settings, "harvest", ["--config", str(configuration)], large=is_large(filled.records))
     cost = run_job(settings, command, configuration.parent)
-    problems = wrong(Path(json.loads(configuration.read_text())["target"]), filled)
+    problems = differences(Path(json.loads(configuration.read_text())["target"]), filled)
     if problems:
         raise InfrastructureError(f"harvest: {problems[0]}; the benchmark times no wrong answer")
     return cost
 
 
-def wrong(target: Path, filled: Filled) -> list[str]:
+def differences(target: Path, filled: FilledTopics) -> list[str]:
     """How the harvest's tables differ from what the topics hold; empty when they do not."""
     found, _ = audit(target / "counts.parquet", None, 0)
     rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])

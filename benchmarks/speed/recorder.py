@@ -71,13 +71,13 @@ def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
     return {
         "recorder_cores": besides.recorder,
         "services_cores": besides.services,
-        "given_way_cores": _given_way(record, lines),
+        "given_way_cores": _lowered_cores(record, lines),
         "lost_cores": None if waited is None else waited.others,
         "recorder_late": float(sum(line.get("kind") == "overrun" for line in lines)),
     }
 
 
-def _given_way(record: Record, lines: Sequence[Line]) -> float:
+def _lowered_cores(record: Record, lines: Sequence[Line]) -> float:
     """Cores of services between the first and the last sample in the window at which they gave way."""
     instants = {event.name: event.wall_ns for event in record.timeline}
     samples = processes_of([line for line in lines if line.get("kind") == "proc"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from faultline.comparison.decisions import pose
+from faultline.comparison.decisions import plan_blocks
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide
@@ -209,7 +209,7 @@ def plan(store: Store, cells: list[PlannedCell], **said: Any) -> None:
 def asked(store: Store, **budget: Any) -> list[PlannedCell]:
     """A sweep of two intervals that is to decide the median latency; its cells, block after block."""
     question = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, **budget)
-    cells, posed = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), question, "b1")
+    cells, posed = plan_blocks(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), question, "b1")
     plan(store, cells, decide=posed)
     return cells
 

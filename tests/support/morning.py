@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.comparison.regression_gate.nightly_pairs import paired_nights, paired_verdict
+from faultline.comparison.regression_gate.nightly_pairs import paired_runs_of, paired_verdict
 from faultline.comparison.regression_gate.verdict import judge_gate
-from faultline.comparison.slo import parse_limits, promises
+from faultline.comparison.slo import check_slos, parse_slos
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_file import NIGHTLY
@@ -46,10 +46,10 @@ def write_nights(results: Path) -> Path:
     index.refresh()
     plans, entries = SweepPlans(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
     for plan in plans:
-        nights = [one for one in paired_nights(plans, entries) if one.date <= str(plan.logical_date)]
+        nights = [one for one in paired_runs_of(plans, entries) if one.date <= str(plan.logical_date)]
         own = [one for one in entries if one.series == plan.series]
         spec = plan.baseline.spec if plan.baseline else {}
-        paired_verdict(judge_gate(nights), spec, promises(own, parse_limits(LIMITS))).keep(results, plan.sweep_id)
+        paired_verdict(judge_gate(nights), spec, check_slos(own, parse_slos(LIMITS))).keep(results, plan.sweep_id)
     return results
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.power_loss.disk import own_disk
-from benchmarks.power_loss.power_cut import cut_through, plan_cuts
+from benchmarks.power_loss.power_cut import plan_cuts, run_cuts
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 
@@ -28,7 +28,7 @@ def test_a_sweep_amid_which_the_power_fails_twice_measures_each_cell_once(
     monkeypatch.setenv("FAULTLINE_HOME", str(home))
     said: list[str] = []
     # It raises for anything that was lost, measured again, damaged, or left behind.
-    found = cut_through(plan_cuts(2), "cuts.jsonl", said.append)
+    found = run_cuts(plan_cuts(2), "cuts.jsonl", said.append)
     assert found["cuts"].value == 2 and found["killed"].low > 10
     assert found["cells_once"].value == found["cells"].value >= 4
     assert sum(": running, " in line for line in said) >= 2

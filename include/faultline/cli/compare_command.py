@@ -91,12 +91,12 @@ def _measure_builds(before: str, after: str, words: list[str], figure: str) -> i
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
-    from faultline.comparison.sweep_summary import along_named
+    from faultline.comparison.sweep_summary import effects_of_axis
     from faultline.reports.console import effects_json, print_effects
     from faultline.system.settings import load_settings
 
     settings = load_settings()
-    effects = along_named(sweep, axis, settings)
+    effects = effects_of_axis(sweep, axis, settings)
     if as_json:
         print(json.dumps(effects_json(effects), indent=2))
     else:
@@ -119,7 +119,7 @@ def advise(
     If the data cannot decide, print how many experiments would. Without options: the least CPU among the
     configurations that recover. See docs/explanation/comparing.md.
     """
-    from faultline.comparison.sweep_summary import answer_named, objective_of
+    from faultline.comparison.sweep_summary import objective_of, summary_of_sweep
     from faultline.reports.console import print_recommendation, summary_json
     from faultline.reports.views.sweep_summary import unmet_limits_text
     from faultline.system.settings import load_settings
@@ -131,11 +131,11 @@ def advise(
         "cpu": ("--cpu-under", cpu_under),
     }
     settings = load_settings()
-    answer = answer_named(sweep, settings, objective_of(minimise, limits))
-    if answer.advice is None:
+    answer = summary_of_sweep(sweep, settings, objective_of(minimise, limits))
+    if answer.recommendation is None:
         raise ConfigError(f"{sweep}: {answer.why}")
-    if answer.advice.best is None:
-        raise ConfigError(f"{sweep}: {unmet_limits_text(answer.advice)}")
+    if answer.recommendation.best is None:
+        raise ConfigError(f"{sweep}: {unmet_limits_text(answer.recommendation)}")
     if as_json:
         print(json.dumps(summary_json(answer), indent=2))
     else:

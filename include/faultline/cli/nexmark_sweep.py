@@ -40,7 +40,7 @@ def print_queries(records: Sequence[Record]) -> None:
     points = sorted(
         points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural_key(one.config["query"])
     )
-    has_faults = not all(point.control for point in points)
+    has_faults = not all(point.is_control for point in points)
     closed_loop = any(not has_schedule(point.config) for point in points)
     columns = _columns(has_faults=has_faults, closed_loop=closed_loop)
     table = Table(title="Nexmark: medians of the valid repetitions")

@@ -240,13 +240,13 @@ def report_result(
 
 def print_records(records: list[Record]) -> None:
     """Print the sweep summary and the table of records."""
-    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+    from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
     from faultline.records.index_entry import IndexEntry
     from faultline.reports.console import print_summary
     from faultline.reports.terminal import print_table
 
     entries = [IndexEntry.of(record) for record in records]
-    print_summary(answer_of(entries), invalid_runs_of(entries))
+    print_summary(summary_of(entries), invalid_runs_of(entries))
     print_table(records)
 
 
@@ -327,7 +327,7 @@ def progress_of(settings: Settings, plan: SweepPlan) -> tuple[int, int]:
 def _is_decided(settings: Settings, submitted: SubmittedSweep) -> bool:
     """Return whether a sequential sweep has decided all comparisons."""
     from faultline.comparison.coverage import gap_of
-    from faultline.comparison.decisions import settled_in
+    from faultline.comparison.decisions import decided_in_plan
     from faultline.records.index import Index
 
     plan = SweepPlans(settings.results).read(submitted.sweep_id)
@@ -336,7 +336,7 @@ def _is_decided(settings: Settings, submitted: SubmittedSweep) -> bool:
     index = Index(settings.results, settings.home)
     index.refresh()
     entries = index.all()
-    return not gap_of(plan, entries, settled_in(plan, entries)).missing
+    return not gap_of(plan, entries, decided_in_plan(plan, entries)).missing
 
 
 def _is_open_in(attempt: Attempt, sweep_id: str) -> bool:

@@ -17,14 +17,14 @@ import numpy as np
 from scipy import stats
 
 from faultline.comparison.config_points import Point
-from faultline.comparison.decisions import BESIDES_S
+from faultline.comparison.decisions import OVERHEAD_S
 from faultline.comparison.statistics.estimate import CONFIDENCE, Interval
 from faultline.records.index_entry import IndexEntry
 
 # Fewer gaps between runs say too little of what a start takes: one of them may hold an interruption.
-LEAST_GAPS = 3
+MIN_GAPS = 3
 # A share of machine time that is worth another configuration.
-WORTH_IT = 0.1
+MIN_SAVING = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Allocation:
     """
 
     components: Components
-    ageing: Slope | None
-    open_ended: int
+    drift: Slope | None
+    censored: int
     costs: Costs
     injections: int
     best: int | None = None
@@ -58,11 +58,11 @@ class Allocation:
     saving: float = 0.0
 
     @property
-    def worth_it(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether another number of injections saves enough to make another sweep of it."""
-        return self.saving >= WORTH_IT
+        return self.saving >= MIN_SAVING
 
-    def runs_instead(self, runs: int) -> int:
+    def equivalent_runs(self, runs: int) -> int:
         """Runs with `best` injections that give the same interval as `runs` with the present number."""
         ratio = self.components.ratio
         if self.best is None or ratio is None or math.isinf(ratio.value):
@@ -92,7 +92,7 @@ def allocation_of(points: Sequence[Point], entries: Iterable[IndexEntry] = ()) -
     )
     now, then = (price(found.ratio.value, k, costs.start_s, costs.injection_s) for k in (injections, best))
     return Allocation(
-        found, ageing, draft.open_ended, costs, injections, best, least, most, saving=max(0.0, 1 - then / now)
+        found, ageing, draft.censored, costs, injections, best, least, most, saving=max(0.0, 1 - then / now)
     )
 
 
@@ -108,9 +108,9 @@ def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> 
     spacings = [one.spacing_s for one in runs if one.spacing_s]
     warm_up_s = statistics.median(float(one.config["warmup_s"]) for one in runs)
     shares = [(one.window[1] if one.window else float(one.config["duration_s"])) / len(one.recoveries) for one in runs]
-    known = len(gaps) >= LEAST_GAPS, bool(spacings)
+    known = len(gaps) >= MIN_GAPS, bool(spacings)
     return Costs(
-        statistics.median(gaps) if known[0] else BESIDES_S + warm_up_s,
+        statistics.median(gaps) if known[0] else OVERHEAD_S + warm_up_s,
         max(1.0, statistics.median(spacings or shares)),
         known,
     )
@@ -132,10 +132,10 @@ def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
 
 
 # A slope over the number of the injection takes so many recoveries of a run.
-LEAST_FOR_SLOPE = 3
+MIN_FOR_SLOPE = 3
 # Beyond this number of injections a start takes less than a tenth of a run: more of them save next to nothing.
 STARTS_PER_RUN = 9
-MOST_INJECTIONS = 64
+MAX_INJECTIONS = 64
 
 # Values of one run; runs of one configuration; configurations.
 Runs = Sequence[Sequence[float]]
@@ -203,7 +203,7 @@ def best_injections(ratio: float, start_s: float, injection_s: float) -> int:
     sqrt((cost of a start ÷ cost of an injection) ÷ ratio), where `ratio` is the variance between runs ÷ that within.
     At most the number at which a start takes a tenth of a run; this many where no variance between runs is seen.
     """
-    most = max(1, min(MOST_INJECTIONS, math.ceil(STARTS_PER_RUN * start_s / injection_s)))
+    most = max(1, min(MAX_INJECTIONS, math.ceil(STARTS_PER_RUN * start_s / injection_s)))
     if ratio <= 0:
         return most
     exact = math.sqrt(start_s / injection_s / ratio)
@@ -227,7 +227,7 @@ def slope(runs: Sequence[Sequence[tuple[int, float]]]) -> Slope | None:
     A run's slope is that of least squares; runs count alike, since recoveries of one run are not independent. None
     without such a run.
     """
-    enough = [run for run in runs if len({number for number, _ in run}) >= LEAST_FOR_SLOPE]
+    enough = [run for run in runs if len({number for number, _ in run}) >= MIN_FOR_SLOPE]
     slopes = [float(stats.linregress(*zip(*run, strict=True)).slope) for run in enough]
     if not slopes:
         return None

@@ -19,9 +19,9 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.config_points import FAULT, Axis, Point, apart, axes_of
+from faultline.comparison.config_points import FAULT, Axis, Point, axes_of, split_controls
 from faultline.comparison.effects import P50, P99, repetitions_of
-from faultline.comparison.statistics.estimate import LEAST, Between, Floats
+from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats, ValueRange
 from faultline.experiment.named_settings import is_setting
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken
@@ -66,12 +66,12 @@ class Candidate:
             worst.append(float(np.median([value.high for value in known.values()])))
         return max(worst)
 
-    def known_over(self, key: str) -> float:
+    def lower_bound(self, key: str) -> float:
         """For a figure that is infinite: it is at least that much."""
         return max(float(np.median([value.low for value in repetitions_of(p, key).values()])) for p in self.points)
 
     @property
-    def keeps_up(self) -> bool:
+    def is_sustained(self) -> bool:
         """Whether it kept up with the load, in half of its repetitions or more under each of the circumstances."""
         return all(
             sum(entry.metrics.get("sustained") is False for entry in point.valid) * 2 <= len(point.valid)
@@ -95,8 +95,8 @@ class ParetoChoice:
 
     candidates: tuple[Candidate, ...]
     axes: tuple[Axis, ...]
-    varied: tuple[Axis, ...]
-    given: tuple[str, ...]
+    circumstance_axes: tuple[Axis, ...]
+    circumstances: tuple[str, ...]
     incomplete: tuple[str, ...]
     overloaded: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
@@ -104,36 +104,38 @@ class ParetoChoice:
 
 def choice_of(points: Sequence[Point]) -> ParetoChoice:
     """What the valid points leave to choose; controls among faults are no candidates."""
-    measured, _ = apart([point for point in points if point.valid])
+    measured, _ = split_controls([point for point in points if point.valid])
     axes = axes_of(measured)
     chosen = tuple(axis for axis in axes if axis.key in CHOICES or is_setting(axis.key))
     varied = tuple(axis for axis in axes if axis not in chosen)
     gathered: dict[str, dict[tuple[object, ...], Point]] = {}
     ordered = sorted(measured, key=lambda point: [sort_key(axis.of(point)) for axis in chosen])
-    told: dict[tuple[object, ...], str] = {}
+    places_text: dict[tuple[object, ...], str] = {}
     labels: dict[str, str] = {}
     for point in ordered:
-        name = ", ".join(axis.said(point) for axis in chosen)
-        labels[name] = ", ".join(axis.told(point) for axis in chosen)
+        name = ", ".join(axis.text_of(point) for axis in chosen)
+        labels[name] = ", ".join(axis.value_text(point) for axis in chosen)
         place = tuple(sort_key(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
-        told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
-    judged, _ = apart([point for point in points if point.valid or point.invalid])
+        places_text[place] = ", ".join(
+            broken(point.config) if axis.key == FAULT else axis.text_of(point) for axis in varied
+        )
+    judged, _ = split_controls([point for point in points if point.valid or point.invalid])
     every = axes_of(judged)
     # Only what gives something to choose.
     choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)
     lacking = [point for point in judged if choosable and not point.valid]
-    unusable = [", ".join(axis.said(point) for axis in every) for point in lacking]
-    places = sorted(told, key=str)
+    unusable = [", ".join(axis.text_of(point) for axis in every) for point in lacking]
+    places = sorted(places_text, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
     found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
     return ParetoChoice(
-        tuple(one for one in found if one.keeps_up),
+        tuple(one for one in found if one.is_sustained),
         chosen,
         varied,
-        tuple(told[place] for place in places),
+        tuple(places_text[place] for place in places),
         tuple(name for name in gathered if name not in whole),
-        tuple(one.name for one in found if not one.keeps_up),
+        tuple(one.name for one in found if not one.is_sustained),
         tuple(unusable),
     )
 
@@ -149,9 +151,11 @@ class SampledFronts:
     highest: Mapping[str, Floats]
 
 
-def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None) -> SampledFronts:
+def sample_figures(
+    candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None
+) -> SampledFronts:
     """Draws of the figures `keys`, which all candidates know; as if there were so many `repetitions` of each."""
-    chance = _Chance(repetitions)
+    chance = _Sampler(repetitions)
     found = {key: [[chance.drawn(repetitions_of(point, key)) for point in one.points] for one in candidates]
              for key in keys}  # fmt: skip
     likely, highest = (
@@ -162,7 +166,7 @@ def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: i
     return SampledFronts(likely, highest)
 
 
-class _Chance:
+class _Sampler:
     """What is drawn once for all figures: a block moves all that was measured in it, and where in their intervals
     recoveries lie is taken to be the same of all."""
 
@@ -172,7 +176,7 @@ class _Chance:
         self._blocks: dict[int, Floats] = {}
         self._scales: dict[int, Floats] = {}
 
-    def drawn(self, values: Mapping[int, Between]) -> tuple[Floats, Floats]:
+    def drawn(self, values: Mapping[int, ValueRange]) -> tuple[Floats, Floats]:
         """A figure anywhere in what is known of it, and at its upper end: means by Student's t, on a log scale where
         all are above 0. Infinite as often as half of all may not be seen to end, by how many were not (Jeffreys)."""
         known = {number: value for number, value in sorted(values.items()) if math.isfinite(value.high)}
@@ -206,7 +210,7 @@ class _Chance:
 # The front: the candidates that no other beats in CPU, recovery and latency at once.
 
 
-# In the order in which they are told.
+# In the order in which they are places_text.
 FRONT = (CPU_TOTAL, MACRO, P99)
 # In so many of the draws a dominance must hold to be certain.
 CERTAIN = 0.95
@@ -222,13 +226,13 @@ class ParetoEntry:
 
     candidate: Candidate
     figures: tuple[float, ...]
-    beaten_by: str | None
-    sure: float
+    dominated_by: str | None
+    confidence: float
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether where it stands is certain; with fewer than five repetitions nothing is."""
-        return self.sure >= CERTAIN and self.candidate.repetitions >= LEAST
+        return self.confidence >= CERTAIN and self.candidate.repetitions >= MIN_REPETITIONS
 
 
 @dataclass(frozen=True)
@@ -236,7 +240,7 @@ class ParetoFront:
     """All candidates whose figures are known, those on the front first, by CPU. `keys`: the figures, of FRONT."""
 
     keys: tuple[str, ...]
-    places: tuple[ParetoEntry, ...]
+    entries: tuple[ParetoEntry, ...]
 
 
 def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
@@ -247,11 +251,11 @@ def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
     if not known:
         return ParetoFront(keys, ())
     medians = np.array([[float(one.figure(key) or 0.0) for key in keys] for one in known])
-    drawn = draw(known, keys)
+    drawn = sample_figures(known, keys)
     # (draw, candidate, figure)
     draws = np.stack([drawn.likely[key] for key in keys], axis=2)
-    places = [_place(number, known, medians, draws) for number in range(len(known))]
-    ordered = sorted(places, key=lambda place: (place.beaten_by is not None, place.figures))
+    places = [_entry_of(number, known, medians, draws) for number in range(len(known))]
+    ordered = sorted(places, key=lambda place: (place.dominated_by is not None, place.figures))
     return ParetoFront(keys, tuple(ordered))
 
 
@@ -260,7 +264,7 @@ def dominates(a: Floats, b: Floats) -> np.ndarray:
     return np.asarray((a <= b).all(axis=-1) & (a < b).any(axis=-1))
 
 
-def _place(number: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> ParetoEntry:
+def _entry_of(number: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> ParetoEntry:
     mine = medians[number]
     better = [other for other in range(len(known)) if other != number and bool(dominates(medians[other], mine))]
     if better:

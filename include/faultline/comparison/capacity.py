@@ -35,9 +35,9 @@ class Capacity:
 
 
 def highest_sustained(
-    holds: Callable[[float], bool], low: float, high: float, precision: float = PRECISION
+    is_held: Callable[[float], bool], low: float, high: float, precision: float = PRECISION
 ) -> Capacity:
-    """Measures by `holds(rate)` until the answer is known to the factor `precision`, between `low` and `high`.
+    """Measures by `is_sustained(rate)` until the answer is known to the factor `precision`, between `low` and `high`.
 
     The search begins at both ends, so ends that were chosen too close are seen at once: they come back as None.
     Repeating it asks for the same rates in the same order, as long as the verdicts are the same.
@@ -45,16 +45,16 @@ def highest_sustained(
     """
     if not 0 < low < high:
         raise ValueError(f"rates from {low:g} to {high:g}: give 0 < low < high")
-    asked = _Asked(holds, precision)
+    asked = _RateTests(is_held, precision)
     if not asked(low):
         return Capacity(None, low, tuple(asked.tried))
     if asked(high):
         return Capacity(high, None, tuple(asked.tried))
-    return _between(asked, low, high)
+    return _bisect(asked, low, high)
 
 
-def highest_near(
-    holds: Callable[[float], bool], guess: float, precision: float = PRECISION, most: float = MAX_RATE
+def highest_sustained_near(
+    is_held: Callable[[float], bool], guess: float, precision: float = PRECISION, most: float = MAX_RATE
 ) -> Capacity:
     """Searches from a guess: asks its doubles or halves until one of them differs, then between those two.
 
@@ -63,27 +63,27 @@ def highest_near(
     """
     if not 0 < guess <= most:
         raise ValueError(f"guess {guess:g}: give a rate above 0 and at most {most:g}")
-    asked, rate = _Asked(holds, precision), guess
+    asked, rate = _RateTests(is_held, precision), guess
     if asked(guess):
         while rate < most:
             low, rate = rate, min(2 * rate, most)
             if not asked(rate):
-                return _between(asked, low, rate)
+                return _bisect(asked, low, rate)
         return Capacity(rate, None, tuple(asked.tried))
     while rate > guess / 1000:
         high, rate = rate, _rounded(rate / 2)
         if asked(rate):
-            return _between(asked, rate, high)
+            return _bisect(asked, rate, high)
     return Capacity(None, rate, tuple(asked.tried))
 
 
-class _Asked:
+class _RateTests:
     """Asks for the verdict on a rate, and remembers what was said. `precision`: the factor that is good enough."""
 
-    def __init__(self, holds: Callable[[float], bool], precision: float) -> None:
+    def __init__(self, is_held: Callable[[float], bool], precision: float) -> None:
         if precision <= 1:
             raise ValueError(f"precision {precision:g}: give a factor above 1")
-        self._holds = holds
+        self._holds = is_held
         self.precision = precision
         self.tried: list[tuple[float, bool]] = []
 
@@ -93,7 +93,7 @@ class _Asked:
         return verdict
 
 
-def _between(asked: _Asked, low: float, high: float) -> Capacity:
+def _bisect(asked: _RateTests, low: float, high: float) -> Capacity:
     """The answer between a rate that held and one that did not."""
     while high / low > asked.precision:
         middle = _rounded(math.sqrt(low * high))
@@ -107,7 +107,7 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.{DIGITS}g}")
 
 
-def holds(record: Record) -> bool | None:
+def is_sustained(record: Record) -> bool | None:
     """Whether the engine kept up with the rate of this record; None when the record cannot tell.
 
     It does when the lag was shown not to grow (`sustained`) and the commits kept their interval. An invalid record
@@ -124,11 +124,11 @@ def holds(record: Record) -> bool | None:
     if _codes(record) <= OVERLOADED:
         return False
     # A generator that is late offers less than was asked for: what is too slow for that is too slow for more.
-    too_slow = (too_slow or INTERVAL_NOT_HELD in _codes(record)) and _undisturbed(record)
+    too_slow = (too_slow or INTERVAL_NOT_HELD in _codes(record)) and _is_undisturbed(record)
     return False if too_slow and _codes(record) <= OVERLOADED | {GENERATOR_LATE} else None
 
 
-def _undisturbed(record: Record) -> bool:
+def _is_undisturbed(record: Record) -> bool:
     """Whether what made the generator late was the experiment itself: nobody else had much of the machine."""
     waited, besides = record.metrics.waited, record.metrics.background_cpu
     if waited is not None and waited.others is not None:
@@ -167,11 +167,11 @@ def search_capacity(
         there = at_rate(config, rate)
         record = known(there)
         for _ in range(MOST_MEASUREMENTS):
-            if record is not None and (verdict := holds(record)) is not None:
+            if record is not None and (verdict := is_sustained(record)) is not None:
                 records[rate] = record
                 return verdict
             record = measure(there)
-        if record is not None and (verdict := holds(record)) is not None:
+        if record is not None and (verdict := is_sustained(record)) is not None:
             records[rate] = record
             return verdict
         # What is not shown to be kept up with, however often it is measured, does not count as such.

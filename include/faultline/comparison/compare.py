@@ -17,25 +17,25 @@ from rich.table import Table
 from rich.text import Text
 from scipy import stats
 
-from faultline.comparison.config_points import Axis, Point, axes_of, in_order, points_of, values_of
-from faultline.comparison.selection import RecordGroup, require_apart, side_of
+from faultline.comparison.config_points import Axis, Point, axes_of, points_of, sort_points, values_of
+from faultline.comparison.selection import RecordGroup, require_disjoint, select_group
 from faultline.comparison.statistics.estimate import (
     ALPHA,
-    LEAST,
+    MIN_REPETITIONS,
     NEGLIGIBLE,
-    Between,
     EffectEstimate,
     Interval,
     PairedRow,
+    ValueRange,
     Values,
+    detectable_effect,
+    equivalence_p,
     estimate,
     holm,
     median_of,
-    p_beyond,
     p_text,
     share_of,
     spread_of,
-    visible,
 )
 from faultline.records.catalogue import COMPARABLE, USUAL
 from faultline.records.columns import LESS, Metric
@@ -52,7 +52,7 @@ _COLUMNS = {
     "Verdict": "verdict", "": "remark",
 }  # fmt: skip
 # Series whose medians say how much one differs from another.
-LEAST_SERIES = 3
+MIN_SERIES = 3
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -108,7 +108,7 @@ class ComparisonTable:
 
     rows: tuple[ComparisonLine, ...]
     axes: tuple[Axis, ...]
-    only: tuple[int, int]
+    unmatched: tuple[int, int]
 
     def of(self, verdict: ComparisonVerdict) -> list[ComparisonLine]:
         """The rows with this verdict."""
@@ -124,8 +124,8 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
     chosen = metrics_named(metrics or USUAL)
     index = Index(settings.results, settings.home)
     index.refresh()
-    a, b = (side_of(index, name, settings.root, matrix=matrix) for name in (before, after))
-    require_apart(a, b)
+    a, b = (select_group(index, name, settings.root, matrix=matrix) for name in (before, after))
+    require_disjoint(a, b)
     compared = compare_sides(a, b, chosen)
     if not compared.rows:
         raise ConfigError(
@@ -148,8 +148,8 @@ def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Met
     sides = [{point.config_id: point for point in points_of(side.entries)} for side in (before, after)]
     both = [point for config_id, point in sides[0].items() if config_id in sides[1]]
     axes = axes_of(both)
-    ordered = in_order(both, axes)
-    controls = [point for side in sides for point in side.values() if point.control]
+    ordered = sort_points(both, axes)
+    controls = [point for side in sides for point in side.values() if point.is_control]
     found: dict[tuple[str, str], Comparison] = {}
     for metric in metrics:
         pairs = {
@@ -159,7 +159,10 @@ def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Met
             if len(a) and len(b)
         }
         floors = {
-            key: max(_floor(sides[0][key], controls, metric.key), _between(sides[0][key], metric.key)) for key in pairs
+            key: max(
+                _noise_floor(sides[0][key], controls, metric.key), _noise_between_series(sides[0][key], metric.key)
+            )
+            for key in pairs
         }
         compared = compare(pairs, lower_is_better=metric.better == LESS, floors=floors)
         found.update({(key, metric.key): one for key, one in compared.items()})
@@ -180,7 +183,7 @@ def compare(
     `floors`: by cell, the share by which runs differ that nothing was done to. A difference is believed when its p is
     at most 0.05 and it is larger than that and than 5 %; it is none when it is shown to be less than 5 %.
     """
-    drafts = {key: _Draft.of(*pair) for key, pair in pairs.items() if min(map(len, pair)) >= LEAST}
+    drafts = {key: _Draft.of(*pair) for key, pair in pairs.items() if min(map(len, pair)) >= MIN_REPETITIONS}
     differ = holm({key: draft.found.p for key, draft in drafts.items()})
     close = holm({key: draft.p_same for key, draft in drafts.items()})
     found = {}
@@ -188,7 +191,7 @@ def compare(
         floor = (floors or {}).get(key, 0.0)
         if key not in drafts:
             change = _Draft.of(before, after).change if min(len(before), len(after)) > 1 else None
-            why = f"{min(len(before), len(after))} of {LEAST} repetitions"
+            why = f"{min(len(before), len(after))} of {MIN_REPETITIONS} repetitions"
             found[key] = Comparison(before, after, ComparisonVerdict.INCONCLUSIVE, 1.0, change, None, floor, why)
         else:
             draft, p = drafts[key], differ[key]
@@ -215,11 +218,11 @@ class _Draft:
     def of(cls, before: Values, after: Values) -> _Draft:
         ratio = all(value.low > 0 for value in (*before, *after))
         sides = [[_logarithm(value) if ratio else value for value in side] for side in (before, after)]
-        rows = [PairedRow.apart(*sides)]
+        rows = [PairedRow.unpaired(*sides)]
         # Of what was 0, or never ended, no share is known.
         usual = abs(median_of(before))
         margin = math.log1p(NEGLIGIBLE) if ratio else NEGLIGIBLE * usual if math.isfinite(usual) else 0.0
-        return cls(before, after, ratio, estimate(rows), p_beyond(rows, margin))
+        return cls(before, after, ratio, estimate(rows), equivalence_p(rows, margin))
 
     @property
     def change(self) -> Interval | None:
@@ -257,57 +260,57 @@ class _Draft:
         median, error = median_of(self.before), self.found.error
         if error is None or not median or not math.isfinite(median):
             return None
-        seen = visible(error, 1.0, self.found.error_freedom, alpha)
+        seen = detectable_effect(error, 1.0, self.found.error_freedom, alpha)
         return share_of(seen) if self.ratio else seen / abs(median)
 
 
-def scatter_of_series(series: Sequence[Values]) -> float:
+def series_noise(series: Sequence[Values]) -> float:
     """By which share one more series, such as a night, may differ from these although nothing changed.
 
     The half-width of the 95 % prediction interval of their medians: what disturbs a machine for an hour moves all
     repetitions of a night together, and no number of them shows that. 0 for fewer than LEAST_SERIES known medians.
     """
     medians = [median for one in series if math.isfinite(median := median_of(one))]
-    if len(medians) < LEAST_SERIES or not (mean := statistics.fmean(medians)):
+    if len(medians) < MIN_SERIES or not (mean := statistics.fmean(medians)):
         return 0.0
     quantile = stats.t.ppf(1 - ALPHA / 2, len(medians) - 1)
     return float(quantile * statistics.stdev(medians) * math.sqrt(1 + 1 / len(medians)) / abs(mean))
 
 
-def _logarithm(value: Between) -> Between:
-    return Between(math.log(value.low), math.log(value.high))
+def _logarithm(value: ValueRange) -> ValueRange:
+    return ValueRange(math.log(value.low), math.log(value.high))
 
 
-def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
+def _noise_floor(point: Point, controls: Sequence[Point], key: str) -> float:
     """By which share runs without a fault differ: of the controls with the same settings, else of all; the largest.
 
     Nothing for a control itself, whose own repetitions say it, and where no control knows the figure.
     """
-    if point.control:
+    if point.is_control:
         return 0.0
     own = [control for control in controls if _without_fault(control) == _without_fault(point)]
     spreads = [spread_of(values_of(control.valid, key)) for control in own or controls]
     return max((spread for spread in spreads if spread is not None), default=0.0)
 
 
-def _between(point: Point, key: str) -> float:
+def _noise_between_series(point: Point, key: str) -> float:
     """By which share its series differ from each other, where it has several: those of a baseline are its nights."""
     by_series: dict[str, list[IndexEntry]] = {}
     for entry in point.valid:
         by_series.setdefault(entry.series, []).append(entry)
-    return scatter_of_series([values_of(entries, key) for entries in by_series.values()])
+    return series_noise([values_of(entries, key) for entries in by_series.values()])
 
 
 def _without_fault(point: Point) -> str:
     return json.dumps({name: value for name, value in point.config.items() if name not in FAULT_KEYS}, sort_keys=True)
 
 
-def texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
+def row_texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
     """A row as texts: cell, metric, before, after, change, p, verdict, and what else a reader should know."""
     metric, one = row.metric, row.comparison
     change = one.change
     return {
-        "cell": ", ".join(axis.said(row.point) for axis in axes) or row.point.config_id,
+        "cell": ", ".join(axis.text_of(row.point) for axis in axes) or row.point.config_id,
         "metric": metric.title,
         "before": side_text(metric, one.before),
         "after": side_text(metric, one.after),
@@ -325,10 +328,10 @@ def print_comparison(compared: ComparisonTable, before: str, after: str) -> None
     for heading, key in _COLUMNS.items():
         table.add_column({"A": before, "B": after}.get(heading, heading), overflow="fold", no_wrap=key == "verdict")
     for row in compared.rows:
-        said = texts(row, compared.axes)
+        said = row_texts(row, compared.axes)
         table.add_row(*(Text(said[key]) for key in _COLUMNS.values()), style=_STYLES[row.comparison.verdict])
     console.print(table)
-    alone = [f"{n} only in {name}" for n, name in zip(compared.only, (before, after), strict=True) if n]
+    alone = [f"{n} only in {name}" for n, name in zip(compared.unmatched, (before, after), strict=True) if n]
     if alone:
         console.print(Text(f"Configurations left out: {', '.join(alone)}.", style="dim"))
 

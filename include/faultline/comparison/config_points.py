@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from faultline.comparison.statistics.estimate import Between
+from faultline.comparison.statistics.estimate import ValueRange
 from faultline.experiment.config import NAMES_OF_NOTHING, Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
@@ -85,26 +85,26 @@ class Point:
         return tuple(entry for entry in self.entries if not entry.sound and entry.status in JUDGED and entry.metrics)
 
     @property
-    def control(self) -> bool:
+    def is_control(self) -> bool:
         """Whether nothing was broken."""
         return fault_of(self.config) == CONTROL
 
     def figure(self, key: str) -> Figure:
         """Median and range of one figure over the valid repetitions."""
         if key not in self._figures:
-            self._figures[key] = _summed_up(self.valid, key)
+            self._figures[key] = _summarise(self.valid, key)
         return self._figures[key]
 
     def invalid_figure(self, key: str) -> Figure:
         """Median and range of one figure over the invalid repetitions, for a place that has nothing better."""
-        return _summed_up(self.invalid, key)
+        return _summarise(self.invalid, key)
 
     @cached_property
     def _figures(self) -> dict[str, Figure]:
         return {}
 
 
-def seen_value(entry: IndexEntry, key: str) -> tuple[float, bool] | None:
+def value_or_bound(entry: IndexEntry, key: str) -> tuple[float, bool] | None:
     """One figure of one record, and whether it is a lower bound; None where it is unknown."""
     value = value_of(entry, key)
     if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
@@ -114,8 +114,8 @@ def seen_value(entry: IndexEntry, key: str) -> tuple[float, bool] | None:
     return None if value is None else (value, False)
 
 
-def _summed_up(entries: Sequence[IndexEntry], key: str) -> Figure:
-    known = [one for entry in entries if (one := seen_value(entry, key)) is not None]
+def _summarise(entries: Sequence[IndexEntry], key: str) -> Figure:
+    known = [one for entry in entries if (one := value_or_bound(entry, key)) is not None]
     n = len(known)
     if not n or n < len(entries):
         return Figure(n)
@@ -123,17 +123,17 @@ def _summed_up(entries: Sequence[IndexEntry], key: str) -> Figure:
     return Figure(n, statistics.median(values), min(values), max(values), any(bound for _, bound in known))
 
 
-def interval_of(entry: IndexEntry, key: str) -> Between | None:
+def interval_of(entry: IndexEntry, key: str) -> ValueRange | None:
     """A figure of one record, as exactly as it is known: a recovery as the interval that holds it, without an upper end
     where it was not seen to end. None where nothing is known of it."""
     found = bounds_of(entry, key)
     if found is None and key == RELOAD and entry.metrics.get("recovery.recovered") is False:
         watched = value_of(entry, CENSORED_AT)
         found = None if watched is None else (watched, math.inf)
-    return None if found is None else Between(*found)
+    return None if found is None else ValueRange(*found)
 
 
-def values_of(entries: Iterable[IndexEntry], key: str) -> tuple[Between, ...]:
+def values_of(entries: Iterable[IndexEntry], key: str) -> tuple[ValueRange, ...]:
     """The known values of a figure."""
     found = (interval_of(entry, key) for entry in entries)
     return tuple(value for value in found if value is not None)
@@ -175,14 +175,14 @@ class Axis:
         """The point's value on this axis as text."""
         return label(self.of(point))
 
-    def told(self, point: Point) -> str:
+    def value_text(self, point: Point) -> str:
         """The value as text, with its unit where it is a number: `5 s`."""
         value = self.of(point)
         return f"{label(value)} {self.unit}" if self.unit and is_number(value) else label(value)
 
-    def said(self, point: Point) -> str:
+    def text_of(self, point: Point) -> str:
         """Name and value: `checkpoint interval 5 s`; a fault needs no name before it."""
-        return self.told(point) if self.key == FAULT else f"{self.noun} {self.told(point)}"
+        return self.value_text(point) if self.key == FAULT else f"{self.noun} {self.value_text(point)}"
 
 
 def points_of(entries: Sequence[IndexEntry]) -> list[Point]:
@@ -202,10 +202,10 @@ def groups_of(entries: Sequence[IndexEntry]) -> list[str]:
     return sorted(newest, key=lambda group: newest[group], reverse=True)
 
 
-def apart(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+def split_controls(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
     """The points, and the controls among them. Where nothing is broken at all, runs without a fault are the points."""
-    breaking = [point for point in points if not point.control]
-    return (breaking, [point for point in points if point.control]) if breaking else (list(points), [])
+    breaking = [point for point in points if not point.is_control]
+    return (breaking, [point for point in points if point.is_control]) if breaking else (list(points), [])
 
 
 def axes_of(points: Sequence[Point]) -> list[Axis]:
@@ -213,7 +213,7 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
 
     Controls among faults do not make the fault an axis; they are shown apart.
     """
-    breaking, _ = apart(points)
+    breaking, _ = split_controls(points)
     keys = {key for point in breaking for key in point.parameters} | {FAULT}
     axes = []
     for key in keys - (_IN_FAULT - {FAULT}):
@@ -223,7 +223,7 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
-    axes = [axis for axis in axes if not _follows(axis.key, breaking)]
+    axes = [axis for axis in axes if not _is_derived(axis.key, breaking)]
     # The fault in words says it already where each plan has words of its own.
     words = next((axis for axis in axes if axis.key == FAULT), None)
     axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
@@ -234,11 +234,12 @@ def names_of(points: Sequence[Point]) -> dict[str, str]:
     """Each configuration by what tells it from the others, and its fault: `checkpoint interval 5 s, executor kill`."""
     axes = [axis for axis in axes_of(points) if axis.key != FAULT]
     return {
-        point.config_id: ", ".join([*(axis.said(point) for axis in axes), fault_of(point.config)]) for point in points
+        point.config_id: ", ".join([*(axis.text_of(point) for axis in axes), fault_of(point.config)])
+        for point in points
     }
 
 
-def _follows(key: str, points: Sequence[Point]) -> bool:
+def _is_derived(key: str, points: Sequence[Point]) -> bool:
     """Whether a parameter is derived from others, or is one that only some workloads have, and differs among these
     points only where those do."""
     sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key)
@@ -251,12 +252,12 @@ def _follows(key: str, points: Sequence[Point]) -> bool:
     return len(found) > 1 and all(len(values) == 1 for values in found.values())
 
 
-def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
+def sort_points(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
     """Along the axes, the last one fastest; controls after the others."""
     return sorted(
         points,
         key=lambda point: (
-            point.control,
+            point.is_control,
             [sort_key(None if axis.of(point) is _MISSING else axis.of(point)) for axis in axes],
             point.config_id,
         ),
@@ -303,10 +304,10 @@ class AxisStep:
         return f"{self.axis.label(self.after)} instead of {self.axis.label(self.before)}"
 
 
-def steps_along(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> list[AxisStep]:
+def axis_steps(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> list[AxisStep]:
     """The steps between neighbours along `axis`, where the other ones of `axes` stay; in the order of those, then of
     this one. Controls among faults are in none."""
-    breaking, _ = apart(points)
+    breaking, _ = split_controls(points)
     rest = [other for other in axes if other.key != axis.key]
     rows: dict[tuple[object, ...], list[Point]] = {}
     for point in breaking:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.comparison.decisions import settled_in
+from faultline.comparison.decisions import decided_in_plan
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
@@ -76,29 +76,29 @@ def gaps_of(
         known = {plan.sweep_id: plan for plan in plans}
         if sweep not in known:
             raise ConfigError(f"--sweep {sweep}: no sweep of {matrix} with a plan{suggest(sweep, known)}")
-        return [gap_of(known[sweep], entries, settled_in(known[sweep], entries))]
+        return [gap_of(known[sweep], entries, decided_in_plan(known[sweep], entries))]
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
-        found = [gap_of(plan, entries, settled_in(plan, entries)) for plan in nights or plans[-1:]]
+        found = [gap_of(plan, entries, decided_in_plan(plan, entries)) for plan in nights or plans[-1:]]
         if is_nightly(matrix):
-            found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
+            found = sorted([*found, *missed_runs(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
     if matrix not in MATRICES:
         raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
     spec = MATRICES[matrix]
     series = series or installed_build(settings)
     cells = cells_of(spec.preset_matrix(preset or DEFAULT).cells(series))
-    return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, _recorded(entries))))]
+    return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, _record_rows(entries))))]
 
 
-def _recorded(entries: Sequence[IndexEntry]) -> list[tuple[Cell, str, Sequence[str]]]:
+def _record_rows(entries: Sequence[IndexEntry]) -> list[tuple[Cell, str, Sequence[str]]]:
     """What `missing_of` asks of records."""
     return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
 
 
 def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[str] = ()) -> Gap:
     """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
-    records = _recorded([one for one in entries if plan.counts(one)])
+    records = _record_rows([one for one in entries if plan.counts(one)])
     missing = missing_of(plan.cells, plan.series, records, settled)
     planned = len(plan.cells)
     if plan.baseline is not None:
@@ -107,7 +107,7 @@ def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[s
     return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing), plan.axes)
 
 
-def missed_nights(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
+def missed_runs(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
     """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
     missing. Where two nights had different schedules, nobody knows when it changed: only what both say is due."""
     if not nights:

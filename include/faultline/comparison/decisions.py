@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.config_points import Axis, AxisStep, Point, axes_of, steps_along
+from faultline.comparison.config_points import Axis, AxisStep, Point, axes_of, axis_steps
 from faultline.comparison.statistics.estimate import Interval, logarithm_of, share_of
 from faultline.comparison.statistics.sequential import (
-    LEAST_ERROR,
-    MOST_PAIRS,
+    MAX_PAIRS,
+    MIN_ERROR,
     Method,
     Pair,
     SequentialDecision,
     SequentialResult,
     bounds,
-    fewest,
     judge,
+    min_decidable_pairs,
 )
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide, parse_decide
@@ -31,7 +31,7 @@ from faultline.records.sweep_plan import SequentialPlan, SweepPlan
 from faultline.system.errors import ConfigError
 
 # More than so many times the pairs at hand is a guess that helps nobody.
-_FARTHEST = 1000
+_MAX_FACTOR = 1000
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Decision:
     change: Interval | None
     margin: float
     pairs: int
-    looked: int | None
-    more: int | None
+    decided_at: int | None
+    more_pairs: int | None
     where: str = ""
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether no more is measured for it."""
         return self.outcome in (SequentialDecision.DIFFERS, SequentialDecision.WITHIN)
 
@@ -78,19 +78,19 @@ class Decision:
         ends = f"{percent(self.change.low)} … {percent(self.change.high)}"
         said = f"{said} {percent(self.change.value)} % ({ends}), n = {self.pairs} pairs"
         if self.outcome is SequentialDecision.WITHIN:
-            return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.looked}"
+            return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.decided_at}"
         if self.at_least is not None:
             # Down, or it would promise more than is known.
             least = "∞" if math.isinf(self.at_least) else f"{math.floor(1000 * abs(self.at_least)) / 10:g}"
-            return f"{said}, {self.outcome} {least} %, decided after {self.looked}"
-        return f"{said}, {self.outcome}: {self.needs}"
+            return f"{said}, {self.outcome} {least} %, decided after {self.decided_at}"
+        return f"{said}, {self.outcome}: {self.requirement}"
 
     @property
-    def needs(self) -> str:
+    def requirement(self) -> str:
         """What it would take, where it is not decided."""
-        if self.more is None:
+        if self.more_pairs is None:
             return "nobody can tell yet how many more pairs it takes"
-        return f"about {self.more} more pairs would tell, if they scatter as these do"
+        return f"about {self.more_pairs} more pairs would tell, if they scatter as these do"
 
 
 def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decision]:
@@ -103,30 +103,30 @@ def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decisio
     if question is None:
         return []
     steps, axes = steps_of({cell.config_id: cell.config for cell in plan.cells}, question.along)
-    found = counted(plan, entries)
-    spent = _spent(plan, found)
+    found = counted_entries(plan, entries)
+    spent = _is_budget_spent(plan, found)
     return [
-        _decision(step, question, found[step.before.config_id], found[step.after.config_id], axes, spent)
+        _decide(step, question, found[step.before.config_id], found[step.after.config_id], axes, spent)
         for step in steps
     ]
 
 
-def settled(decisions: Sequence[Decision]) -> frozenset[str]:
+def decided_configurations(decisions: Sequence[Decision]) -> frozenset[str]:
     """Ids of the configurations of which all comparisons are decided; a cell of them is not measured any more."""
-    open_ones = compared(one.step for one in decisions if not one.decided)
-    return frozenset(compared(one.step for one in decisions) - open_ones)
+    open_ones = compared_configurations(one.step for one in decisions if not one.is_decided)
+    return frozenset(compared_configurations(one.step for one in decisions) - open_ones)
 
 
-def settled_in(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset[str]:
+def decided_in_plan(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset[str]:
     """The same of a sweep's plan, and all of its configurations when its experiments are spent; nothing where it is to
     measure all of its cells."""
     entries = list(entries)
-    if _spent(plan, counted(plan, entries)):
+    if _is_budget_spent(plan, counted_entries(plan, entries)):
         return frozenset(cell.config_id for cell in plan.cells)
-    return settled(decisions_of(plan, entries))
+    return decided_configurations(decisions_of(plan, entries))
 
 
-def counted(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str, dict[int, IndexEntry]]:
+def counted_entries(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str, dict[int, IndexEntry]]:
     """What counts of a plan's cells, by configuration and repetition."""
     found: dict[str, dict[int, IndexEntry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
@@ -136,7 +136,7 @@ def counted(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str, dict[in
     return found
 
 
-def _spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntry]]) -> bool:
+def _is_budget_spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntry]]) -> bool:
     """Whether as many experiments count as the budget has."""
     if plan.decide is None or plan.decide.experiments is None:
         return False
@@ -145,11 +145,11 @@ def _spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntry]]) -> bo
     return done >= plan.decide.experiments
 
 
-def tally(decisions: Sequence[Decision]) -> str:
+def decision_counts(decisions: Sequence[Decision]) -> str:
     """How many are decided and how many are not, in words; empty where nothing was asked."""
     if not decisions:
         return ""
-    done = sum(one.decided for one in decisions)
+    done = sum(one.is_decided for one in decisions)
     left = f", {len(decisions) - done} open" if done < len(decisions) else ""
     return f"{done} of {len(decisions)} comparisons decided{left}"
 
@@ -181,7 +181,7 @@ def _share(share: float) -> str:
     return f"{100 * share:.1f}" if share < 0.095 else f"{100 * share:.0f}"
 
 
-def _decision(
+def _decide(
     step: AxisStep,
     question: SequentialPlan,
     before: Mapping[int, IndexEntry],
@@ -197,9 +197,10 @@ def _decision(
     if outcome is SequentialDecision.INCONCLUSIVE and (spent or min(len(before), len(after)) >= question.blocks):
         outcome = SequentialDecision.SPENT
     others = [axis for axis in axes if axis.key != step.axis.key]
+    where = ", ".join(f"{axis.name} {axis.label(step.before)}" for axis in others)
     return Decision(
-        step, metric, outcome, change_of(judged) if pairs else None, min(margin, 1.0), len(pairs), judged.looked,
-        _more(judged, len(pairs), margin), ", ".join(f"{axis.name} {axis.label(step.before)}" for axis in others),
+        step, metric, outcome, change_of(judged) if pairs else None, min(margin, 1.0), len(pairs), judged.decided_at,
+        _missing_pairs(judged, len(pairs), margin), where,
     )  # fmt: skip
 
 
@@ -219,21 +220,21 @@ def _pairs(
     return [pair for _, pair in sorted(found)], widths
 
 
-def _more(judged: SequentialResult, pairs: int, margin: float) -> int | None:
+def _missing_pairs(judged: SequentialResult, pairs: int, margin: float) -> int | None:
     """Pairs till the last look's half width is as small as what it has to fit in."""
     if judged.outcome is not SequentialDecision.INCONCLUSIVE or not math.isfinite(judged.half) or not judged.half:
         return None
     off = abs(judged.value)
     room = max(off, math.log1p(margin) - off)
     needed = pairs * (judged.half / room) ** 2 - pairs
-    return max(1, math.ceil(needed)) if needed < _FARTHEST * pairs else None
+    return max(1, math.ceil(needed)) if needed < _MAX_FACTOR * pairs else None
 
 
 # A question of a sweep, made ready: which cells are compared, in how many blocks, and at which bounds.
 
 
 # Times the blocks that the budget pays for if nothing is decided before its end.
-FURTHER = 2
+EXTRA_BLOCKS = 2
 # Of a figure that is mostly 0, or yes and no, a share says nothing.
 FIGURES = {
     metric.key: metric
@@ -244,14 +245,14 @@ FIGURES = {
     and (metric.group != "Recovery" or metric.key == MACRO)
 }
 # What an experiment takes beside its window, in s: a cautious share of what starts and ends overlap.
-BESIDES_S = 35.0
+OVERHEAD_S = 35.0
 # Their repetitions may be censored, or intervals, and have the heaviest tails.
-_BY_RANKS = "Recovery"
+_RANK_GROUP = "Recovery"
 
 
 def method_of(metric: Metric) -> Method:
     """How a figure is decided: fixed by what it is, not by what was measured."""
-    return Method.RANKS if metric.group == _BY_RANKS else Method.T
+    return Method.RANKS if metric.group == _RANK_GROUP else Method.T
 
 
 def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tuple[list[AxisStep], list[Axis]]:
@@ -260,10 +261,10 @@ def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tup
     points = [Point(config_id, config, ()) for config_id, config in configurations.items()]
     axes = axes_of(points)
     axis = next((axis for axis in axes if axis.key == along), None)
-    return (steps_along(points, axis, axes) if axis else []), axes
+    return (axis_steps(points, axis, axes) if axis else []), axes
 
 
-def compared(steps: Iterable[AxisStep]) -> set[str]:
+def compared_configurations(steps: Iterable[AxisStep]) -> set[str]:
     """The configurations that take part in a comparison."""
     return {point.config_id for step in steps for point in (step.before, step.after)}
 
@@ -276,10 +277,10 @@ def planned_cells(
     question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
     if question is None:
         raise ConfigError("decide: is empty; say what is to be decided, or leave it out")
-    return pose(matrix, question, series, plans, fresh=fresh)
+    return plan_blocks(matrix, question, series, plans, fresh=fresh)
 
 
-def pose(
+def plan_blocks(
     matrix: Matrix, asked: Decide, series: str, earlier: Sequence[SweepPlan] = (), *, fresh: bool = False
 ) -> tuple[list[PlannedCell], SequentialPlan]:
     """All cells that the budget may pay for, and the question as the plan of the sweep holds it.
@@ -294,21 +295,23 @@ def pose(
     steps, _ = steps_of({name: config.model_dump(mode="json") for name, config in configurations.items()}, asked.along)
     if not steps:
         raise ConfigError(f"decide.along: no two cells differ in {asked.along} alone; choose another axis")
-    ours = [configurations[name] for name in configurations if name in compared(steps)]
+    ours = [configurations[name] for name in configurations if name in compared_configurations(steps)]
     others = [cell for cell in usual if cell.config not in ours]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
-    if alpha < LEAST_ERROR:
+    if alpha < MIN_ERROR:
         raise ConfigError(
             f"decide.error: {asked.error:g} over {len(steps)} comparisons is less than can be told; give "
-            f"{LEAST_ERROR * len(steps):.1g} or more"
+            f"{MIN_ERROR * len(steps):.1g} or more"
         )
-    need = fewest(method, alpha)
-    paid = _blocks(asked, ours, [cell.config for cell in others], len(steps), need)
-    horizon = paid if fresh else next((one.horizon for one in _same(earlier, series, asked, len(steps))), paid)
+    need = min_decidable_pairs(method, alpha)
+    paid = _payable_blocks(asked, ours, [cell.config for cell in others], len(steps), need)
+    horizon = (
+        paid if fresh else next((one.horizon for one in _same_questions(earlier, series, asked, len(steps))), paid)
+    )
     # What is decided at the first look leaves its experiments to the last two cells that are not.
     most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
     room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
-    blocks = max(paid, min(most, FURTHER * paid, room, MOST_PAIRS))
+    blocks = max(paid, min(most, EXTRA_BLOCKS * paid, room, MAX_PAIRS))
     question = SequentialPlan(
         figure=asked.figure, along=asked.along, smallest=asked.smallest, error=asked.error,
         experiments=asked.experiments, hours=asked.hours, comparisons=len(steps), blocks=blocks, horizon=horizon,
@@ -317,21 +320,21 @@ def pose(
     return [*(PlannedCell(config, block, series) for block in range(blocks) for config in ours), *others], question
 
 
-def _blocks(
-    asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, need: int
+def _payable_blocks(
+    asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, min_blocks: int
 ) -> int:
     """How many blocks the budget pays for if no cell is left out; `need`: the fewest that can decide anything."""
     block_s, others_s = (
-        sum(one.warmup_s + one.duration_s + BESIDES_S for one in configs) for configs in (ours, others)
+        sum(one.warmup_s + one.duration_s + OVERHEAD_S for one in configs) for configs in (ours, others)
     )
-    least = need * len(ours) + len(others)
-    counted = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {need} blocks at least"
+    least = min_blocks * len(ours) + len(others)
+    requirement = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {min_blocks} blocks at least"
     if least > MAX_CONFIGURATIONS:
-        raise ConfigError(f"decide: {counted}, more than {MAX_CONFIGURATIONS} experiments; split an axis over sweeps")
-    if asked.experiments is not None and asked.experiments < least:
         raise ConfigError(
-            f"decide.experiments: {asked.experiments} are too few to decide anything: {counted}; give {least} or more"
+            f"decide: {requirement}, more than {MAX_CONFIGURATIONS} experiments; split an axis over sweeps"
         )
+    if asked.experiments is not None and asked.experiments < least:
+        raise ConfigError(f"decide.experiments: got {asked.experiments}; expected {least} or more, since {requirement}")
     if asked.experiments is not None and asked.experiments > MAX_CONFIGURATIONS:
         raise ConfigError(
             f"decide.experiments: {asked.experiments} are more than {MAX_CONFIGURATIONS}; give fewer, and trigger the "
@@ -340,16 +343,14 @@ def _blocks(
     payable = ((asked.experiments or MAX_CONFIGURATIONS) - len(others)) // len(ours)
     if asked.hours is not None:
         fitting = int((asked.hours * 3600 - others_s) // block_s)
-        if fitting < need:
-            hours = math.ceil((need * block_s + others_s) / 36) / 100
-            raise ConfigError(
-                f"decide.hours: {asked.hours:g} are too few to decide anything: {counted}; give {hours:g} or more"
-            )
+        if fitting < min_blocks:
+            hours = math.ceil((min_blocks * block_s + others_s) / 36) / 100
+            raise ConfigError(f"decide.hours: got {asked.hours:g}; expected {hours:g} or more, since {requirement}")
         payable = min(payable, fitting)
-    return min(payable, MOST_PAIRS)
+    return min(payable, MAX_PAIRS)
 
 
-def _same(plans: Sequence[SweepPlan], series: str, asked: Decide, steps: int) -> Iterator[SequentialPlan]:
+def _same_questions(plans: Sequence[SweepPlan], series: str, asked: Decide, steps: int) -> Iterator[SequentialPlan]:
     """The same question, asked before in the series, the oldest first."""
     same = (asked.figure, asked.along, asked.error, steps)
     for one in (plan.decide for plan in plans if plan.series == series):

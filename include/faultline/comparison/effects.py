@@ -17,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.comparison.config_points import Axis, AxisStep, Point, interval_of, steps_along
+from faultline.comparison.config_points import Axis, AxisStep, Point, axis_steps, interval_of
 from faultline.comparison.statistics.estimate import (
     ALPHA,
-    LEAST,
-    LEAST_FREEDOM,
+    MIN_FREEDOM,
+    MIN_REPETITIONS,
     NEGLIGIBLE,
-    Between,
     EffectEstimate,
     PairedRow,
+    ValueRange,
+    equivalence_p,
     estimate,
     holm,
-    needed_pairs,
-    p_beyond,
+    required_pairs,
 )
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO
@@ -72,22 +72,22 @@ class Effect:
     margin: float
     p: float
     verdict: EffectVerdict
-    more: int | None = None
+    more_repetitions: int | None = None
     why: str = ""
 
     @property
-    def opposed(self) -> bool:
+    def has_opposite_rows(self) -> bool:
         """Whether the rows go both ways by more than what is negligible."""
         return min(self.found.rows) < -self.margin and max(self.found.rows) > self.margin
 
 
-def repetitions_of(point: Point, key: str) -> dict[int, Between]:
+def repetitions_of(point: Point, key: str) -> dict[int, ValueRange]:
     """A figure of each valid repetition that knows it; of one that was measured twice, the newest."""
     known = {entry.repetition: interval_of(entry, key) for entry in point.valid}
     return {repetition: value for repetition, value in known.items() if value is not None}
 
 
-def effects_along(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence[Axis]) -> list[Effect]:
+def axis_effects(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence[Axis]) -> list[Effect]:
     """The effects of all steps along each of `wanted`, corrected for all of them together.
 
     `points`: of one group, with all the `axes` in which they differ. In the order of the axes, their values, FIGURES.
@@ -95,21 +95,21 @@ def effects_along(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequenc
     drafts = [
         (effect, rows)
         for axis in wanted
-        for steps in _by_values(steps_along(points, axis, axes))
+        for steps in _group_by_values(axis_steps(points, axis, axes))
         for key in FIGURES
-        for effect, rows in [_draft(steps, BY_KEY[key])]
+        for effect, rows in [_draft_effect(steps, BY_KEY[key])]
         if effect is not None
     ]
-    judged = {n: effect for n, (effect, _) in enumerate(drafts) if effect.found.freedom >= LEAST_FREEDOM}
+    judged = {n: effect for n, (effect, _) in enumerate(drafts) if effect.found.freedom >= MIN_FREEDOM}
     differ = holm({n: effect.found.p for n, effect in judged.items()})
-    same = holm({n: p_beyond(drafts[n][1], effect.margin) for n, effect in judged.items()})
+    same = holm({n: equivalence_p(drafts[n][1], effect.margin) for n, effect in judged.items()})
     return [
-        _judged(effect, differ.get(n, 1.0), same.get(n, 1.0), max(1, len(judged)))
+        _judge_effect(effect, differ.get(n, 1.0), same.get(n, 1.0), max(1, len(judged)))
         for n, (effect, _) in enumerate(drafts)
     ]
 
 
-def _by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
+def _group_by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
     """The steps between the same two values, in the order of the values."""
     found: dict[str, list[AxisStep]] = {}
     for step in steps:
@@ -118,12 +118,12 @@ def _by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
     return sorted(found.values(), key=lambda same: order[same[0].label])
 
 
-def _draft(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, list[PairedRow]]:
+def _draft_effect(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, list[PairedRow]]:
     """An effect that is not judged yet, and its rows; None where no row has the figure on both sides."""
     axis, ratio = steps[0].axis, metric.key != MACRO
-    if metric.key == THROUGHPUT and (axis.key == "rate" or any(_asked_for(step) for step in steps)):
+    if metric.key == THROUGHPUT and (axis.key == "rate" or any(_is_offered_load(step) for step in steps)):
         return None, []
-    values: list[Between] = []
+    values: list[ValueRange] = []
     rows = []
     for step in steps:
         sides = [repetitions_of(point, metric.key) for point in (step.before, step.after)]
@@ -138,8 +138,8 @@ def _draft(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, li
     found = estimate(rows)
     effect = Effect(
         axis=axis,
-        before=axis.told(first.before),
-        after=axis.told(first.after),
+        before=axis.value_text(first.before),
+        after=axis.value_text(first.after),
         metric=metric,
         ratio=ratio,
         found=found,
@@ -151,21 +151,21 @@ def _draft(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, li
     return effect, rows
 
 
-def _asked_for(step: AxisStep) -> bool:
+def _is_offered_load(step: AxisStep) -> bool:
     """Whether the throughput is the load that was offered, and no result."""
     points = (step.before, step.after)
     kept = all(entry.metrics.get("sustained") is not False for point in points for entry in point.valid)
     return kept and any(has_schedule(point.config) for point in points)
 
 
-def _logarithms(side: Mapping[int, Between]) -> dict[int, Between]:
+def _logarithms(side: Mapping[int, ValueRange]) -> dict[int, ValueRange]:
     """On a log scale; nothing where one value is not above zero, since it is no ratio then."""
     if any(value.low <= 0 for value in side.values()):
         return {}
-    return {repetition: Between(math.log(one.low), math.log(one.high)) for repetition, one in side.items()}
+    return {repetition: ValueRange(math.log(one.low), math.log(one.high)) for repetition, one in side.items()}
 
 
-def _negligible_s(values: Sequence[Between]) -> float:
+def _negligible_s(values: Sequence[ValueRange]) -> float:
     """Which difference of recoveries does not matter: never less than how exactly they are known."""
     known = [value for value in values if math.isfinite(value.high)]
     widths = [value.high - value.low for value in known]
@@ -173,18 +173,18 @@ def _negligible_s(values: Sequence[Between]) -> float:
     return max(NEGLIGIBLE_S, NEGLIGIBLE * usual, statistics.median(widths or [0.0]))
 
 
-def _judged(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
+def _judge_effect(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
     found, margin = effect.found, effect.margin
     apart = any(abs(row) > margin for row in found.rows)
     if p_same <= ALPHA and not apart:
         return replace(effect, p=p, verdict=EffectVerdict.EQUIVALENT)
     if p <= ALPHA:
         return replace(effect, p=p, verdict=EffectVerdict.DIFFERS)
-    if effect.opposed:
+    if effect.has_opposite_rows:
         return replace(effect, p=p, why="the other parameters decide which way it goes")
     if found.spread is None and effect.repetitions < 2:
-        return replace(effect, p=p, more=LEAST - effect.repetitions, why="a single run is noise")
-    needed = needed_pairs(found, margin, ALPHA / lines)
+        return replace(effect, p=p, more_repetitions=MIN_REPETITIONS - effect.repetitions, why="a single run is noise")
+    needed = required_pairs(found, margin, ALPHA / lines)
     if needed is None:
         why = "some recoveries were not seen to end; a longer duration_s may tell" if math.isinf(found.blur) else ""
         why = why or (
@@ -192,5 +192,5 @@ def _judged(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
         )
         return replace(effect, p=p, why=why)
     each = math.ceil(needed / len(found.rows))
-    least = math.ceil((LEAST_FREEDOM + len(found.rows)) / len(found.rows))
-    return replace(effect, p=p, more=max(1, max(each, least) - effect.repetitions))
+    least = math.ceil((MIN_FREEDOM + len(found.rows)) / len(found.rows))
+    return replace(effect, p=p, more_repetitions=max(1, max(each, least) - effect.repetitions))

@@ -13,13 +13,21 @@ from functools import cached_property
 
 import numpy as np
 
-from faultline.comparison.compare import ComparisonTable, ComparisonVerdict, compare_sides, texts
+from faultline.comparison.compare import ComparisonTable, ComparisonVerdict, compare_sides, row_texts
 from faultline.comparison.compare import as_json as rows_of
 from faultline.comparison.config_points import values_of
 from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.comparison.selection import RecordGroup
-from faultline.comparison.slo import NOTHING_PROMISED, SLOReport
-from faultline.comparison.statistics.estimate import LEAST, Interval, PairedRow, centre, estimate, exactly, p_text
+from faultline.comparison.slo import NO_SLOS, SLOReport
+from faultline.comparison.statistics.estimate import (
+    MIN_REPETITIONS,
+    Interval,
+    PairedRow,
+    estimate,
+    exact_values,
+    median_interval,
+    p_text,
+)
 from faultline.records.columns import Metric
 from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.steady import level_begins
@@ -28,7 +36,7 @@ from faultline.records.sweep_plan import BASELINE
 # Nights that a level must last, before a change and after it, and how likely a change may be by chance: a single wild
 # night makes none.
 LEAST_NIGHTS, CERTAIN = 3, 0.01
-NOTHING_COMPARED = ComparisonTable((), (), (0, 0))
+EMPTY_TABLE = ComparisonTable((), (), (0, 0))
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,12 @@ class MetricHistory:
 
     config_id: str
     metric: Metric
-    places: tuple[str, ...]
+    positions: tuple[str, ...]
     values: tuple[Interval | None, ...]
     changes: tuple[int, ...]
 
 
-def nights_of(entries: Iterable[IndexEntry]) -> list[NightlyRun]:
+def nightly_runs_of(entries: Iterable[IndexEntry]) -> list[NightlyRun]:
     """The nights that the entries belong to, the oldest first; what has no logical date is in none."""
     found: dict[str, list[IndexEntry]] = {}
     for entry in entries:
@@ -99,7 +107,7 @@ def baseline_of(night: NightlyRun, nights: Sequence[NightlyRun], window: int) ->
     def is_enough(build: str | None) -> bool:
         there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
         # One that never gets a valid record with this build must not hide the others' baseline.
-        return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= LEAST
+        return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= MIN_REPETITIONS
 
     builds = list(dict.fromkeys(one.build for one in reversed(before)))
     return of(next(filter(is_enough, builds), builds[0])) if builds else []
@@ -110,30 +118,34 @@ def judge_nightly_run(
     nights: Sequence[NightlyRun],
     metrics: Sequence[Metric],
     window: int,
-    promised: SLOReport = NOTHING_PROMISED,
+    promised: SLOReport = NO_SLOS,
 ) -> NightlyVerdict:
     """Holds a night against its baseline, cell by cell and metric by metric."""
-    baseline, compared = baseline_of(night, nights, window), NOTHING_COMPARED
+    baseline, compared = baseline_of(night, nights, window), EMPTY_TABLE
     if not night.valid:
         problem = f"{night.day}: no valid record"
     elif not baseline:
         problem = f"{night.day}: no earlier night to be held against"
     else:
-        compared = _compared(night, baseline, metrics)
-        few = sum(min(len(row.comparison.before), len(row.comparison.after)) < LEAST for row in compared.rows)
-        problem = f"{few} of {len(compared.rows)} figures have fewer than {LEAST} repetitions on a side" if few else ""
+        compared = _compare_runs(night, baseline, metrics)
+        few = sum(min(len(row.comparison.before), len(row.comparison.after)) < MIN_REPETITIONS for row in compared.rows)
+        problem = (
+            f"{few} of {len(compared.rows)} figures have fewer than {MIN_REPETITIONS} repetitions on a side"
+            if few
+            else ""
+        )
         if not compared.rows:
             problem = f"{night.day}: none of its configurations was measured in the nights before"
     return NightlyVerdict(
         date=night.date, build=night.build, baseline=tuple(one.date for one in baseline),
-        summary=_summary(compared, [one.day for one in baseline], len(promised.beyond)), problem=problem or None,
+        summary=_summary(compared, [one.day for one in baseline], len(promised.violations)), problem=problem or None,
         power=_power(compared) or None, reasons=_lines(compared, ComparisonVerdict.WORSE),
         improvements=_lines(compared, ComparisonVerdict.BETTER), comparisons=tuple(rows_of(compared)),
         **promised.as_json(),
     )  # fmt: skip
 
 
-def _compared(night: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequence[Metric]) -> ComparisonTable:
+def _compare_runs(night: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequence[Metric]) -> ComparisonTable:
     build = baseline[-1].build
     before = [entry for one in baseline for entry in one.valid if entry.build == build]
     after = [entry for entry in night.valid if entry.build == night.build]
@@ -142,19 +154,19 @@ def _compared(night: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequen
 
 def _lines(compared: ComparisonTable, verdict: ComparisonVerdict) -> tuple[str, ...]:
     """A line for each figure with this verdict: which, by how much, and how sure that is."""
-    said = [(texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
+    said = [(row_texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
     return tuple(
         f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})" for one, p in said
     )
 
 
-def course_of(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
+def history_of(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
     """One figure over the nights. Nights without it, or with half of it censored, are left out of the levels."""
     own = {night.date: [one for one in night.valid if one.build == night.build] for night in nights}
-    return _course(own, config_id, metric)
+    return _history(own, config_id, metric)
 
 
-def course_of_commits(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
+def commit_history_of(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
     """One figure over the commits of the checkout, in the order in which nights first measured them; of a commit that
     was measured with several builds each is a place of its own."""
     own: dict[tuple[str, str], list[IndexEntry]] = {}
@@ -165,14 +177,14 @@ def course_of_commits(nights: Sequence[NightlyRun], config_id: str, metric: Metr
     named = {
         f"{commit} · {build}" if builds[commit] > 1 else commit: entries for (commit, build), entries in own.items()
     }
-    return _course(named, config_id, metric)
+    return _history(named, config_id, metric)
 
 
-def _course(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric: Metric) -> MetricHistory:
+def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric: Metric) -> MetricHistory:
     values: list[Interval | None] = []
     for entries in places.values():
         found = values_of([one for one in entries if one.config_id == config_id], metric.key)
-        interval = centre(found)
+        interval = median_interval(found)
         if len(found) == 1 and math.isfinite(only := found[0].high):
             interval = Interval(only, only, only)
         values.append(interval)
@@ -190,7 +202,7 @@ def change_points(values: Sequence[float]) -> list[int]:
     edges = [0, *level_begins(np.asarray(values, dtype=np.float64), LEAST_NIGHTS), len(values)]
     while len(edges) > 2:
         doubts = {
-            edge: estimate([PairedRow.apart(exactly(values[before:edge]), exactly(values[edge:after]))]).p
+            edge: estimate([PairedRow.unpaired(exact_values(values[before:edge]), exact_values(values[edge:after]))]).p
             for before, edge, after in zip(edges, edges[1:], edges[2:], strict=False)
         }
         worst = max(doubts, key=lambda edge: doubts[edge])
@@ -200,7 +212,7 @@ def change_points(values: Sequence[float]) -> list[int]:
     return edges[1:-1]
 
 
-def changes_of_surroundings(nights: Sequence[NightlyRun]) -> dict[str, str]:
+def environment_changes(nights: Sequence[NightlyRun]) -> dict[str, str]:
     """What was different from the night before, in a few words, by date: `pyspark 4.1.0 -> 4.2.0, host a -> b`."""
     found: dict[str, str] = {}
     known = [night for night in nights if night.valid]
@@ -222,7 +234,7 @@ def _summary(compared: ComparisonTable, days: Sequence[str], beyond: int) -> str
     before = f"{beyond} beyond a limit; " if beyond else ""
     if not compared.rows:
         return f"{before}nothing to compare"
-    return before + counts_in_words({one: len(compared.of(one)) for one in ComparisonVerdict}, days)
+    return before + verdict_counts({one: len(compared.of(one)) for one in ComparisonVerdict}, days)
 
 
 def _power(compared: ComparisonTable) -> str:
@@ -238,7 +250,7 @@ def _power(compared: ComparisonTable) -> str:
     return f"would have been seen four times in five, if nights differed by nothing else: {told}"
 
 
-def counts_in_words(counts: Mapping[ComparisonVerdict, int], days: Sequence[str]) -> str:
+def verdict_counts(counts: Mapping[ComparisonVerdict, int], days: Sequence[str]) -> str:
     """How many figures got each verdict, and the days of the baseline, the first and the last of them."""
     against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"

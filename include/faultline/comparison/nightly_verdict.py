@@ -63,7 +63,7 @@ class NightlyVerdict(BaseModel):
         return values | rows | ({"limits": limits} if limits else {})
 
     @property
-    def paired(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether the build was compared in pairs with a reference build."""
         return self.red is not None
 
@@ -76,12 +76,12 @@ class NightlyVerdict(BaseModel):
         """Return the verdict as JSON values for the tasks after the one that judged."""
         return self.model_dump(mode="json", exclude_unset=True, exclude=set(ROWS))
 
-    def keep(self, results: Path, sweep_id: str) -> None:
+    def store(self, results: Path, sweep_id: str) -> None:
         """Write the verdict below `results`, with the keys of its kind."""
         folder = results / "nights"
         folder.mkdir(parents=True, exist_ok=True)
         content = self.model_dump(mode="json", exclude_unset=True)
-        write_json(folder / f"{sweep_id}.json", {"schema": 2 if self.paired else 1, **content})
+        write_json(folder / f"{sweep_id}.json", {"schema": 2 if self.is_paired else 1, **content})
 
 
 def _renamed_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _renamed_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return made | {"metric": renamed_figure(made["metric"])} if made.get("metric") else made
 
 
-def kept_verdict(results: Path, sweep_id: str | None) -> NightlyVerdict | None:
+def stored_verdict(results: Path, sweep_id: str | None) -> NightlyVerdict | None:
     """Return the verdict that a night's task kept; None if there is none, or it cannot be read."""
     if not is_sweep_id(sweep_id):
         return None

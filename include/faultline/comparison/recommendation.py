@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, SampledFronts, draw
-from faultline.comparison.statistics.estimate import LEAST, Floats
+from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, SampledFronts, sample_figures
+from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats
 from faultline.system.errors import ConfigError
 
 # A choice is told when it is the best in so many of the draws: wrong one time in five costs less than measuring on,
 # and whoever wants to be surer sees how sure it is.
-SURE = 0.8
+MIN_CONFIDENCE = 0.8
 # A candidate that is the best less often than this is no contender, and needs no more repetitions.
-CONTENDER = 0.05
+MIN_CONTENDER_SHARE = 0.05
 _SIZES = (5, 6, 8, 10, 15, 20, 30, 50, 80)
 
 
@@ -48,23 +48,23 @@ class Recommendation:
     to `up_to` times; None when nobody knows. `unknown`: names of candidates that lack a figure.
     """
 
-    wish: Objective
+    objective: Objective
     best: Candidate | None
-    sure: float = 0.0
-    second: tuple[Candidate, float] | None = None
-    told: bool = False
+    confidence: float = 0.0
+    runner_up: tuple[Candidate, float] | None = None
+    is_conclusive: bool = False
     experiments: int | None = None
-    up_to: int | None = None
+    target_repetitions: int | None = None
     nearest: Candidate | None = None
     missed: Mapping[str, float] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
-def advise(choice: ParetoChoice, wish: Objective) -> Recommendation:
+def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     """The advice. Raises ConfigError when there is nothing to choose, or no candidate knows a figure."""
     if len(choice.candidates) < 2:
-        raise ConfigError(_nothing(choice))
-    costs = tuple(dict.fromkeys((wish.minimise, *wish.limits)))
+        raise ConfigError(_no_choice_text(choice))
+    costs = tuple(dict.fromkeys((objective.minimise, *objective.limits)))
     keys = tuple(COSTS[cost] for cost in costs)
     figures = [{cost: one.figure(COSTS[cost]) for cost in costs} for one in choice.candidates]
     for cost in costs:
@@ -77,54 +77,54 @@ def advise(choice: ParetoChoice, wish: Objective) -> Recommendation:
     known = [choice.candidates[place] for place in whole]
     # Of what nothing is known nothing is within a limit.
     values = [{cost: math.inf if (one := figures[place][cost]) is None else one for cost in costs} for place in whole]
-    within = [place for place, figure in enumerate(values) if _keeps(figure, wish)]
+    within = [place for place, figure in enumerate(values) if _meets_limits(figure, objective)]
     # Of two with the same figure the first.
-    number = min(within, key=lambda place: values[place][wish.minimise], default=None)
+    number = min(within, key=lambda place: values[place][objective.minimise], default=None)
     if number is None:
-        nearest = min(range(len(known)), key=lambda place: _excess(values[place], wish), default=None)
+        nearest = min(range(len(known)), key=lambda place: _excess(values[place], objective), default=None)
         if nearest is None:
-            return Recommendation(wish, None, unknown=unknown)
-        limits = {wish.minimise: math.inf, **wish.limits}
-        missed = {key: values[nearest][key] for key in limits if not _below(values[nearest][key], limits[key])}
-        return Recommendation(wish, None, nearest=known[nearest], missed=missed, unknown=unknown)
+            return Recommendation(objective, None, unknown=unknown)
+        limits = {objective.minimise: math.inf, **objective.limits}
+        missed = {key: values[nearest][key] for key in limits if not _is_within(values[nearest][key], limits[key])}
+        return Recommendation(objective, None, nearest=known[nearest], missed=missed, unknown=unknown)
     best = known[number]
-    shares = _shares(draw(known, keys), wish)
+    shares = _shares(sample_figures(known, keys), objective)
     others = [other for other in range(len(known)) if other != number]
     next_best = max(others, key=lambda other: shares[other], default=None)
     second = None if next_best is None or not shares[next_best] else (known[next_best], float(shares[next_best]))
-    contenders = sorted({number, *(other for other in others if shares[other] >= CONTENDER)})
+    contenders = sorted({number, *(other for other in others if shares[other] >= MIN_CONTENDER_SHARE)})
     # Also those few runs say nothing about: with one repetition every draw is the same.
-    few = [place for place, one in enumerate(known) if one.repetitions < LEAST]
+    few = [place for place, one in enumerate(known) if one.repetitions < MIN_REPETITIONS]
     sure = float(shares[number])
-    if not few and sure >= SURE:
-        return Recommendation(wish, best, sure, second, told=True, unknown=unknown)
-    up_to = LEAST if few else _enough(known, keys, wish, number)
+    if not few and sure >= MIN_CONFIDENCE:
+        return Recommendation(objective, best, sure, second, is_conclusive=True, unknown=unknown)
+    up_to = MIN_REPETITIONS if few else _sufficient_repetitions(known, keys, objective, number)
     measured = few or contenders
-    experiments = None if up_to is None else _experiments([known[place] for place in measured], up_to)
-    return Recommendation(wish, best, sure, second, False, experiments, up_to, unknown=unknown)
+    experiments = None if up_to is None else _count_experiments([known[place] for place in measured], up_to)
+    return Recommendation(objective, best, sure, second, False, experiments, up_to, unknown=unknown)
 
 
-def _below(value: float, limit: float) -> bool:
+def _is_within(value: float, limit: float) -> bool:
     """Whether it is known and no more; the limit may be infinite, a figure must not."""
     return math.isfinite(value) and value <= limit
 
 
-def _keeps(figure: Mapping[str, float], wish: Objective) -> bool:
-    return math.isfinite(figure[wish.minimise]) and all(
-        _below(figure[key], limit) for key, limit in wish.limits.items()
+def _meets_limits(figure: Mapping[str, float], objective: Objective) -> bool:
+    return math.isfinite(figure[objective.minimise]) and all(
+        _is_within(figure[key], limit) for key, limit in objective.limits.items()
     )
 
 
-def _excess(figure: Mapping[str, float], wish: Objective) -> tuple[int, float, float]:
+def _excess(figure: Mapping[str, float], objective: Objective) -> tuple[int, float, float]:
     """By how much it misses the limits: how many are infinite, the largest ratio, and what is minimised."""
-    known = [figure[key] / limit for key, limit in wish.limits.items() if math.isfinite(figure[key])]
-    return len(wish.limits) - len(known), max(known, default=0.0), figure[wish.minimise]
+    known = [figure[key] / limit for key, limit in objective.limits.items() if math.isfinite(figure[key])]
+    return len(objective.limits) - len(known), max(known, default=0.0), figure[objective.minimise]
 
 
-def _shares(drawn: SampledFronts, wish: Objective) -> Floats:
+def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
     """In which share of the draws each candidate is the best within the limits; shared where several are."""
-    cost = drawn.likely[COSTS[wish.minimise]].copy()
-    for key, limit in wish.limits.items():
+    cost = drawn.likely[COSTS[objective.minimise]].copy()
+    for key, limit in objective.limits.items():
         drawn_key = drawn.highest[COSTS[key]]
         cost[(drawn_key > limit) | ~np.isfinite(drawn_key)] = math.inf
     least = cost.min(axis=1, keepdims=True)
@@ -132,32 +132,37 @@ def _shares(drawn: SampledFronts, wish: Objective) -> Floats:
     return np.asarray((best / np.maximum(best.sum(axis=1, keepdims=True), 1)).mean(axis=0))
 
 
-def _enough(known: Sequence[Candidate], keys: Sequence[str], wish: Objective, number: int) -> int | None:
+def _sufficient_repetitions(
+    known: Sequence[Candidate], keys: Sequence[str], objective: Objective, number: int
+) -> int | None:
     """With how many repetitions the choice would be sure, if what was measured is how it is."""
     usual = known[number].repetitions
     for size in _SIZES:
-        if size > usual and _shares(draw(known, keys, repetitions=size), wish)[number] >= SURE:
+        if size > usual and _shares(sample_figures(known, keys, repetitions=size), objective)[number] >= MIN_CONFIDENCE:
             return size
     return None
 
 
-def _experiments(candidates: Sequence[Candidate], up_to: int) -> int:
+def _count_experiments(candidates: Sequence[Candidate], up_to: int) -> int:
     # A repetition that two sweeps have measured is one.
     measured = (len({entry.repetition for entry in point.valid}) for one in candidates for point in one.points)
     return sum(max(0, up_to - number) for number in measured)
 
 
-def _nothing(choice: ParetoChoice) -> str:
+def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: was not measured in all of these cases: {'; '.join(choice.given)}. There is "
-            "nothing to choose between; `./faultline missing` lists what is lacking"
+            f"{choice.incomplete[0]}: was not measured in all of these cases: {'; '.join(choice.circumstances)}. "
+            "There is nothing to choose between; `./faultline missing` lists what is lacking"
         )
     if choice.overloaded:
         kept = f"only {choice.candidates[0].name} keeps up" if choice.candidates else "none keeps up"
         return f"{'; '.join(choice.overloaded)}: did not keep up with the load, {kept}; offer a lower rate to compare"
     if choice.unusable:
         return f"there is nothing to compare yet: no run of {'; '.join(choice.unusable)} is usable; measure it again"
-    varied, given = " and ".join(axis.noun for axis in choice.varied), "is" if len(choice.varied) == 1 else "are"
+    varied, given = (
+        " and ".join(axis.noun for axis in choice.circumstance_axes),
+        "is" if len(choice.circumstance_axes) == 1 else "are",
+    )
     what = f"it varies {varied}, which {given} given" if varied else "it has one configuration"
     return f"the sweep leaves nothing to choose: {what}; vary a setting, such as checkpoint_interval_s"

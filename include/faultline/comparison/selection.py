@@ -32,15 +32,15 @@ class RecordGroup:
     entries: tuple[IndexEntry, ...]
 
 
-def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -> RecordGroup:
+def select_group(index: Index, name: str, root: Path, *, matrix: str | None = None) -> RecordGroup:
     """The side that `name` stands for: a sweep's id, a day (2026-11-21: the night of that logical date, else what was
     measured on it, in UTC), whatever git takes for a revision in the checkout `root`, or a file of saved records (a
     bundle, or what `results --json` wrote); each perhaps with `@BUILD`.
 
     Raises ConfigError when nothing valid is there, or when it is of several builds.
     """
-    what, build = _split(name)
-    entries = _found(index, what, root)
+    what, build = _split_build(name)
+    entries = _find_entries(index, what, root)
     chosen = [
         entry for entry in entries if entry.sound and matrix in (None, entry.matrix) and build in (None, entry.build)
     ]
@@ -62,13 +62,13 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
     return RecordGroup(name, tuple(chosen))
 
 
-def _split(name: str) -> tuple[str, str | None]:
+def _split_build(name: str) -> tuple[str, str | None]:
     """A side's name, and the build behind its last `@`; git's own `@{…}` is no build."""
     what, at, build = name.rpartition("@")
     return (what, build) if at and what and build and not build.endswith("}") else (name, None)
 
 
-def require_apart(a: RecordGroup, b: RecordGroup) -> None:
+def require_disjoint(a: RecordGroup, b: RecordGroup) -> None:
     """Raises ConfigError when a record stands on both sides."""
     if a.name == b.name:
         raise ConfigError(f"{b.name}: is on both sides; name two that differ")
@@ -90,7 +90,7 @@ def _require_date(name: str) -> None:
             raise ConfigError(f"{name}: is no date ({error}); give one such as 2026-11-21") from None
 
 
-def _found(index: Index, name: str, root: Path) -> list[IndexEntry]:
+def _find_entries(index: Index, name: str, root: Path) -> list[IndexEntry]:
     if name.endswith(SAVED) and Path(name).is_file():
         return [IndexEntry.of(record) for record in read_saved([Path(name)])]
     if index.has_sweep(name):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.config_points import axes_of, in_order, points_of, values_of
-from faultline.comparison.statistics.estimate import Interval, Values, centre, median_of
+from faultline.comparison.config_points import axes_of, points_of, sort_points, values_of
+from faultline.comparison.statistics.estimate import Interval, Values, median_interval, median_of
 from faultline.records.catalogue import COMPARABLE
 from faultline.records.columns import MORE, Metric
 from faultline.records.format import CONTROL
@@ -27,7 +27,7 @@ class SLO:
     metric: Metric
     bound: float
 
-    def beyond(self, value: float) -> bool:
+    def is_violated_by(self, value: float) -> bool:
         """Whether a value does not keep it."""
         return value < self.bound if self.metric.better == MORE else value > self.bound
 
@@ -55,16 +55,16 @@ class SLOResult:
     at_least: bool = False
 
     @property
-    def beyond(self) -> bool:
+    def is_violated(self) -> bool:
         """Whether the median does not keep the limit, as far as it is known."""
-        return self.limit.beyond(self.value)
+        return self.limit.is_violated_by(self.value)
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether the whole interval lies on the same side of the limit as the median."""
         if self.at_least:
-            return self.beyond
-        return self.limit.beyond(self.low) == self.limit.beyond(self.high) == self.beyond
+            return self.is_violated
+        return self.limit.is_violated_by(self.low) == self.limit.is_violated_by(self.high) == self.is_violated
 
     @property
     def text(self) -> str:
@@ -72,12 +72,12 @@ class SLOResult:
         metric = self.limit.metric
         value = f"{'> ' * self.at_least}{metric.text(self.value)} {metric.unit}".rstrip()
         ends = "" if self.n == 1 or self.at_least else f", {_text(metric, self.low)} … {_text(metric, self.high)}"
-        doubt = "" if self.sure else ", which may be chance" if self.beyond else ", which may be beyond"
+        doubt = "" if self.is_certain else ", which may be chance" if self.is_violated else ", which may be beyond"
         where = f" ({self.cell})" if self.cell else ""
         return f"{metric.name}: {value} (n = {self.n}{ends}), limit {self.limit.text}{doubt}{where}"
 
 
-def parse_limits(given: Mapping[str, Any] | None) -> tuple[SLO, ...]:
+def parse_slos(given: Mapping[str, Any] | None) -> tuple[SLO, ...]:
     """Limits by the path of their figure in the record. Raises ConfigError naming the key and the remedy."""
     found = []
     for key, bound in ((renamed_figure(str(key)), bound) for key, bound in (given or {}).items()):
@@ -95,20 +95,20 @@ class SLOReport:
     """What a night says of its limits."""
 
     limits: tuple[SLO, ...] = ()
-    held: tuple[SLOResult, ...] = ()
+    results: tuple[SLOResult, ...] = ()
 
     @property
-    def beyond(self) -> list[str]:
+    def violations(self) -> list[str]:
         """A line for each that is not kept."""
-        return [one.text for one in self.held if one.beyond]
+        return [one.text for one in self.results if one.is_violated]
 
     @property
     def doubtful(self) -> list[str]:
         """A line for each of which nobody knows whether it is kept."""
-        known = {one.limit.metric.key for one in self.held}
+        known = {one.limit.metric.key for one in self.results}
         absent = [one.metric.name for one in self.limits if one.metric.key not in known]
         return [f"{name}: no valid record has it, so nobody knows whether its limit is kept" for name in absent] + [
-            one.text for one in self.held if not one.beyond and not one.sure
+            one.text for one in self.results if not one.is_violated and not one.is_certain
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -116,33 +116,33 @@ class SLOReport:
         if not self.limits:
             return {}
         bounds = {one.metric.key: one.bound for one in self.limits}
-        return {"limits": bounds, "beyond": self.beyond, "doubtful": self.doubtful}
+        return {"limits": bounds, "beyond": self.violations, "doubtful": self.doubtful}
 
 
-NOTHING_PROMISED = SLOReport()
+NO_SLOS = SLOReport()
 
 
-def promises(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLOReport:
+def check_slos(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLOReport:
     """Each limit against each configuration of which a sound record among `entries` knows the figure."""
     points = points_of([one for one in entries if one.sound])
     axes = axes_of(points)
     held = []
     for limit in limits:
-        for point in in_order(points, axes):
+        for point in sort_points(points, axes):
             values = values_of(point.valid, limit.metric.key)
             if values:
-                cell = [*(axis.said(point) for axis in axes), *([CONTROL] * point.control)]
-                held.append(_held(limit, ", ".join(cell), values))
+                cell = [*(axis.text_of(point) for axis in axes), *([CONTROL] * point.is_control)]
+                held.append(_check_slo(limit, ", ".join(cell), values))
     return SLOReport(tuple(limits), tuple(held))
 
 
-def _held(limit: SLO, cell: str, values: Values) -> SLOResult:
+def _check_slo(limit: SLO, cell: str, values: Values) -> SLOResult:
     median = median_of(values)
     if math.isinf(median):
         # As though all had ended with the watch: the true median is no less.
         least = statistics.median(value.low for value in values)
         return SLOResult(limit, cell, len(values), least, least, math.inf, at_least=True)
-    interval = centre(values) or Interval(median, median, median)
+    interval = median_interval(values) or Interval(median, median, median)
     return SLOResult(limit, cell, len(values), median, interval.low, interval.high)
 
 

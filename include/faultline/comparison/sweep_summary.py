@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.candidates import COSTS, ParetoChoice, ParetoFront, choice_of, front_of
-from faultline.comparison.config_points import Axis, apart, axes_of, groups_of, points_of
-from faultline.comparison.effects import Effect, effects_along
-from faultline.comparison.recommendation import Objective, Recommendation, advise
-from faultline.comparison.selection import RecordGroup, side_of
+from faultline.comparison.config_points import Axis, axes_of, groups_of, points_of, split_controls
+from faultline.comparison.effects import Effect, axis_effects
+from faultline.comparison.recommendation import Objective, Recommendation, recommend
+from faultline.comparison.selection import RecordGroup, select_group
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import value_of
 from faultline.records.index import Index
@@ -40,26 +40,26 @@ class SweepSummary:
     effects: tuple[Effect, ...]
     choice: ParetoChoice
     front: ParetoFront
-    advice: Recommendation | None
+    recommendation: Recommendation | None
     why: str
-    fewest: int
-    most: int
+    min_repetitions: int
+    max_repetitions: int
     recoveries: bool
     placebo: Placebo | None
     allocation: Allocation | None = None
 
     @property
-    def tells(self) -> bool:
+    def has_content(self) -> bool:
         """Whether there was anything to ask: two values of an axis, or two configurations to choose from."""
-        return bool(self.effects) or self.advice is not None
+        return bool(self.effects) or self.recommendation is not None
 
     @property
-    def single(self) -> bool:
+    def is_unrepeated(self) -> bool:
         """Whether each configuration was measured once, so that nothing can be told."""
-        return self.most == 1
+        return self.max_repetitions == 1
 
 
-def answer_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> SweepSummary | None:
+def summary_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> SweepSummary | None:
     """The answer of the newest group among `entries`; None without a valid record.
 
     `wish`: what the advice is for; by default the least CPU among those that recover. Raises ConfigError for a wish
@@ -71,12 +71,12 @@ def answer_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> S
     group = groups_of(sound)[0]
     members = [entry for entry in sound if entry.group == group]
     points = points_of(members)
-    breaking, _ = apart(points)
+    breaking, _ = split_controls(points)
     axes = axes_of(points)
     choice = choice_of(points_of([entry for entry in entries if entry.group == group]))
     advice, why = None, ""
     try:
-        advice = advise(choice, wish or _default(choice))
+        advice = recommend(choice, wish or _default_objective(choice))
     except ConfigError as error:
         if wish is not None and len(choice.candidates) > 1:
             raise
@@ -84,20 +84,20 @@ def answer_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> S
     counts = [len(point.valid) for point in breaking]
     return SweepSummary(
         axes=tuple(axes),
-        effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
+        effects=tuple(axis_effects(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
         choice=choice,
         front=front_of(choice.candidates),
-        advice=advice,
+        recommendation=advice,
         why=why,
-        fewest=min(counts),
-        most=max(counts),
+        min_repetitions=min(counts),
+        max_repetitions=max(counts),
         recoveries=has_recoveries(members),
-        placebo=placebo_among(members),
+        placebo=placebo_of(members),
         allocation=allocation_of(breaking, entries),
     )
 
 
-def _default(choice: ParetoChoice) -> Objective:
+def _default_objective(choice: ParetoChoice) -> Objective:
     """The least CPU; of those that recover, where something was broken. Raises ConfigError where no load was asked for:
     what uses less CPU may then just do less."""
     unpaced = any(not has_schedule(point.config) for one in choice.candidates for point in one.points)
@@ -123,27 +123,27 @@ def objective_of(minimise: str | None, limits: Mapping[str, tuple[str, float | N
     return Objective(minimise or "cpu", {cost: limit for cost, (_, limit) in given.items()})
 
 
-def answer_named(sweep: str, settings: Settings, wish: Objective | None = None) -> SweepSummary:
+def summary_of_sweep(sweep: str, settings: Settings, wish: Objective | None = None) -> SweepSummary:
     """The answer of a sweep by its name. Raises ConfigError when it has no valid record, or records that do not mix."""
-    answer = answer_of(_side(sweep, settings).entries, wish)
+    answer = summary_of(_select_sweep(sweep, settings).entries, wish)
     if answer is None:
         raise ConfigError(f"{sweep}: has no valid record; measure it again")
     return answer
 
 
-def along_named(sweep: str, key: str, settings: Settings) -> list[Effect]:
+def effects_of_axis(sweep: str, key: str, settings: Settings) -> list[Effect]:
     """The effects along one axis of a sweep, corrected for these alone.
 
     Raises ConfigError for an axis that the sweep does not vary, naming those that it does.
     """
-    points = points_of(_side(sweep, settings).entries)
+    points = points_of(_select_sweep(sweep, settings).entries)
     axes = axes_of(points)
     keys = [axis.key for axis in axes]
     if key not in keys:
         if not keys:
             raise ConfigError(f"--along {key}: {sweep} has valid records of one configuration only; it varies nothing")
         raise ConfigError(f"--along {key}: {sweep} does not vary it; it varies {', '.join(keys)}")
-    found = effects_along(points, axes, [axis for axis in axes if axis.key == key])
+    found = axis_effects(points, axes, [axis for axis in axes if axis.key == key])
     if not found:
         raise ConfigError(
             f"--along {key}: no two configurations of {sweep} differ in it alone; of the axes "
@@ -152,17 +152,17 @@ def along_named(sweep: str, key: str, settings: Settings) -> list[Effect]:
     return found
 
 
-def _side(sweep: str, settings: Settings) -> RecordGroup:
+def _select_sweep(sweep: str, settings: Settings) -> RecordGroup:
     index = Index(settings.results, settings.home)
     index.refresh()
-    return side_of(index, sweep, settings.root)
+    return select_group(index, sweep, settings.root)
 
 
 # How far the recoveries of a page can be relied on: what the rule of the end says of controls, which broke nothing.
 
 
 # More controls than this share called unrecovered: the rule errs too often here.
-MOST_UNRECOVERED = 0.05
+MAX_UNRECOVERED = 0.05
 # Instants of two clocks differ by less.
 _CLOCKS_S = 0.01
 
@@ -183,16 +183,16 @@ class Placebo:
         return self.unrecovered / self.controls
 
     @property
-    def relied_on(self) -> bool:
+    def is_reliable(self) -> bool:
         """Whether the rule finds nothing where nothing was, as far as these controls tell."""
         return (
-            self.share <= MOST_UNRECOVERED
+            self.share <= MAX_UNRECOVERED
             and self.resolution_s is not None
             and self.macro_s <= self.resolution_s + _CLOCKS_S
         )
 
 
-def placebo_among(entries: Sequence[IndexEntry]) -> Placebo | None:
+def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
     """Over the valid controls among `entries`; None where none has a placebo."""
     asked = [entry for entry in entries if entry.sound and "placebo.recovered" in entry.metrics]
     if not asked:
@@ -255,5 +255,5 @@ def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
         entries=tuple(lacking),
         usable=sum(entry.sound for entry in newest.values()),
         codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),
-        effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
+        effects=tuple(axis_effects(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
     )

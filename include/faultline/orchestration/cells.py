@@ -114,11 +114,11 @@ def skip_reason(cell: RunningCell) -> str | None:
 
 def _is_decided(cell: RunningCell, plan: SweepPlan) -> bool:
     # It loads the statistics, which a sweep that asks nothing need not wait for.
-    from faultline.comparison.decisions import settled_in
+    from faultline.comparison.decisions import decided_in_plan
 
     index = Index(cell.settings.results, cell.settings.home)
     index.refresh()
-    return cell.cell.config_id in settled_in(plan, index.of_configurations(one.config_id for one in plan.cells))
+    return cell.cell.config_id in decided_in_plan(plan, index.of_configurations(one.config_id for one in plan.cells))
 
 
 def _reference_failure(cell: RunningCell, series: str) -> str | None:

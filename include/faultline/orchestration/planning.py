@@ -238,7 +238,7 @@ def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:
 def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     """Prints what the sweep of a run has decided; returns the note of the run. None where nothing was planned."""
     from faultline.comparison.coverage import gap_of
-    from faultline.comparison.decisions import decisions_of, settled_in, tally
+    from faultline.comparison.decisions import decided_in_plan, decision_counts, decisions_of
     from faultline.records.index import Index
     from faultline.reports.notes import sweep_note
     from faultline.reports.views.allocation import decision_lines
@@ -254,5 +254,5 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     decisions = decisions_of(plan, entries)
     for line in decision_lines(plan, entries, decisions):
         print(line)
-    missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
-    return sweep_note(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
+    missing = len(gap_of(plan, entries, decided_in_plan(plan, entries)).missing)
+    return sweep_note(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, decision_counts(decisions))

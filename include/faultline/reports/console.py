@@ -16,7 +16,7 @@ from rich.text import Text
 
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, EffectVerdict
-from faultline.comparison.recommendation import SURE, Recommendation
+from faultline.comparison.recommendation import MIN_CONFIDENCE, Recommendation
 from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.format import NONE, WIDTH
 from faultline.reports.views.allocation import allocation_json
@@ -53,7 +53,7 @@ def print_summary(summary: SweepSummary | None, invalid: InvalidRuns | None) -> 
 def print_recommendation(summary: SweepSummary) -> None:
     """The advice, and the front below it."""
     console = _console()
-    for line in [SINGLE_RUNS_TEXT] if summary.single else []:
+    for line in [SINGLE_RUNS_TEXT] if summary.is_unrepeated else []:
         console.print(Text(line, style="yellow"))
     for number, line in enumerate(recommendation_lines(summary)):
         console.print(Text(line, style="" if number else "bold"))
@@ -106,11 +106,11 @@ def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
             "change": _json_change(effect),
             "p": effect.p,
             "n": effect.found.n,
-            "paired": effect.found.paired,
+            "paired": effect.found.is_paired,
             "rows": len(effect.found.rows),
             "verdict": effect.verdict.value,
             "margin": math.expm1(effect.margin) if effect.ratio else effect.margin,
-            "more_repetitions": effect.more,
+            "more_repetitions": effect.more_repetitions,
             "remark": effect.why or None,
         }
         for effect in effects
@@ -119,17 +119,17 @@ def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
 
 def summary_json(summary: SweepSummary) -> dict[str, Any]:
     """The advice, the front and the effects for programs."""
-    advice = summary.advice
+    advice = summary.recommendation
     return {
-        "told": bool(advice and advice.told),
+        "told": bool(advice and advice.is_conclusive),
         "choose": None if advice is None or advice.best is None else _json_candidate(advice.best, advice),
-        "sure": None if advice is None or advice.best is None else advice.sure,
-        "enough": SURE,
+        "sure": None if advice is None or advice.best is None else advice.confidence,
+        "enough": MIN_CONFIDENCE,
         "second": None
-        if advice is None or advice.second is None
-        else {**_json_candidate(advice.second[0], advice), "share": advice.second[1]},
+        if advice is None or advice.runner_up is None
+        else {**_json_candidate(advice.runner_up[0], advice), "share": advice.runner_up[1]},
         "experiments_to_tell": None if advice is None else advice.experiments,
-        "repetitions": {"fewest": summary.fewest, "most": summary.most},
+        "repetitions": {"fewest": summary.min_repetitions, "most": summary.max_repetitions},
         "why": summary.why or None,
         "text": recommendation_lines(summary),
         "front": [
@@ -137,11 +137,11 @@ def summary_json(summary: SweepSummary) -> dict[str, Any]:
                 "configuration": place.candidate.name,
                 "config_ids": place.candidate.config_ids,
                 **{key: finite_or_none(value) for key, value in zip(summary.front.keys, place.figures, strict=True)},
-                "beaten_by": place.beaten_by,
-                "sure": place.sure,
-                "certain": place.certain,
+                "beaten_by": place.dominated_by,
+                "sure": place.confidence,
+                "certain": place.is_certain,
             }
-            for place in summary.front.places
+            for place in summary.front.entries
         ],
         "effects": effects_json(summary.effects),
         "scatter": allocation_json(summary.allocation),
@@ -149,13 +149,13 @@ def summary_json(summary: SweepSummary) -> dict[str, Any]:
         if summary.placebo is None
         else {
             **{name: finite_or_none(value) for name, value in asdict(summary.placebo).items()},
-            "relied_on": summary.placebo.relied_on,
+            "relied_on": summary.placebo.is_reliable,
         },
     }
 
 
 def _json_candidate(one: Candidate, advice: Recommendation) -> dict[str, Any]:
-    costs = dict.fromkeys((advice.wish.minimise, *advice.wish.limits))
+    costs = dict.fromkeys((advice.objective.minimise, *advice.objective.limits))
     return {
         "configuration": one.name,
         "config_ids": one.config_ids,

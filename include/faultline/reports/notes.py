@@ -143,13 +143,13 @@ def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
-    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+    from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
     from faultline.records.index_entry import IndexEntry
     from faultline.reports.views.sweep_summary import invalid_text, short_summary
 
     entries = [IndexEntry.of(record) for record in records]
-    answer, invalid = answer_of(entries), invalid_runs_of(entries)
-    lines = short_summary(answer) if answer and answer.tells else []
+    answer, invalid = summary_of(entries), invalid_runs_of(entries)
+    lines = short_summary(answer) if answer and answer.has_content else []
     return [*lines, *([invalid_text(invalid)] if invalid and invalid.effects else [])]
 
 
@@ -214,12 +214,12 @@ def nightly_note(verdict: NightlyVerdict, sweep_id: str) -> str:
     """Return what a night came to: counts of verdicts, problems, exceeded limits, changes, and the smallest change that
     it shows."""
     parts = [f"**{verdict.date[:10]}**: {escape_markdown(verdict.summary)}"]
-    parts += [f"**red** {escape_markdown(verdict.problem)}"] if verdict.paired and verdict.problem else []
+    parts += [f"**red** {escape_markdown(verdict.problem)}"] if verdict.is_paired and verdict.problem else []
     groups = [("beyond its limit", verdict.beyond), ("limit in doubt", verdict.doubtful), ("worse", verdict.reasons)]
-    if verdict.paired:
+    if verdict.is_paired:
         groups += [("suspected", verdict.suspicions), ("better", verdict.improvements)]
     parts += [f"**{word}** {escape_markdown(line)}" for word, lines in groups for line in lines]
-    if verdict.paired:
+    if verdict.is_paired:
         parts.append(
             "would have been seen within two nights, four times in five: " + escape_markdown("; ".join(verdict.visible))
         )

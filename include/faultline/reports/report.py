@@ -21,8 +21,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.comparison.findings.claims import miscounts, tells_tuples
-from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+from faultline.comparison.findings.claims import identifies_tuples, miscounts
+from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
 from faultline.engines.registry import ENGINES
 from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.format import count
@@ -121,8 +121,8 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
 def _summary(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
     """What the report says on top; nothing where its records ask nothing."""
     entries = [IndexEntry.of(record) for record in records]
-    answer, invalid = answer_of(entries), invalid_runs_of(entries)
-    if answer is not None and not answer.tells:
+    answer, invalid = summary_of(entries), invalid_runs_of(entries)
+    if answer is not None and not answer.has_content:
         answer = None
     invalid = None if invalid is None or (answer is None and not invalid.effects) else invalid
     return summary_view(answer, invalid, figures)
@@ -163,7 +163,7 @@ def _lead_text(records: Sequence[Record]) -> str:
         found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
         return f"{len(records)} {experiments}: {counts}. The audit of the valid ones found {found}."
     undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
-    once = ": every tuple was counted exactly once" if all(map(tells_tuples, sound)) else ""
+    once = ": every tuple was counted exactly once" if all(map(identifies_tuples, sound)) else ""
     return (
         f"{len(records)} {experiments}: {counts}. In the valid ones nothing was lost, overcounted or unexpected{once}."
         + (f" {count(undrained)} offsets of the input were not processed." if undrained else "")

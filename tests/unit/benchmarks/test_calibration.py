@@ -10,9 +10,9 @@ from scipy import stats
 
 from benchmarks import two_sides
 from benchmarks.calibration import run
-from benchmarks.monte_carlo import Floats, standard
-from benchmarks.two_sides import TWO_SIDES, apart, paired, rank_sums, signed_ranks
-from faultline.comparison.statistics.estimate import Between, PairedRow, estimate
+from benchmarks.monte_carlo import Floats, standard_noise
+from benchmarks.two_sides import TWO_SIDES, paired, rank_sums, signed_ranks, unpaired
+from faultline.comparison.statistics.estimate import PairedRow, ValueRange, estimate
 
 
 def known(values: Floats) -> tuple[Floats, Floats]:
@@ -23,7 +23,7 @@ def known(values: Floats) -> tuple[Floats, Floats]:
 def test_closed_forms_are_those_of_scipy() -> None:
     rng = np.random.default_rng(3)
     values = rng.standard_normal((20, 2, 6))
-    by_pairs, by_samples = paired(*known(values), rng), apart(*known(values), rng)
+    by_pairs, by_samples = paired(*known(values), rng), unpaired(*known(values), rng)
     for number, (before, after) in enumerate(values):
         pairs = stats.ttest_rel(after, before).confidence_interval(0.95)
         samples = stats.ttest_ind(after, before).confidence_interval(0.95)
@@ -37,7 +37,7 @@ def test_an_end_that_was_not_seen_leaves_the_interval_open_where_it_may_be() -> 
     low = np.arange(10.0).reshape(1, 2, 5)
     high = low.copy()
     high[0, 1, 4] = math.inf
-    for method in (paired, apart):
+    for method in (paired, unpaired):
         found = method(low[..., None], high[..., None], np.random.default_rng(1))
         assert found[0, 0] > 0 and found[0, 2] < 0.05
     assert signed_ranks(low[..., None], high[..., None], np.random.default_rng(1))[0, :2].tolist() == [
@@ -55,11 +55,11 @@ def test_what_is_calibrated_is_what_the_product_computes(open_share: float) -> N
     low, high = np.minimum(values, watched), np.where(values > watched, math.inf, values)
     for method, rows in (
         (paired, lambda a, b: PairedRow(dict(enumerate(a)), dict(enumerate(b)))),
-        (apart, PairedRow.apart),
+        (unpaired, PairedRow.unpaired),
     ):
         for number, found in enumerate(method(low, high, rng)):
             sides = [
-                [Between(float(np.median(run[0])), float(np.median(run[1]))) for run in zip(*each, strict=True)]
+                [ValueRange(float(np.median(run[0])), float(np.median(run[1]))) for run in zip(*each, strict=True)]
                 for each in zip(low[number], high[number], strict=True)
             ]
             one = estimate([rows(*sides)])
@@ -82,4 +82,4 @@ def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_er
         assert np.mean(errors) < 0.12
     assert figures["two_sides_pooled_error_normal_5"].value > 0.07, "recoveries of one run are no runs"
     assert all(0 <= one.value <= 1 for one in figures.values())
-    assert standard("skewed", (100_000,), np.random.default_rng(1)).std() == pytest.approx(1.0, abs=0.03)
+    assert standard_noise("skewed", (100_000,), np.random.default_rng(1)).std() == pytest.approx(1.0, abs=0.03)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks import crash
-from benchmarks.broken_sweeps import BenchmarkLog, require_none
+from benchmarks.broken_sweeps import BenchmarkLog, require_zero
 from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kill, Kills, figures, is_due, plan_kills
 from benchmarks.figure import BenchmarkFigure, total
-from benchmarks.leak_check import tally
+from benchmarks.leak_check import count_cells
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
 from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepCell
@@ -88,7 +88,7 @@ def test_cells_are_counted_by_their_valid_records() -> None:
         record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "unmet"), record("4", 1, "invalid"),
         record("5", 2, "valid"), record("6", 2, "valid"),
     ]  # fmt: skip
-    found = tally(cells, "b1", [*"123456", "7"], records)
+    found = count_cells(cells, "b1", [*"123456", "7"], records)
     assert (found.planned, found.once, found.lost, found.double) == (4, 2, 1, 1)
     assert found.remeasured == 2, "of the cells 1 and 2"
     assert found.attempts == 7
@@ -131,7 +131,7 @@ def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
     """The call may have ended between the note of a run and its trigger."""
     airflow, settings = Airflow(known, states), Settings(ROOT, tmp_path / "home", tmp_path / "results")
     monkeypatch.setattr("benchmarks.broken_sweeps.AirflowApi", lambda _: airflow)
-    monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
+    monkeypatch.setattr("benchmarks.broken_sweeps.count_series", lambda *_: count_cells([], "b1", [], []))
     diary = BenchmarkLog(tmp_path / "crash.jsonl", "kill")
     diary.note("run", series="crash-1", run_id="crash-1-0")
     ((series, runs),) = diary.unfinished.items()
@@ -175,9 +175,9 @@ def test_acts_are_done_once_each_and_a_red_sweep_is_triggered_again(
             return True
 
     monkeypatch.setattr("benchmarks.broken_sweeps.AirflowApi", lambda _: airflow)
-    monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
-    monkeypatch.setattr("benchmarks.broken_sweeps.calm", lambda *_: None)
-    monkeypatch.setattr("benchmarks.broken_sweeps.left_behind", lambda *_: {"orphans": total([0.0])})
+    monkeypatch.setattr("benchmarks.broken_sweeps.count_series", lambda *_: count_cells([], "b1", [], []))
+    monkeypatch.setattr("benchmarks.broken_sweeps.run_undisturbed", lambda *_: None)
+    monkeypatch.setattr("benchmarks.broken_sweeps.count_leftovers", lambda *_: {"orphans": total([0.0])})
     monkeypatch.setattr("benchmarks.broken_sweeps.new_series", lambda name: f"{name}-{len(airflow.triggered)}")
     diary = BenchmarkLog(tmp_path / "crash.jsonl", "kill")
     assert Acts(settings, diary, print).go_through(plan_kills()[:5])["orphans"].value == 0
@@ -204,10 +204,10 @@ def test_what_must_not_be_is_named() -> None:
     found: dict[str, BenchmarkFigure] = {
         name: total([0.0]) for name in ("lost_records", "duplicate_records", "remeasured", "orphan_ports", "unsaid")
     }
-    require_none("crash", found, ["unsaid"])
+    require_zero("crash", found, ["unsaid"])
     found |= {"orphan_ports": total([2.0]), "unsaid": total([1.0])}
     with pytest.raises(InfrastructureError, match="^crash: orphan_ports 2, unsaid 1$"):
-        require_none("crash", found, ["unsaid"])
+        require_zero("crash", found, ["unsaid"])
 
 
 def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: Path) -> None:

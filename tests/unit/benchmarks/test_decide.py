@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from benchmarks import sequential_error_rate as subject
-from benchmarks.sequential_error_rate import BLOCKS, BUDGET, CELLS, ERROR, MOST, NoiseModel, decided, run, scatters
+from benchmarks.sequential_error_rate import (
+    BLOCKS,
+    BUDGET,
+    CELLS,
+    ERROR,
+    MOST,
+    NoiseModel,
+    noise_models,
+    run,
+    run_sequential,
+)
 from faultline.comparison.statistics.sequential import Method, SequentialDecision, SequentialResult, bounds
 
 LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
@@ -24,9 +34,9 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
     """With hardly any scatter at the first look; with much of it never."""
     rng, quiet, wild = np.random.default_rng(1), NoiseModel((-1e-3, 1e-3), Method.T), NoiseModel((-1.0, 1.0), Method.T)
     first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
-    found = decided(quiet, 0.2, LIMITS, rng)
+    found = run_sequential(quiet, 0.2, LIMITS, rng)
     assert (found.said, found.experiments) == ([True] * (CELLS - 1), first * CELLS)
-    assert decided(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
+    assert run_sequential(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
 
 
 @pytest.mark.parametrize(
@@ -43,7 +53,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
 def test_what_is_said_is_held_against_what_was_planted(
     outcome: SequentialDecision, low: float, planted: float, true: bool | None
 ) -> None:
-    assert subject._truth(SequentialResult(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true
+    assert subject._is_true(SequentialResult(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true
 
 
 def test_every_scatter_gets_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +61,7 @@ def test_every_scatter_gets_its_figures(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(subject, "QUICK_FIXED", 1)
     monkeypatch.setattr(subject, "PLANTED", (0.0, 0.5))
     figures = run(lambda line: None, quick=True)
-    for name in scatters():
+    for name in noise_models():
         for part in ("0", "50", "50_fixed_5", "50_fixed_10"):
             assert {f"{name}_{part}_{one}" for one in ("right", "wrong", "seen", "experiments")} <= figures.keys()
     assert figures["cpu_pi_50_right"].value == 1.0

@@ -27,7 +27,7 @@ from benchmarks.neighbours.disturbance import (
     scatter_of,
     values_of,
 )
-from benchmarks.neighbours.neighbour import BURST_S, KINDS, STEADY_S, neighbour, work
+from benchmarks.neighbours.neighbour import BURST_S, KINDS, STEADY_S, neighbour, use_cpu
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record, WaitedPart
 from faultline.system.errors import InfrastructureError
@@ -128,4 +128,4 @@ def test_a_neighbour_takes_no_more_than_its_share_and_ends_with_what_started_it(
 def test_a_neighbour_ends_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (tmp_path / "empty").open("w+") as file:
         monkeypatch.setattr("sys.stdin", file)
-        work(0.5, 0.01, 3600.0)  # returns, since its input has ended; else the test's own limit ends it
+        use_cpu(0.5, 0.01, 3600.0)  # returns, since its input has ended; else the test's own limit ends it

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.gate_error_rate import CONFIGURATIONS, PAIRS, SCATTERS, judged, p_worse, run
+from benchmarks.gate_error_rate import CONFIGURATIONS, NOISE_MODELS, PAIRS, judge_runs, p_worse, run
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.regression_gate.verdict import DOUBTS, GateStatus, Paired, Pairs, judge_gate, p_above
+from faultline.comparison.regression_gate.verdict import SUSPICIOUS, GateStatus, PairedRun, Pairs, judge_gate, p_above
 from faultline.orchestration.nightly import dag_factory
 
 
-@pytest.mark.parametrize("name", SCATTERS)
+@pytest.mark.parametrize("name", NOISE_MODELS)
 def test_pairs_scatter_as_neighbours_do_and_by_no_more(name: str) -> None:
-    scatter = SCATTERS[name]
+    scatter = NOISE_MODELS[name]
     drawn = scatter.pairs((20_000,), 0.0, np.random.default_rng(1))
     assert np.std(drawn) == pytest.approx(np.sqrt(np.mean(np.square(scatter.neighbours))), rel=0.1)
     more = scatter.pairs((20_000,), 0.2, np.random.default_rng(1)) - drawn
@@ -22,18 +22,18 @@ def test_pairs_scatter_as_neighbours_do_and_by_no_more(name: str) -> None:
 
 def test_nights_are_judged_as_the_product_judges_them() -> None:
     (metric,) = metrics_named(["latency_ms.p50"])
-    seasons = SCATTERS["p50"].pairs((12, 3, 2, 15), 0.06, np.random.default_rng(2))
-    suspects, red = judged(seasons)
+    seasons = NOISE_MODELS["p50"].pairs((12, 3, 2, 15), 0.06, np.random.default_rng(2))
+    suspects, red = judge_runs(seasons)
     assert 0 < red.sum() < red.size
     for season, doubted, shut in zip(seasons, suspects, red, strict=True):
         nights = [
-            Paired(f"2026-01-0{day}", "b1", "b0", tuple(
+            PairedRun(f"2026-01-0{day}", "b1", "b0", tuple(
                 Pairs(name, name, metric, tuple(one), tuple(one), 15) for name, one in zip("ab", night, strict=True)
             )) for day, night in enumerate(season, start=1)
         ]  # fmt: skip
         for day in range(3):
             verdict = judge_gate(nights[: day + 1])
-            assert any(one.finding in DOUBTS for one in verdict.cells) == doubted[day]
+            assert any(one.status in SUSPICIOUS for one in verdict.cells) == doubted[day]
             assert bool(verdict.of(GateStatus.WORSE)) == shut[day]
         assert p_worse(season[0, 0]) == pytest.approx(p_above(season[0, 0].tolist()))
 

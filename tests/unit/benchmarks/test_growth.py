@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.speed import aggregate
-from benchmarks.speed.harvest import SUBJECTS, wrong
+from benchmarks.speed.harvest import SUBJECTS, differences
 from benchmarks.speed.spark_job import Cost, Size, exponent, growth_figures, power, submit_command
 from benchmarks.synthetic_topics import (
-    Filled,
+    FilledTopics,
     StockJoinModel,
     WordCountModel,
     batch_bounds,
-    committed,
+    commits_of,
     emission_instants,
 )
 from faultline.engines.spark.settings import LOCAL_MASTER
@@ -68,7 +68,7 @@ def test_batches_take_every_record_once(records: int) -> None:
     bounds = batch_bounds(records, 500, 2)
     assert bounds[0][0] == 0 and bounds[-1][1] == records
     assert all(before[1] == after[0] for before, after in zip(bounds, bounds[1:], strict=False))
-    batches = committed(bounds, 3, 1000, 2000)
+    batches = commits_of(bounds, 3, 1000, 2000)
     for (_, last), batch in zip(bounds, batches, strict=True):
         numbers = Counter(number % 3 for number in range(last)) if records < 2000 else None
         assert sum(batch.ends.values()) == last
@@ -135,19 +135,19 @@ def test_stock_join_pairs_within_windows_and_leaves_late_records_out() -> None:
 
 
 def test_a_harvest_that_is_not_what_the_topics_hold_is_named(tmp_path: Path) -> None:
-    filled = Filled([], records=2, outputs=2, tuples=3, counted=3, reemitted=0, emitted_ms=30, t0_ms=1000)
+    filled = FilledTopics([], records=2, outputs=2, tuples=3, counted=3, reemitted=0, emitted_ms=30, t0_ms=1000)
     pd.DataFrame({"offset": [0, 1]}).to_parquet(tmp_path / "records.parquet")
     tuples: dict[str, Any] = {"emitted_ms": [1010], "n": [3]}
     pq.write_table(pa.table(tuples), tmp_path / "tuples.parquet")
     counts = {"key": ["a"], "expected": [3], "final": [3], "outputs": [2], "reemitted": [0], "unreadable": [0]}
     pd.DataFrame(counts).to_parquet(tmp_path / "counts.parquet")
-    assert wrong(tmp_path, filled) == []
+    assert differences(tmp_path, filled) == []
     pd.DataFrame({**counts, "final": [2]}).to_parquet(tmp_path / "counts.parquet")
-    assert wrong(tmp_path, filled) == ["lost: 1, not 0"]
+    assert differences(tmp_path, filled) == ["lost: 1, not 0"]
     pq.write_table(
         pa.table({"emitted_ms": pa.array([None, 1010], pa.int64()), "n": [1, 2]}), tmp_path / "tuples.parquet"
     )
-    assert [problem.split(":")[0] for problem in wrong(tmp_path, filled)] == [
+    assert [problem.split(":")[0] for problem in differences(tmp_path, filled)] == [
         "lost",
         "unreflected rows",
         "sum of emissions in ms",
@@ -181,10 +181,10 @@ def test_a_planted_store_and_summary_tables_that_differ_from_it(tmp_path: Path) 
     pd.DataFrame({"attempt": ["a"]}).to_parquet(summary / "experiments.parquet")
     pd.DataFrame({"second": range(20)}).to_parquet(summary / "samples.parquet")
     pd.DataFrame([good]).to_parquet(summary / "latencies.parquet")
-    assert aggregate.wrong(summary, planted) == []
+    assert aggregate.differences(summary, planted) == []
     pd.DataFrame([{**good, "tuples": 1}]).to_parquet(summary / "latencies.parquet")
     pd.DataFrame({"second": range(19)}).to_parquet(summary / "samples.parquet")
-    problems = aggregate.wrong(summary, planted)
+    problems = aggregate.differences(summary, planted)
     assert problems == ["samples: 19 rows, not 20", f"latencies: of 1 tuples, not {tuples}"]
 
 

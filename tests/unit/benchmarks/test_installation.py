@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import installation
-from benchmarks.installation import alone, own_home, own_services
+from benchmarks.installation import exclusive, own_home, own_services
 from benchmarks.power_loss.disk import own_disk
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
@@ -50,7 +50,7 @@ def test_a_second_call_is_refused_in_a_line_and_ends_nothing(
 
 
 def test_a_place_that_was_refused_leaves_the_database_as_it_was(ended: list[Path]) -> None:
-    with alone(installation.place_of("crash")):
+    with exclusive(installation.home_of("crash")):
         with pytest.raises(ConfigError, match=REFUSED), own_services("crash", print):
             pass
         assert os.environ[installation.DATABASE] == "of another"
@@ -59,8 +59,8 @@ def test_a_place_that_was_refused_leaves_the_database_as_it_was(ended: list[Path
 def test_a_disk_is_mounted_by_one_call_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr("benchmarks.power_loss.disk.os.geteuid", lambda: 0)
-    monkeypatch.setattr("benchmarks.power_loss.disk._have_own_mounts", lambda: None)
-    monkeypatch.setattr("benchmarks.power_loss.disk._system", lambda program, *_: done.append(program))
-    with alone(tmp_path / "disk.img"), pytest.raises(ConfigError, match=REFUSED), own_disk(tmp_path / "disk", 32):
+    monkeypatch.setattr("benchmarks.power_loss.disk._unshare_mounts", lambda: None)
+    monkeypatch.setattr("benchmarks.power_loss.disk._run_program", lambda program, *_: done.append(program))
+    with exclusive(tmp_path / "disk.img"), pytest.raises(ConfigError, match=REFUSED), own_disk(tmp_path / "disk", 32):
         pass
     assert done == []

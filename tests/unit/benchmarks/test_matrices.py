@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.matrices import PRESET, QUICK, MatrixOutcome, figures, form, troubles
+from benchmarks.matrices import PRESET, QUICK, MatrixOutcome, figures, form, problems_of
 from faultline.experiment.matrices import MATRICES
 from tests.unit.sample_records import sample
 
@@ -27,7 +27,7 @@ def test_the_form_measures_whatever_is_known_already() -> None:
 
 def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> None:
     tried = outcome("invalid", "valid")
-    assert troubles(tried) == [] and (len(tried.records), tried.valid) == (2, 1)
+    assert problems_of(tried) == [] and (len(tried.records), tried.valid) == (2, 1)
     assert len(tried.reasons) == 1 and tried.reasons[0].endswith(f"invalid: {REASON}")
 
 
@@ -40,7 +40,7 @@ def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> No
     ],
 )
 def test_what_went_wrong_is_named(ended: MatrixOutcome, said: str) -> None:
-    assert troubles(ended) == [said]
+    assert problems_of(ended) == [said]
 
 
 def test_figures_are_by_matrix() -> None:

@@ -9,16 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ground_truth.noisy_engine import Noise, batches_of, run, scattered
-from benchmarks.ground_truth.recovery_rule_noise import BATCHES, back_of, draw, figures, limits_at, slow
+from benchmarks.ground_truth.noisy_engine import Noise, batches_of, noise_factors, run
+from benchmarks.ground_truth.recovery_rule_noise import (
+    BATCHES,
+    figures,
+    limits_at,
+    random_case,
+    recovered_at,
+    slow_case,
+)
 from faultline.experiment.common_parameters import RECOVERED_WITHIN
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.1, 0.3]))
 def test_every_tuple_is_in_one_batch_and_batches_do_not_overlap(seed: int, variation: float) -> None:
     random = np.random.default_rng(seed)
-    case = draw(random)
-    batches = list(batches_of(case, scattered(Noise(variation, 0.3), BATCHES, random)))
+    case = random_case(random)
+    batches = list(batches_of(case, noise_factors(Noise(variation, 0.3), BATCHES, random)))
     for before, after in itertools.pairwise(batches):
         assert after.begin == before.planned < after.planned
         assert before.committed <= after.started
@@ -30,7 +37,7 @@ def test_every_tuple_is_in_one_batch_and_batches_do_not_overlap(seed: int, varia
 @given(st.integers(0, 10_000))
 def test_the_folded_tuples_are_those_that_were_produced(seed: int) -> None:
     random = np.random.default_rng(seed)
-    case = draw(random)
+    case = random_case(random)
     seen, calm = run(case, np.ones(BATCHES))
     assert seen.produced.equals(calm.produced), "without noise a run is its own average"
     assert seen.produced["n"].sum() == pytest.approx(case.rate * min(case.end_s, seen.bins["end_ns"].max()), rel=0.02)
@@ -40,7 +47,7 @@ def test_the_folded_tuples_are_those_that_were_produced(seed: int) -> None:
 @pytest.mark.parametrize("variation", [0.05, 0.2])
 @pytest.mark.parametrize("correlation", [0.0, 0.4])
 def test_the_noise_is_as_large_and_as_alike_as_was_asked(variation: float, correlation: float) -> None:
-    values = scattered(Noise(variation, correlation), 20_000, np.random.default_rng(1))
+    values = noise_factors(Noise(variation, correlation), 20_000, np.random.default_rng(1))
     assert values.mean() == pytest.approx(1, abs=0.01)
     assert values.std() == pytest.approx(variation, rel=0.05)
     assert np.corrcoef(np.log(values[1:]), np.log(values[:-1]))[0, 1] == pytest.approx(correlation, abs=0.03)
@@ -49,11 +56,11 @@ def test_the_noise_is_as_large_and_as_alike_as_was_asked(variation: float, corre
 def test_an_engine_that_stays_slow_is_never_back() -> None:
     random = np.random.default_rng(4)
     for _ in range(5):
-        case = slow(random, RECOVERED_WITHIN)
+        case = slow_case(random, RECOVERED_WITHIN)
         seen, calm = run(case, np.ones(BATCHES))
         assert case.slower > 1
         assert limits_at(case, seen, RECOVERED_WITHIN, 1.0) is not None
-        assert back_of(case, calm, RECOVERED_WITHIN, 1.0) is None
+        assert recovered_at(case, calm, RECOVERED_WITHIN, 1.0) is None
 
 
 def test_the_rule_is_seldom_wrong() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.figure import summarise
-from benchmarks.own_speed import SpeedRun, as_json, judge_speed, read_nights
+from benchmarks.own_speed import SpeedRun, as_json, judge_speed, read_runs
 from faultline.comparison.compare import ComparisonVerdict
 
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
@@ -29,7 +29,7 @@ def night(
     date = f"2026-11-{day:02d}T05:00:00+00:00"
     kept = as_json(date, build, [outcome] if figures else [], {} if figures else {"b": "failed"})
     (folder / f"{day:02d}.json").write_text(json.dumps(kept))
-    return read_nights(folder)[-1]
+    return read_runs(folder)[-1]
 
 
 def scaled(factor: float) -> list[float]:
@@ -53,7 +53,7 @@ def test_a_planted_change_is_found_by_its_direction(
     for day in (1, 2, 3):
         night(tmp_path, day, {name: scaled(1 + day / 1000)})
     own = night(tmp_path, 4, {name: scaled(factor)})
-    judged = judge_speed(own, read_nights(tmp_path), 7)
+    judged = judge_speed(own, read_runs(tmp_path), 7)
     assert [reason.partition(":")[0] for reason in judged.reasons] == [f"b.{name}"] * (
         verdict is ComparisonVerdict.WORSE
     )
@@ -65,7 +65,7 @@ def test_nights_of_another_build_or_machine_are_not_pooled(tmp_path: Path) -> No
     night(tmp_path, 2, {"fixed_s": scaled(1.0)}, build="b")
     night(tmp_path, 3, {"fixed_s": scaled(0.2)}, build="b", cores=64)
     own = night(tmp_path, 4, {"fixed_s": scaled(1.0)}, build="c", load_1m=3.0)
-    judged = judge_speed(own, read_nights(tmp_path), 7)
+    judged = judge_speed(own, read_runs(tmp_path), 7)
     assert judged.baseline == ("2026-11-02T05:00:00+00:00",)
     assert judged.summary == "1 same; against 2026-11-02"
 
@@ -74,7 +74,7 @@ def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
     first = night(tmp_path, 1, {"fixed_s": QUIET})
     assert judge_speed(first, [first], 7).problem == "2026-11-01: no earlier night on such a machine"
     broken = night(tmp_path, 2, {})
-    judged = judge_speed(broken, read_nights(tmp_path), 7)
+    judged = judge_speed(broken, read_runs(tmp_path), 7)
     assert (judged.problem, judged.summary) == ("2026-11-02: no benchmark gave a figure", "nothing to compare")
     assert broken.failed == ("b",)
 
@@ -82,4 +82,4 @@ def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
 def test_few_repetitions_give_no_verdict(tmp_path: Path) -> None:
     night(tmp_path, 1, {"fixed_s": QUIET})
     own = night(tmp_path, 2, {"fixed_s": [5.0, 5.0]})
-    assert judge_speed(own, read_nights(tmp_path), 7).summary == "1 inconclusive; against 2026-11-01"
+    assert judge_speed(own, read_runs(tmp_path), 7).summary == "1 inconclusive; against 2026-11-01"

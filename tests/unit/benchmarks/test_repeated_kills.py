@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.ground_truth.expected_values import read_off
+from benchmarks.ground_truth.expected_values import truth_of
 from faultline.engines.ground_truth.engine import ENGINE
 from faultline.engines.ground_truth.scripted_run import Outage, RunSpec
 from faultline.experiment.common_parameters import RECOVERED_WITHIN
@@ -89,7 +89,7 @@ def signals_of(made: Simulated) -> Any:
 def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
     script, run, later = repeated(seed)
     made = simulate(script, run, seed, later)
-    truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
+    truth = truth_of(script, run, made.course, primer=PRIMER * run.partitions)
     found = recoveries_of(evidence_of(made), signals_of(made)).faults
     assert len(found) == len(truth.recoveries) == KILLS
     for number, (one, planted) in enumerate(zip(found, truth.recoveries, strict=True), start=1):

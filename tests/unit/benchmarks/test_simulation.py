@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from benchmarks.ground_truth.expected_values import Truth, read_off
+from benchmarks.ground_truth.expected_values import Truth, truth_of
 from faultline.engines.ground_truth.scripted_run import RunSpec
 from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 from faultline.records.judge import counts as auditing
@@ -130,7 +130,7 @@ def check_block(first: int, last: int) -> tuple[float, int]:
     for seed in range(first, last):
         script, run = case(seed)
         made = simulate(script, run, seed)
-        truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
+        truth = truth_of(script, run, made.course, primer=PRIMER * run.partitions)
         worst = max(worst, check(made, truth, seed))
         if not tables:
             unsteady += not steady(made, run)

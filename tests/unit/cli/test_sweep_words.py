@@ -13,7 +13,7 @@ from benchmarks.nexmark import figures, source_figures
 from faultline.cli.nexmark_sweep import nexmark_dry_run, print_queries
 from faultline.cli.nexmark_sweep import parse_nexmark as queries_of
 from faultline.cli.sweep_arguments import SweepRequest, parse_sweep
-from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
+from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, table_of, without_results
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
@@ -203,15 +203,18 @@ def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
     times: dict[str, Any] = {"rate": DENSE_RATE, "warmup_s": 30, "duration_s": 60, "watermark_s": 4}
     # 90 s at these speeds are 2.25 s and 4.5 s of event time.
     slow, fast = record("q4", 0.25e6, **times), record("q4", 0.5e6, **times)
-    assert silent([slow], Kind.DENSE) == ["q4"] and silent([fast], Kind.DENSE) == silent([slow, fast], Kind.DENSE) == []
-    assert silent([slow], Kind.EMPTY) == []
+    assert (
+        without_results([slow], Kind.DENSE) == ["q4"]
+        and without_results([fast], Kind.DENSE) == without_results([slow, fast], Kind.DENSE) == []
+    )
+    assert without_results([slow], Kind.EMPTY) == []
     assert table_of([slow])[-1].startswith("Work without results, under *empty state, dense events*: q4.")
     # 12.6 s, where a window of 10 s and the watermark need 14.
-    assert silent([record("q7", 1.4e6, **times), record("q5", 1.4e6, **times)], Kind.DENSE) == ["q7"]
-    assert silent([record("q7", 1.6e6, **times)], Kind.DENSE) == []
+    assert without_results([record("q7", 1.4e6, **times), record("q5", 1.4e6, **times)], Kind.DENSE) == ["q7"]
+    assert without_results([record("q7", 1.6e6, **times)], Kind.DENSE) == []
     # Queries that wait for no watermark put results out at once, and a curve moves event time.
-    assert silent([record("q3", 1.0, **times)], Kind.DENSE) == []
-    assert silent([record("q4", 1.0, **times, rate_curve={"kind": "step"})], Kind.DENSE) == []
+    assert without_results([record("q3", 1.0, **times)], Kind.DENSE) == []
+    assert without_results([record("q4", 1.0, **times, rate_curve={"kind": "step"})], Kind.DENSE) == []
 
 
 def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from faultline.comparison.candidates import ParetoChoice, choice_of, dominates, front_of
 from faultline.comparison.config_points import axes_of, points_of
-from faultline.comparison.effects import Effect, EffectVerdict, effects_along
-from faultline.comparison.recommendation import SURE, Objective, Recommendation, advise
+from faultline.comparison.effects import Effect, EffectVerdict, axis_effects
+from faultline.comparison.recommendation import MIN_CONFIDENCE, Objective, Recommendation, recommend
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
@@ -27,14 +27,14 @@ def choice(records: Sequence[Record]) -> ParetoChoice:
 
 
 def advice(records: Sequence[Record], minimise: str = "cpu", **limits: float) -> Recommendation:
-    return advise(choice(records), Objective(minimise, limits))
+    return recommend(choice(records), Objective(minimise, limits))
 
 
 def test_load_and_fault_are_given_and_what_one_sets_is_chosen() -> None:
     found = choice(swept())
     assert [one.name for one in found.candidates] == [f"checkpoint interval {n} s" for n in (2, 5, 10)]
-    assert found.given == ("state 1 MB", "state 8 MB")
-    assert [axis.key for axis in found.varied] == ["state_mb"]
+    assert found.circumstances == ("state 1 MB", "state 8 MB")
+    assert [axis.key for axis in found.circumstance_axes] == ["state_mb"]
     assert {len(one.points) for one in found.candidates} == {2}
 
 
@@ -45,7 +45,7 @@ def test_what_breaks_is_given_in_plain_words() -> None:
         for interval in (2.0, 5.0)
     ])  # fmt: skip
     assert [one.name for one in found.candidates] == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
-    assert found.given == ("after an executor was killed", "with the broker paused for 10 s")
+    assert found.circumstances == ("after an executor was killed", "with the broker paused for 10 s")
 
 
 def test_a_candidate_counts_at_its_worst() -> None:
@@ -64,8 +64,8 @@ def test_the_least_cpu_within_the_limits_is_chosen() -> None:
     assert best(advice(swept())) == "checkpoint interval 10 s"
     within = advice(swept(), recovery=15.0)
     assert best(within) == "checkpoint interval 5 s"
-    assert within.told
-    assert within.sure >= SURE
+    assert within.is_conclusive
+    assert within.confidence >= MIN_CONFIDENCE
     assert best(advice(swept(), recovery=15.0, latency=3000.0)) == "checkpoint interval 2 s"
     assert best(advice(swept(), minimise="latency")) == "checkpoint interval 2 s"
 
@@ -84,8 +84,8 @@ def test_what_nothing_meets_names_the_nearest_and_what_it_misses() -> None:
 
 def test_few_repetitions_never_tell_and_five_of_each_are_asked_for() -> None:
     once = advice(swept(repetitions=1))
-    assert not once.told
-    assert once.up_to == 5
+    assert not once.is_conclusive
+    assert once.target_repetitions == 5
     assert once.experiments == 4 * 3 * 2
 
 
@@ -99,9 +99,9 @@ def test_configurations_that_are_alike_are_not_told_apart() -> None:
         for n in range(5)
     ]
     found = advice(records)
-    assert not found.told
-    assert found.second is not None
-    assert found.sure + found.second[1] == pytest.approx(1)
+    assert not found.is_conclusive
+    assert found.runner_up is not None
+    assert found.confidence + found.runner_up[1] == pytest.approx(1)
 
 
 def test_a_recovery_that_never_ends_is_in_no_limit() -> None:
@@ -110,7 +110,7 @@ def test_a_recovery_that_never_ends_is_in_no_limit() -> None:
     assert best(advice(lasting, recovery=math.inf)) == "checkpoint interval 5 s"
     (longest,) = [one for one in choice(lasting).candidates if one.name == "checkpoint interval 10 s"]
     assert longest.figure("recovery.macro_s") == math.inf
-    assert longest.known_over("recovery.macro_s") == pytest.approx(18, rel=0.1)
+    assert longest.lower_bound("recovery.macro_s") == pytest.approx(18, rel=0.1)
 
 
 def test_a_sweep_that_leaves_nothing_to_choose_is_refused_with_what_it_varies() -> None:
@@ -144,23 +144,23 @@ def test_nothing_on_a_front_is_beaten_and_all_else_is(figures: list[tuple[int, i
 
 def test_the_front_says_what_is_beaten_by_what_and_how_sure() -> None:
     found = front_of(choice(swept()).candidates)
-    assert sum(place.beaten_by is None for place in found.places) == 3
-    assert all(place.certain for place in found.places)
+    assert sum(place.dominated_by is None for place in found.entries) == 3
+    assert all(place.is_certain for place in found.entries)
     worse = [
         with_cpu(one, 9.0) if one.config["checkpoint_interval_s"] == 10.0 and one.config["fault"] != "none" else one
         for one in swept(scatter=0.01)
     ]
-    last = front_of(choice(worse).candidates).places[-1]
+    last = front_of(choice(worse).candidates).entries[-1]
     assert last.candidate.name == "checkpoint interval 10 s"
-    assert last.beaten_by in ("checkpoint interval 2 s", "checkpoint interval 5 s")
-    assert not any(place.certain for place in front_of(choice(swept(repetitions=3)).candidates).places)
+    assert last.dominated_by in ("checkpoint interval 2 s", "checkpoint interval 5 s")
+    assert not any(place.is_certain for place in front_of(choice(swept(repetitions=3)).candidates).entries)
 
 
 def effects(records: Sequence[Record], key: str = "checkpoint_interval_s") -> dict[tuple[str, str], Effect]:
     """By the value after and the metric."""
     points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
-    found = effects_along(points, axes, [axis for axis in axes if axis.key == key])
+    found = axis_effects(points, axes, [axis for axis in axes if axis.key == key])
     return {(one.after, one.metric.key): one for one in found}
 
 
@@ -172,7 +172,7 @@ def test_what_was_planted_lies_in_each_interval_and_is_told() -> None:
         assert cpu.found.change.low < math.log((1.2 / after + 0.3) / (1.2 / before + 0.3)) < cpu.found.change.high
         assert p99.found.change.low < math.log(after / before) < p99.found.change.high
         assert macro.found.change.low < after - before < macro.found.change.high
-        assert (cpu.found.n, cpu.found.paired, len(cpu.found.rows)) == (10, True, 2)
+        assert (cpu.found.n, cpu.found.is_paired, len(cpu.found.rows)) == (10, True, 2)
         assert cpu.before == f"{before} s"
 
 
@@ -186,14 +186,14 @@ def test_a_recovery_is_never_called_alike_more_exactly_than_it_is_known() -> Non
 def test_once_is_noise_and_says_how_many_more_would_tell() -> None:
     found = effects(swept(repetitions=1))
     assert {one.verdict for one in found.values()} == {EffectVerdict.INCONCLUSIVE}
-    assert {one.more for one in found.values()} == {4}
+    assert {one.more_repetitions for one in found.values()} == {4}
     assert {one.p for one in found.values()} == {1.0}
 
 
 def test_too_few_to_believe_says_how_many_more() -> None:
     cpu = effects(swept(repetitions=2, states=(1.0,)))["5 s", CPU_TOTAL]
     assert cpu.verdict is EffectVerdict.INCONCLUSIVE  # two pairs: one degree of freedom
-    assert cpu.more == 1
+    assert cpu.more_repetitions == 1
 
 
 def test_three_runs_of_each_configuration_can_be_believed() -> None:
@@ -213,8 +213,8 @@ def test_more_lines_are_believed_less() -> None:
     records = swept((2.0, 2.3), scatter=0.06, seed=5)
     points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
-    alone = effects_along(points, axes, [axis for axis in axes if axis.key == "checkpoint_interval_s"])
-    among = effects_along(points, axes, axes)
+    alone = axis_effects(points, axes, [axis for axis in axes if axis.key == "checkpoint_interval_s"])
+    among = axis_effects(points, axes, axes)
     ours = {(one.axis.key, one.metric.key): one.p for one in alone}
     theirs = {(one.axis.key, one.metric.key): one.p for one in among}
     assert all(theirs[key] >= p for key, p in ours.items())
@@ -236,7 +236,7 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
         for n in range(5)
     ]
     p50 = effects(records)["5 s", "latency_ms.p50"]
-    assert p50.opposed
+    assert p50.has_opposite_rows
     assert p50.verdict is EffectVerdict.INCONCLUSIVE
     assert "which way" in p50.why
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.allocation import (
-    MOST_INJECTIONS,
+    MAX_INJECTIONS,
     Allocation,
     allocation_of,
     best_injections,
@@ -24,11 +24,11 @@ from faultline.comparison.allocation import (
 )
 from faultline.comparison.candidates import choice_of
 from faultline.comparison.config_points import AxisStep, axes_of, points_of, values_of
-from faultline.comparison.decisions import BESIDES_S, FIGURES, Decision
-from faultline.comparison.effects import EffectVerdict, effects_along, repetitions_of
-from faultline.comparison.recommendation import advise
+from faultline.comparison.decisions import FIGURES, OVERHEAD_S, Decision
+from faultline.comparison.effects import EffectVerdict, axis_effects, repetitions_of
+from faultline.comparison.recommendation import recommend
 from faultline.comparison.statistics.sequential import SequentialDecision
-from faultline.comparison.sweep_summary import answer_of
+from faultline.comparison.sweep_summary import summary_of
 from faultline.records.catalogue import MACRO
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
@@ -70,9 +70,9 @@ def undecided(pairs: int, more: int | None) -> Decision:
 
 def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> None:
     alike, unlike = found_in(runs(0.2, 4.0, 40)), found_in(runs(6.0, 1.0, 40))
-    assert alike.best is not None and alike.best > alike.injections == 3 and alike.worth_it
-    assert unlike.best == 1 and unlike.worth_it
-    assert alike.runs_instead(20) < 20 < unlike.runs_instead(20)
+    assert alike.best is not None and alike.best > alike.injections == 3 and alike.is_worthwhile
+    assert unlike.best == 1 and unlike.is_worthwhile
+    assert alike.equivalent_runs(20) < 20 < unlike.equivalent_runs(20)
     assert f"a new one with injections={alike.best} about" in next_step_text([undecided(8, 12)], alike)
     assert "about 20 pairs in all with 3 injections per run" in next_step_text([undecided(8, 12)], alike)
 
@@ -80,7 +80,7 @@ def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> 
 def test_a_number_that_is_nearly_the_best_is_kept() -> None:
     found = found_in(runs(1.0, 2.0, 60))
     # A start costs 35 s and the warm-up, an injection 30 s: sqrt(55 / 30 · 4) = 2.7.
-    assert found.best in (2, 3) and not found.worth_it
+    assert found.best in (2, 3) and not found.is_worthwhile
     assert next_step_text([undecided(8, 4)], found).startswith(
         "This sweep needs about 12 pairs in all with 3 injections per run: measure more runs."
     )
@@ -114,7 +114,7 @@ def test_costs_come_from_the_clock_of_the_records_and_are_assumed_where_it_says_
     measured = costs_of(entries, entries)
     assert (measured.start_s, measured.injection_s, measured.measured) == (300.0, 30.0, (True, True))
     assumed = costs_of(entries, entries[:3])
-    assert assumed.start_s == BESIDES_S + float(entries[0].config["warmup_s"]) and assumed.measured == (False, True)
+    assert assumed.start_s == OVERHEAD_S + float(entries[0].config["warmup_s"]) and assumed.measured == (False, True)
     blind = costs_of([replace(one, spacing_s=None) for one in entries])
     assert blind.injection_s == 120.0 / 3 and blind.measured == (False, False)
     began_s, window_s = entries[5].window or (0.0, 0.0)
@@ -125,18 +125,18 @@ def test_costs_come_from_the_clock_of_the_records_and_are_assumed_where_it_says_
 
 
 def test_an_engine_that_ages_shows_it() -> None:
-    ageing = found_in(runs(2.0, 0.5, 8, 4, slope=1.5)).ageing
+    ageing = found_in(runs(2.0, 0.5, 8, 4, slope=1.5)).drift
     assert ageing is not None and ageing.runs == 8
     assert ageing.change.low < 1.5 < ageing.change.high and ageing.change.low > 0
     assert "The engine ages" in allocation_lines(found_in(runs(2.0, 0.5, 8, 4, slope=1.5)))[-1]
     assert "No change with the number is shown" in allocation_lines(found_in(runs(2.0, 0.5, 8, 4)))[-1]
     assert "Later recoveries take less time" in allocation_lines(found_in(runs(2.0, 0.5, 8, 4, slope=-1.5)))[-1]
-    assert found_in(runs(2.0, 0.5, 8, 2)).ageing is None
+    assert found_in(runs(2.0, 0.5, 8, 2)).drift is None
 
 
 def test_what_was_not_seen_to_end_counts_as_far_as_it_was_watched() -> None:
     found = found_in([made_run(n, [(9.0 + n, 10.0 + n), (40.0, None)]) for n in range(4)])
-    assert found.open_ended == 4 and found.components.values == 8
+    assert found.censored == 4 and found.components.values == 8
     assert "4 not seen to end" in allocation_lines(found)[0]
 
 
@@ -147,7 +147,7 @@ def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None
     entries = [IndexEntry.of(one) for one in records]
     points = points_of(entries)
     axes = axes_of(points)
-    (effect,) = [one for one in effects_along(points, axes, axes) if one.metric.key == MACRO]
+    (effect,) = [one for one in axis_effects(points, axes, axes) if one.metric.key == MACRO]
     assert effect.found.n == count and effect.repetitions == count
     assert effect.verdict is EffectVerdict.INCONCLUSIVE or count > 1
     for point in points:
@@ -155,10 +155,10 @@ def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None
         assert len(values_of(point.valid, MACRO)) == count
     choice = choice_of(points)
     assert {one.repetitions for one in choice.candidates} == {count}
-    answer = answer_of(entries)
-    assert answer is not None and answer.single == (count == 1)
-    assert answer.advice is not None and not answer.advice.told
-    assert not advise(choice, answer.advice.wish).told
+    answer = summary_of(entries)
+    assert answer is not None and answer.is_unrepeated == (count == 1)
+    assert answer.recommendation is not None and not answer.recommendation.is_conclusive
+    assert not recommend(choice, answer.recommendation.objective).is_conclusive
 
 
 def test_with_one_recovery_per_run_nothing_changes() -> None:
@@ -181,12 +181,12 @@ def test_with_one_recovery_per_run_nothing_changes() -> None:
 def effects_of(records: Sequence[Record]) -> list[tuple[str, object, float, EffectVerdict]]:
     points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
-    return [(one.metric.key, one.found, one.p, one.verdict) for one in effects_along(points, axes, axes)]
+    return [(one.metric.key, one.found, one.p, one.verdict) for one in axis_effects(points, axes, axes)]
 
 
 def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     records = [one for cell in (1, 5) for one in runs(1.0, 2.0, 5, 4, cell=cell)]
-    answer = answer_of([IndexEntry.of(one) for one in records])
+    answer = summary_of([IndexEntry.of(one) for one in records])
     assert answer is not None and answer.allocation is not None
     lines = allocation_lines(answer.allocation)
     assert [one in summary_lines(answer) for one in lines] == [True] * 3
@@ -196,7 +196,7 @@ def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     assert kept == allocation_json(answer.allocation)
     assert kept["runs"] == 10 and kept["recoveries"] == 40
     assert kept["best_injections_range"][0] <= kept["best_injections"] <= kept["best_injections_range"][1]
-    alone = answer_of([IndexEntry.of(records[0])])
+    alone = summary_of([IndexEntry.of(records[0])])
     assert alone is not None
     json.dumps(summary_json(alone), allow_nan=False)
 
@@ -279,7 +279,7 @@ def test_order_does_not_matter(runs: list[list[float]], random: object) -> None:
 def test_no_other_number_within_bounds_is_cheaper(ratio: float, start_s: float, injection_s: float) -> None:
     best = best_injections(ratio, start_s, injection_s)
     most = best_injections(0.0, start_s, injection_s)
-    assert 1 <= best <= most <= MOST_INJECTIONS
+    assert 1 <= best <= most <= MAX_INJECTIONS
     costs = [price(ratio, k, start_s, injection_s) for k in range(1, most + 1)]
     assert price(ratio, best, start_s, injection_s) <= min(costs) * (1 + 1e-9)
 
@@ -288,7 +288,7 @@ def test_the_formula_of_kalibera_and_jones() -> None:
     assert best_injections(1 / 4, 100.0, 25.0) == 4
     assert best_injections(math.inf, 100.0, 25.0) == 1
     assert best_injections(0.0, 50.0, 50.0) == 9, "a start takes a tenth of a run"
-    assert best_injections(0.0, 10_000.0, 1.0) == MOST_INJECTIONS
+    assert best_injections(0.0, 10_000.0, 1.0) == MAX_INJECTIONS
 
 
 def test_a_slope_is_that_of_the_runs() -> None:

@@ -13,9 +13,9 @@ from faultline.comparison.capacity import (
     PRECISION,
     Capacity,
     at_rate,
-    highest_near,
     highest_sustained,
-    holds,
+    highest_sustained_near,
+    is_sustained,
     search_capacity,
 )
 from faultline.experiment.config import Configuration, parse_configuration
@@ -46,7 +46,7 @@ def test_the_answer_brackets_the_limit(limit: float, low: float, span: float) ->
 
 @given(limit=st.floats(1.0, 1e6), guess=st.floats(1.0, 5e5))
 def test_a_guess_is_enough(limit: float, guess: float) -> None:
-    found = highest_near(lambda rate: rate <= limit, guess, 1.25)
+    found = highest_sustained_near(lambda rate: rate <= limit, guess, 1.25)
     assert found.sustained is None or found.sustained <= limit
     assert found.exceeded is None or found.exceeded > limit
     if found.sustained is None:
@@ -63,7 +63,7 @@ def test_a_guess_is_enough(limit: float, guess: float) -> None:
 @pytest.mark.parametrize("guess", [0.0, -1.0, 1e9])
 def test_a_senseless_guess_is_refused(guess: float) -> None:
     with pytest.raises(ValueError, match="guess"):
-        highest_near(lambda rate: True, guess)
+        highest_sustained_near(lambda rate: True, guess)
 
 
 @pytest.mark.parametrize(("low", "high", "precision"), [(0, 1, 1.1), (2, 2, 1.1), (3, 2, 1.1), (1, 2, 1.0)])
@@ -122,7 +122,7 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
     ],
 )
 def test_a_record_says_whether_its_rate_held(record: Record, answer: bool | None) -> None:
-    assert holds(record) is answer
+    assert is_sustained(record) is answer
 
 
 def search(
@@ -153,14 +153,14 @@ def test_a_rate_that_never_answers(reason: str) -> None:
 
 
 def test_a_search_by_guess_ends_at_a_thousandth_and_at_the_most() -> None:
-    lowest = highest_near(lambda rate: False, 1000.0, 1.25)
+    lowest = highest_sustained_near(lambda rate: False, 1000.0, 1.25)
     rates = [rate for rate, _ in lowest.tried]
     assert lowest.sustained is None and lowest.exceeded == rates[-1] <= 1.0 < rates[-2]
     assert rates[:3] == [1000.0, 500.0, 250.0]
-    all_of_it = highest_near(lambda rate: True, 300.0, most=1000.0)
+    all_of_it = highest_sustained_near(lambda rate: True, 300.0, most=1000.0)
     assert [rate for rate, _ in all_of_it.tried] == [300.0, 600.0, 1000.0]
     assert (all_of_it.sustained, all_of_it.exceeded) == (1000.0, None)
-    assert [rate for rate, _ in highest_near(lambda rate: True, 1000.0, most=1000.0).tried] == [1000.0]
+    assert [rate for rate, _ in highest_sustained_near(lambda rate: True, 1000.0, most=1000.0).tried] == [1000.0]
 
 
 def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
@@ -193,7 +193,7 @@ def test_a_record_that_answers_is_not_measured_again(known: bool) -> None:
 
 def test_the_last_of_three_measurements_may_answer() -> None:
     answers = [measured("valid", sustained=None), measured("valid", sustained=None), measured("valid", sustained=True)]
-    found, _ = search(lambda there: answers.pop(0), by=lambda ask: highest_near(ask, 100, most=100))
+    found, _ = search(lambda there: answers.pop(0), by=lambda ask: highest_sustained_near(ask, 100, most=100))
     assert found.sustained == 100 and answers == []
 
 
@@ -213,7 +213,7 @@ def test_rates_that_three_digits_do_not_tell_apart_are_not_asked_again(low: floa
 
 def test_an_engine_that_was_too_slow_beside_others_is_so_at_the_only_rate() -> None:
     slow = late(2.0, *SLOW, processes=0.9)
-    found, records = search(lambda there: slow, by=lambda ask: highest_near(ask, 1.0, most=1.0))
+    found, records = search(lambda there: slow, by=lambda ask: highest_sustained_near(ask, 1.0, most=1.0))
     assert found.sustained is None and set(records) == {rate for rate, _ in found.tried}
 
 

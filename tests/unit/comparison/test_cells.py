@@ -13,15 +13,15 @@ from faultline.comparison.config_points import (
     Axis,
     Figure,
     Point,
-    apart,
     axes_of,
+    axis_steps,
     groups_of,
-    in_order,
     is_number,
     label,
     names_of,
     points_of,
-    steps_along,
+    sort_points,
+    split_controls,
 )
 from faultline.records.catalogue import KNOWN, MACRO
 from faultline.records.index_entry import IndexEntry
@@ -74,14 +74,14 @@ def test_points_differ_along_numbers_first_and_controls_come_last() -> None:
         ("state_mb", True, "state (MB)"), ("commit_mode", False, "commit mode")
     ]  # fmt: skip
     assert [axis.values for axis in axes] == [(1.0, 8.0), ("aligned", "unaligned")]
-    ordered = [(point.control, axes[0].of(point), axes[1].label(point)) for point in in_order(points, axes)]
+    ordered = [(point.control, axes[0].of(point), axes[1].label(point)) for point in sort_points(points, axes)]
     assert ordered == [
         (False, 1.0, "aligned"), (False, 1.0, "unaligned"), (False, 8.0, "aligned"), (False, 8.0, "unaligned"),
         (True, 1.0, "aligned"), (True, 8.0, "aligned"),
     ]  # fmt: skip
-    breaking, controls = apart(points)
+    breaking, controls = split_controls(points)
     assert (len(breaking), len(controls)) == (4, 2)
-    assert apart(controls) == (controls, []), "where nothing is broken, runs without a fault are the points"
+    assert split_controls(controls) == (controls, []), "where nothing is broken, runs without a fault are the points"
 
 
 def test_what_only_one_workload_has_is_no_axis_beside_the_workload() -> None:
@@ -89,7 +89,7 @@ def test_what_only_one_workload_has_is_no_axis_beside_the_workload() -> None:
     both = [entry(workload="word_count", fault="none", state_mb=0), entry(workload="query", job="/j.py", fault="none")]
     assert [axis.key for axis in axes_of(points_of(both))] == ["workload"]
     axes = axes_of(points_of(both))
-    (step,) = steps_along(points_of(both), axes[0], axes)
+    (step,) = axis_steps(points_of(both), axes[0], axes)
     assert step.label == "word_count instead of query"
     another = entry(workload="query", job="/other.py", fault="none")
     assert [axis.key for axis in axes_of(points_of([*both, another]))] == ["workload", "job"]
@@ -191,18 +191,18 @@ def test_what_an_older_record_lacks_is_its_default_and_what_has_none_a_dash() ->
     points = points_of([unknown(alpha=5), unknown(alpha=3), unknown()])
     (axis,) = axes_of(points)
     assert axis.values == (3, 5)
-    assert [axis.label(point) for point in in_order(points, [axis])] == ["—", "3", "5"]
+    assert [axis.label(point) for point in sort_points(points, [axis])] == ["—", "3", "5"]
 
 
 def test_what_is_meant_where_nothing_is_given_has_its_name() -> None:
     points = points_of([unknown(spark_build=None), unknown(spark_build="twin")])
     (axis,) = axes_of(points)
-    assert [axis.label(point) for point in in_order(points, [axis])] == ["installed", "twin"]
+    assert [axis.label(point) for point in sort_points(points, [axis])] == ["installed", "twin"]
 
 
 def test_points_that_no_axis_tells_apart_stand_by_their_identity() -> None:
     points = points_of([replace(entry(), config_id=name) for name in ("b", "c", "a")])
-    assert [point.config_id for point in in_order(points, [])] == ["a", "b", "c"]
+    assert [point.config_id for point in sort_points(points, [])] == ["a", "b", "c"]
 
 
 def test_cpu_of_all_roles_is_their_sum() -> None:
@@ -242,7 +242,7 @@ def test_a_step_changes_one_axis_and_leaves_the_others() -> None:
     found = points(checkpoint_interval_s=(1.0, 2.0, 5.0), state_mb=(1.0, 8.0))
     axes = axes_of(found)
     by_key = {axis.key: axis for axis in axes}
-    steps = steps_along(found, by_key["checkpoint_interval_s"], axes)
+    steps = axis_steps(found, by_key["checkpoint_interval_s"], axes)
     assert [step.label for step in steps] == ["2 instead of 1", "5 instead of 2"] * 2
     assert [by_key["state_mb"].of(step.before) for step in steps] == [1.0, 1.0, 8.0, 8.0]
     assert all(by_key["state_mb"].of(step.before) == by_key["state_mb"].of(step.after) for step in steps)
@@ -251,7 +251,7 @@ def test_a_step_changes_one_axis_and_leaves_the_others() -> None:
 def test_controls_among_faults_are_in_no_step() -> None:
     found = points(checkpoint_interval_s=(1.0, 2.0), fault=("executor", "none"))
     axes = axes_of(found)
-    (step,) = steps_along(found, axes[0], axes)
+    (step,) = axis_steps(found, axes[0], axes)
     assert not step.before.control
     assert not step.after.control
 
@@ -263,7 +263,7 @@ def test_what_was_not_measured_everywhere_is_bridged_where_it_was() -> None:
     ]
     axes = axes_of(found)
     interval = next(axis for axis in axes if axis.key == "checkpoint_interval_s")
-    assert [step.label for step in steps_along(found, interval, axes)] == ["5 instead of 1", "5 instead of 2"]
+    assert [step.label for step in axis_steps(found, interval, axes)] == ["5 instead of 1", "5 instead of 2"]
 
 
 @given(st.sets(st.sampled_from([0.5, 1.0, 2.0, 5.0, 10.0, 20.0]), min_size=2), st.integers(1, 3))
@@ -271,6 +271,6 @@ def test_a_row_of_n_values_has_n_less_one_steps(intervals: set[float], states: i
     found = points(checkpoint_interval_s=tuple(intervals), state_mb=tuple(float(n) for n in range(1, states + 1)))
     axes = axes_of(found)
     interval = next(axis for axis in axes if axis.key == "checkpoint_interval_s")
-    steps = steps_along(found, interval, axes)
+    steps = axis_steps(found, interval, axes)
     assert len(steps) == (len(intervals) - 1) * states
     assert all(interval.of(step.before) < interval.of(step.after) for step in steps)

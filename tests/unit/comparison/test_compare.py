@@ -19,12 +19,12 @@ from faultline.comparison.compare import (
     compare_sides,
     metrics_named,
     print_comparison,
+    row_texts,
     side_text,
-    texts,
 )
 from faultline.comparison.config_points import values_of
-from faultline.comparison.selection import RecordGroup, require_apart, shared_records, side_of
-from faultline.comparison.statistics.estimate import Between, exactly, spread_of
+from faultline.comparison.selection import RecordGroup, require_disjoint, select_group, shared_records
+from faultline.comparison.statistics.estimate import ValueRange, exact_values, spread_of
 from faultline.records.index import Index
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
@@ -65,7 +65,7 @@ def index_of(settings: Settings) -> Index:
 
 def sweeps_of(settings: Settings, name: str, **narrowed: Any) -> list[str | None]:
     """The sweeps whose records stand on the side of this name."""
-    return [entry.sweep_id for entry in side_of(index_of(settings), name, settings.root, **narrowed).entries]
+    return [entry.sweep_id for entry in select_group(index_of(settings), name, settings.root, **narrowed).entries]
 
 
 def committed(settings: Settings, *tags: str) -> str:
@@ -99,7 +99,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
 
 def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Settings) -> None:
     two_sweeps(settings, reload_s=None)
-    assert values_of(index_of(settings).of_sweep("after"), "recovery.reload_s") == (Between(30.0, math.inf),) * 5
+    assert values_of(index_of(settings).of_sweep("after"), "recovery.reload_s") == (ValueRange(30.0, math.inf),) * 5
     row = compare_named("before", "after", ["recovery.reload_s"]).rows[0]
     assert row.comparison.verdict is ComparisonVerdict.WORSE
     assert as_json(compare_named("before", "after", ["recovery.reload_s"]))[0]["after"]["median"] is None
@@ -166,7 +166,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
         put(settings.results, *(measured(sweep, p99, fault="none") for p99 in (500, 1000, 1500, 2000, 4000)))
     metric = metrics_named(["latency_ms.p99"])
     index = index_of(settings)
-    compared = compare_sides(*(side_of(index, name, settings.root) for name in ("before", "after")), metric)
+    compared = compare_sides(*(select_group(index, name, settings.root) for name in ("before", "after")), metric)
     fault, control = (row.comparison for row in compared.rows)
     assert fault.floor == pytest.approx(spread_of(control.before))
     # 50 % more, where the controls vary by 75 %: that is not to be believed, and not the same either.
@@ -183,7 +183,7 @@ def test_the_table_says_what_was_left_out_and_what_would_have_shown(
     put(settings.results, measured("before", 1.0, state_mb=8.0), measured("before", 1.0, state_mb=16.0))
     put(settings.results, measured("after", 1.0, state_mb=32.0))
     compared = compare_named("before", "after", ["latency_ms.p99"])
-    assert compared.only == (2, 1)
+    assert compared.unmatched == (2, 1)
     (row,) = as_json(compared)
     assert row["verdict"] == "inconclusive"
     assert row["remark"] == f"{row['detectable']:.0%} or more would have shown"
@@ -213,9 +213,9 @@ def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None
 
 def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
     (metric,) = metrics_named(["latency_ms.p99"])
-    assert side_text(metric, exactly([1.0, 2.0, 6.0])) == "2.0 (n=3)"
-    assert side_text(metric, [*exactly([1.0, 2.0]), Between(6.0, math.inf)]) == "2.0 (n=3, 1 censored)"
-    assert side_text(metric, [Between(low, math.inf) for low in (4.0, 5.0, 3.0)]) == "> 5.0 (n=3, 3 censored)"
+    assert side_text(metric, exact_values([1.0, 2.0, 6.0])) == "2.0 (n=3)"
+    assert side_text(metric, [*exact_values([1.0, 2.0]), ValueRange(6.0, math.inf)]) == "2.0 (n=3, 1 censored)"
+    assert side_text(metric, [ValueRange(low, math.inf) for low in (4.0, 5.0, 3.0)]) == "> 5.0 (n=3, 3 censored)"
 
 
 def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.p99") -> comparing.ComparisonTable:
@@ -227,7 +227,7 @@ def test_a_row_is_told_in_words() -> None:
     """The cell by its axes, or by its identity where nothing else was measured."""
     before, after = ([measured("s", p99 + n) for n in range(5)] for p99 in (1000, 1500))
     (row,) = two_sides(before, after).rows
-    said = texts(row, ())
+    said = row_texts(row, ())
     assert (said["cell"], said["metric"], said["verdict"], said["remark"]) == (
         row.point.config_id, "Latency p99 (ms)", "worse", ""
     )  # fmt: skip
@@ -235,12 +235,12 @@ def test_a_row_is_told_in_words() -> None:
     assert said["change"].startswith("+49.9% [+49.") and said["change"].endswith("%]")
     more = [measured("s", 10.0, state_mb=8.0, rate=1000) for _ in range(5)]
     compared = two_sides([*before, *more], [*after, *more])
-    assert [texts(row, compared.axes)["cell"] for row in compared.rows] == [
+    assert [row_texts(row, compared.axes)["cell"] for row in compared.rows] == [
         "rate 500 records/s, state 1 MB", "rate 1,000 records/s, state 8 MB"
     ]  # fmt: skip
     nothing = two_sides([measured("s", 0.0)], [measured("s", 5.0)]).rows[0]
-    assert (texts(nothing, ())["change"], texts(nothing, ())["p"]) == ("—", "1")
-    assert texts(nothing, ())["remark"] == "1 of 5 repetitions"
+    assert (row_texts(nothing, ())["change"], row_texts(nothing, ())["p"]) == ("—", "1")
+    assert row_texts(nothing, ())["remark"] == "1 of 5 repetitions"
 
 
 def test_a_verdict_stands_on_one_line_however_narrow_its_column(capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,11 +297,11 @@ def test_only_what_is_counted_from_the_fault_on_is_censored() -> None:
     unseen, unwatched = entry(recovered=False, censored_at_s=30.0), entry(recovered=False)
     for key in ("recovery.macro_s", "recovery.reload_s"):
         found = values_of([unseen, unwatched, entry(), entry(recovered=True)], key)
-        assert found == (Between(30.0, math.inf),)
+        assert found == (ValueRange(30.0, math.inf),)
     for key in ("recovery.replay_s", "recovery.detection_s"):
         assert values_of([unseen], key) == ()
     seen = values_of([entry(recovered=False, censored_at_s=30.0, reload_s=4.0)], "recovery.reload_s")
-    assert seen == (Between(4.0, 4.0),), "it was reloaded, though not recovered"
+    assert seen == (ValueRange(4.0, 4.0),), "it was reloaded, though not recovered"
 
 
 def test_programs_get_shares_as_numbers_and_nothing_that_is_infinite() -> None:
@@ -323,9 +323,9 @@ def test_records_that_stand_on_both_sides_are_counted_and_refused() -> None:
     entries = tuple(IndexEntry.of(measured("s", 1.0)) for _ in range(3))
     a, b = RecordGroup("A", entries[:2]), RecordGroup("B", entries[1:])
     assert (shared_records(a, b), shared_records(a, RecordGroup("C", entries[2:]))) == (1, 0)
-    require_apart(a, RecordGroup("C", entries[2:]))
+    require_disjoint(a, RecordGroup("C", entries[2:]))
     with pytest.raises(ConfigError, match="B: 1 of its records belong to A too; compare others"):
-        require_apart(a, b)
+        require_disjoint(a, b)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 10)])
@@ -339,7 +339,7 @@ def test_without_git_no_name_is_a_revision(
     index = index_of(settings)
     monkeypatch.setattr(subprocess, "run", fails)
     with pytest.raises(ConfigError, match="HEAD: has no record; give a sweep, a day or a revision; known: before"):
-        side_of(index, "HEAD", settings.root)
+        select_group(index, "HEAD", settings.root)
 
 
 def test_a_commit_is_known_by_twelve_digits_and_a_build_by_what_follows_the_last_at(settings: Settings) -> None:

@@ -15,17 +15,23 @@ from faultline.comparison.decisions import (
     FIGURES,
     Decision,
     change_of,
+    decided_configurations,
+    decided_in_plan,
+    decision_counts,
     decisions_of,
     log_ratio,
     margin_of,
     method_of,
     percent,
-    pose,
-    settled,
-    settled_in,
-    tally,
+    plan_blocks,
 )
-from faultline.comparison.statistics.sequential import Method, SequentialDecision, SequentialResult, bounds, fewest
+from faultline.comparison.statistics.sequential import (
+    Method,
+    SequentialDecision,
+    SequentialResult,
+    bounds,
+    min_decidable_pairs,
+)
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
@@ -42,7 +48,7 @@ ORDINARY = {2.0: 1000.0, 5.0: 1500.0, 10.0: 1510.0}
 
 
 def plan_of(asked: Decide = P50) -> SweepPlan:
-    cells, question = pose(Matrix({"checkpoint_interval_s": INTERVALS}, {"duration_s": 105.0}), asked, "b1")
+    cells, question = plan_blocks(Matrix({"checkpoint_interval_s": INTERVALS}, {"duration_s": 105.0}), asked, "b1")
     return made_plan(cells, decide=question)
 
 
@@ -79,11 +85,13 @@ def test_neighbours_that_differ_and_neighbours_that_do_not() -> None:
     assert differs.change is not None and differs.change.low < 0.5 < differs.change.high
     assert differs.at_least == differs.change.low > 0.4
     assert same.at_least is None and same.margin == 0.1
-    assert settled_in(plan, measured) == {cell.config_id for cell in plan.cells}
+    assert decided_in_plan(plan, measured) == {cell.config_id for cell in plan.cells}
     assert differs.text.startswith("checkpoint interval (s) 5 instead of 2: Latency p50 +")
-    assert "n = 14 pairs, differs by at least 4" in differs.text and differs.text.endswith(f"after {differs.looked}")
+    assert "n = 14 pairs, differs by at least 4" in differs.text and differs.text.endswith(
+        f"after {differs.decided_at}"
+    )
     assert "differs by less than 10 %, decided after" in same.text
-    assert tally([differs, same]) == "2 of 2 comparisons decided"
+    assert decision_counts([differs, same]) == "2 of 2 comparisons decided"
 
 
 def test_what_differs_at_least_is_never_rounded_up() -> None:
@@ -101,29 +109,29 @@ def test_a_cell_is_settled_when_all_of_its_comparisons_are() -> None:
     levels = {2.0: 1000.0, 5.0: 1500.0, 10.0: 1605.0}
     measured = entries(7, levels, scatter=0.05)
     decisions = decisions_of(plan, measured)
-    assert [one.decided for one in decisions] == [True, False]
-    (done,) = settled(decisions)
+    assert [one.is_decided for one in decisions] == [True, False]
+    (done,) = decided_configurations(decisions)
     assert {cell.config["checkpoint_interval_s"] for cell in plan.cells if cell.config_id == done} == {2.0}
-    assert tally(decisions) == "1 of 2 comparisons decided, 1 open"
-    assert decisions[1].outcome is SequentialDecision.INCONCLUSIVE and decisions[1].more is not None
+    assert decision_counts(decisions) == "1 of 2 comparisons decided, 1 open"
+    assert decisions[1].outcome is SequentialDecision.INCONCLUSIVE and decisions[1].more_pairs is not None
     assert "more pairs would tell, if they scatter as these do" in decisions[1].text
 
 
 def test_nothing_measured_is_open_and_nothing_asked_is_nothing() -> None:
     plan = plan_of()
     for one in decisions_of(plan, []):
-        assert (one.outcome, one.pairs, one.change, one.more) == (SequentialDecision.INCONCLUSIVE, 0, None, None)
-        assert one.text.endswith("no pairs yet") and one.needs.startswith("nobody can tell yet")
+        assert (one.outcome, one.pairs, one.change, one.more_pairs) == (SequentialDecision.INCONCLUSIVE, 0, None, None)
+        assert one.text.endswith("no pairs yet") and one.requirement.startswith("nobody can tell yet")
     asks_nothing = plan.model_copy(update={"decide": None})
-    assert decisions_of(asks_nothing, entries(14)) == [] and tally([]) == ""
-    assert settled_in(asks_nothing, entries(14)) == frozenset()
+    assert decisions_of(asks_nothing, entries(14)) == [] and decision_counts([]) == ""
+    assert decided_in_plan(asks_nothing, entries(14)) == frozenset()
 
 
 def test_a_budget_that_is_spent_says_so() -> None:
     plan = plan_of(replace(P50, experiments=21))
     found = decisions_of(plan, entries(7, {2.0: 1000.0, 5.0: 1060.0, 10.0: 1120.0}, scatter=0.1))
     assert {one.outcome for one in found} == {SequentialDecision.SPENT}
-    assert not settled(found), "a larger budget goes on with them"
+    assert not decided_configurations(found), "a larger budget goes on with them"
 
 
 def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
@@ -132,14 +140,14 @@ def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
     plan_cells = {cell.config_id for cell in plan.cells}
     lasting = [one for one in measured if one.repetition < 5 or one.config["checkpoint_interval_s"] > 2.0]
     assert len(lasting) == 21
-    assert settled_in(plan, lasting) == plan_cells
+    assert decided_in_plan(plan, lasting) == plan_cells
     assert [one.outcome for one in decisions_of(plan, lasting)] == [
         SequentialDecision.DIFFERS,
         SequentialDecision.SPENT,
     ]
-    assert settled_in(plan, lasting[:-1]) < plan_cells
+    assert decided_in_plan(plan, lasting[:-1]) < plan_cells
     by_hours = plan_of(replace(P50, experiments=None, hours=1.0))
-    assert settled_in(by_hours, lasting) < plan_cells, "who counts hours counts no experiments"
+    assert decided_in_plan(by_hours, lasting) < plan_cells, "who counts hours counts no experiments"
 
 
 def test_only_sound_records_of_the_series_and_the_build_count() -> None:
@@ -177,7 +185,7 @@ def test_an_undecided_recovery_says_whether_more_runs_or_more_injections_are_the
             )  # fmt: skip
             found.append(IndexEntry.of(one))
     decisions = decisions_of(plan, found)
-    assert not all(one.decided for one in decisions)
+    assert not all(one.is_decided for one in decisions)
     *lines, further = decision_lines(plan, found, decisions)
     assert lines == [one.text for one in decisions]
     assert "with 2 injections per run, a new one with injections=" in further and "less time" in further
@@ -196,7 +204,7 @@ def test_what_came_late_changes_no_look_that_was_before_it() -> None:
     """The pair of a block that was measured again at the end comes last, as it did."""
     plan = plan_of()
     measured = entries(12)
-    decided_after = by_interval(decisions_of(plan, measured))["5 instead of 2"].looked
+    decided_after = by_interval(decisions_of(plan, measured))["5 instead of 2"].decided_at
     late = [
         replace(one, attempt=f"20261121T08{one.attempt[11:]}", metrics={"latency_ms.p50": 1.0})
         if one.repetition == 0 and one.config["checkpoint_interval_s"] == 5.0
@@ -204,7 +212,7 @@ def test_what_came_late_changes_no_look_that_was_before_it() -> None:
         for one in measured
     ]
     found = by_interval(decisions_of(plan, late))["5 instead of 2"]
-    assert found.outcome is SequentialDecision.DIFFERS and found.looked == decided_after
+    assert found.outcome is SequentialDecision.DIFFERS and found.decided_at == decided_after
 
 
 def recovery(**known: float | bool | None) -> IndexEntry:
@@ -272,14 +280,14 @@ def matrix(repetitions: int = 1, controls: int = 0, **axes: list[Any]) -> Matrix
 
 def test_a_block_holds_each_compared_cell_once_and_the_error_is_spent_over_what_the_budget_pays_for() -> None:
     """Of 40 experiments ten blocks of four, or five of them and another ten of the two that are left."""
-    cells, question = pose(matrix(), ASKED, "s")
+    cells, question = plan_blocks(matrix(), ASKED, "s")
     assert (question.comparisons, question.blocks, question.horizon) == (2, 15, 10)
     assert [sum(cell.repetition == block for cell in cells) for block in range(15)] == [4] * 15
     assert question.method == Method.T and question.bounds == bounds(Method.T, 15, 10, 0.025)
 
 
 def test_two_cells_leave_nothing_for_each_other() -> None:
-    cells, question = pose(matrix(state_mb=[1.0]), ASKED, "s")
+    cells, question = plan_blocks(matrix(state_mb=[1.0]), ASKED, "s")
     assert (question.blocks, question.horizon, len(cells)) == (20, 20, 40)
 
 
@@ -291,9 +299,9 @@ def test_the_budget_pays_for_whole_blocks_and_leaves_none_of_them(
     asked = replace(ASKED, experiments=experiments)
     there = matrix(1, controls, state_mb=[1.0], checkpoint_interval_s=[float(n + 1) for n in range(intervals)])
     try:
-        cells, question = pose(there, asked, "s")
+        cells, question = plan_blocks(there, asked, "s")
     except ConfigError as error:
-        least = fewest(Method.T, 0.05 / (intervals - 1)) * intervals + controls
+        least = min_decidable_pairs(Method.T, 0.05 / (intervals - 1)) * intervals + controls
         assert experiments < least and f"give {least} or more" in str(error)
         return
     assert experiments - intervals < question.horizon * intervals + controls <= experiments
@@ -310,7 +318,7 @@ def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
         "checkpoint_interval_s": [2.0, 5.0],
         "repetitions": 2,
     }
-    cells, question = pose(Matrix.under(params, RECOVERY.axes), replace(ASKED, figure=MACRO), "s")
+    cells, question = plan_blocks(Matrix.under(params, RECOVERY.axes), replace(ASKED, figure=MACRO), "s")
     controls = [cell for cell in cells if cell.config.fault == "none"]
     assert (question.comparisons, question.blocks, len(controls)) == (1, 18, 4)
     assert question.method == Method.RANKS
@@ -318,59 +326,58 @@ def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
 
 def test_where_nothing_is_broken_all_cells_are_compared() -> None:
     there = MATRICES["input_rate"]
-    cells, question = pose(there.preset_matrix(), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s")
+    cells, question = plan_blocks(there.preset_matrix(), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s")
     assert (question.comparisons, question.horizon, len(cells)) == (2, 10, 3 * question.blocks)
 
 
 def test_hours_pay_for_blocks_by_what_is_measured() -> None:
     """Four cells of two minutes, and 35 s beside each, are ten minutes and a third."""
-    _, question = pose(matrix(), replace(ASKED, experiments=None, hours=2.0), "s")
+    _, question = plan_blocks(matrix(), replace(ASKED, experiments=None, hours=2.0), "s")
     assert question.horizon == 11
-    _, question = pose(matrix(), replace(ASKED, experiments=32, hours=2.0), "s")
+    _, question = plan_blocks(matrix(), replace(ASKED, experiments=32, hours=2.0), "s")
     assert question.horizon == 8
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"experiments": 19}, "decide.experiments: 19 are too few .*: 2 comparisons of 4 cells take 5 blocks at least; "
-                              "give 20 or more"),
+        ({"experiments": 19}, "decide.experiments: got 19; expected 20 or more"),
         ({"experiments": 2000}, "decide.experiments: 2000 are more than 1024"),
-        ({"experiments": None, "hours": 0.5}, "decide.hours: 0.5 are too few .*; give 0.87 or more"),
+        ({"experiments": None, "hours": 0.5}, "decide.hours: got 0.5; expected 0.87 or more"),
     ],
 )  # fmt: skip
 def test_a_budget_that_can_decide_nothing_is_refused_with_the_number_needed(
     changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        pose(matrix(), replace(ASKED, **changed), "s")
-    if "give 20" in words:
-        assert pose(matrix(), replace(ASKED, experiments=20), "s")[1].blocks == 5
-    if "give 0.87" in words:
-        assert pose(matrix(), replace(ASKED, experiments=None, hours=0.87), "s")[1].horizon == 5
+        plan_blocks(matrix(), replace(ASKED, **changed), "s")
+    if "expected 20" in words:
+        assert plan_blocks(matrix(), replace(ASKED, experiments=20), "s")[1].blocks == 5
+    if "expected 0.87" in words:
+        assert plan_blocks(matrix(), replace(ASKED, experiments=None, hours=0.87), "s")[1].horizon == 5
 
 
 def test_an_axis_on_which_nothing_differs_alone_is_refused() -> None:
     params = {**RECOVERY.values("default"), "fault": ["executor", "none"]}
     with pytest.raises(ConfigError, match="decide.along: no two cells differ in fault alone; choose another axis"):
-        pose(Matrix.under(params, RECOVERY.axes), replace(ASKED, along="fault"), "s")
+        plan_blocks(Matrix.under(params, RECOVERY.axes), replace(ASKED, along="fault"), "s")
 
 
 def asked_plan() -> SweepPlan:
-    cells, question = pose(matrix(), ASKED, "s")
+    cells, question = plan_blocks(matrix(), ASKED, "s")
     return made_plan(cells, series="s", decide=question)
 
 
 def test_a_budget_that_is_raised_spends_the_error_by_the_first_plan() -> None:
     earlier, more = asked_plan(), replace(ASKED, experiments=80)
-    assert pose(matrix(), more, "s", [earlier])[1].horizon == 10
-    assert pose(matrix(), more, "s", [earlier])[1].blocks == 35
-    assert pose(matrix(), more, "other", [earlier])[1].horizon == 20, "another series is another answer"
-    assert pose(matrix(), replace(more, figure="latency_ms.p50"), "s", [earlier])[1].horizon == 20
+    assert plan_blocks(matrix(), more, "s", [earlier])[1].horizon == 10
+    assert plan_blocks(matrix(), more, "s", [earlier])[1].blocks == 35
+    assert plan_blocks(matrix(), more, "other", [earlier])[1].horizon == 20, "another series is another answer"
+    assert plan_blocks(matrix(), replace(more, figure="latency_ms.p50"), "s", [earlier])[1].horizon == 20
     wider = matrix(state_mb=[1.0, 2.0, 8.0])
-    assert pose(wider, more, "s", [earlier])[1].horizon == 13, "of more comparisons each has other bounds"
-    assert pose(matrix(), more, "s", [earlier], fresh=True)[1].horizon == 20
-    assert pose(matrix(), more, "s", [earlier.model_copy(update={"decide": None})])[1].horizon == 20
+    assert plan_blocks(wider, more, "s", [earlier])[1].horizon == 13, "of more comparisons each has other bounds"
+    assert plan_blocks(matrix(), more, "s", [earlier], fresh=True)[1].horizon == 20
+    assert plan_blocks(matrix(), more, "s", [earlier.model_copy(update={"decide": None})])[1].horizon == 20
 
 
 def test_a_plan_is_read_with_its_question() -> None:

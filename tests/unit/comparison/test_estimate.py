@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from faultline.comparison.statistics.estimate import (
-    Between,
     PairedRow,
-    centre,
+    ValueRange,
+    equivalence_p,
     estimate,
-    exactly,
+    exact_values,
     holm,
+    median_interval,
     median_of,
-    needed_pairs,
-    p_beyond,
+    required_pairs,
     spread_of,
 )
 from faultline.comparison.statistics.ranks import signed_interval, signed_tail
@@ -27,8 +27,8 @@ from faultline.comparison.statistics.ranks import signed_interval, signed_tail
 VALUES = st.floats(-50, 50, allow_nan=False)
 
 
-def exact(*values: float) -> dict[int, Between]:
-    return {n: Between(value, value) for n, value in enumerate(values)}
+def exact(*values: float) -> dict[int, ValueRange]:
+    return {n: ValueRange(value, value) for n, value in enumerate(values)}
 
 
 def test_of_one_row_it_is_the_paired_test_of_student() -> None:
@@ -38,7 +38,7 @@ def test_of_one_row_it_is_the_paired_test_of_student() -> None:
     ends = theirs.confidence_interval(0.95)
     assert found.p == pytest.approx(theirs.pvalue)
     assert (found.change.low, found.change.high) == pytest.approx((ends.low, ends.high))
-    assert (found.n, found.paired, found.freedom) == (5, True, 4)
+    assert (found.n, found.is_paired, found.freedom) == (5, True, 4)
 
 
 def test_other_repetitions_on_either_side_are_not_paired() -> None:
@@ -46,7 +46,7 @@ def test_other_repetitions_on_either_side_are_not_paired() -> None:
     shifted = {n + 3: value for n, value in exact(*after).items()}
     found = estimate([PairedRow(exact(*before), shifted)])
     theirs = stats.ttest_ind(after, before)
-    assert not found.paired
+    assert not found.is_paired
     assert found.p == pytest.approx(theirs.pvalue)
     assert found.n == 4
 
@@ -60,7 +60,7 @@ def test_what_both_sides_have_is_paired_and_the_rest_left_out() -> None:
         estimate([PairedRow(before, after)]),
         estimate([PairedRow(exact(*(10 + one for one in noise[:8])), after)]),
     )
-    assert found == pairs and found.paired and found.n == 8
+    assert found == pairs and found.is_paired and found.n == 8
     assert found.p < 1e-4
 
 
@@ -79,7 +79,7 @@ def test_the_less_is_known_of_values_the_less_is_known_of_their_difference(
 ) -> None:
     before, after = zip(*pairs, strict=True)
     sharp = estimate([PairedRow(exact(*before), exact(*after))])
-    wide = {n: Between(one.low - blur, one.high) for n, one in exact(*after).items()}
+    wide = {n: ValueRange(one.low - blur, one.high) for n, one in exact(*after).items()}
     blurred = estimate([PairedRow(exact(*before), wide)])
     assert blurred.change.low <= sharp.change.low + 1e-9
     assert blurred.change.high >= sharp.change.high - 1e-9
@@ -102,8 +102,8 @@ def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_o
 ) -> None:
     rng = np.random.default_rng(n)
     before = exact(*rng.normal(10, 1, n))
-    after = {k: Between(one.low + 3, one.high + 3) for k, one in exact(*rng.normal(10, 1, n)).items()}
-    cut = {k: Between(one.low, math.inf if k < open_ended else one.high) for k, one in after.items()}
+    after = {k: ValueRange(one.low + 3, one.high + 3) for k, one in exact(*rng.normal(10, 1, n)).items()}
+    cut = {k: ValueRange(one.low, math.inf if k < open_ended else one.high) for k, one in after.items()}
     whole, censored = estimate([PairedRow(before, after)]), estimate([PairedRow(before, cut)])
     if open_ended:
         assert censored.change.high >= whole.change.value
@@ -115,7 +115,7 @@ def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_o
 def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
     rng = np.random.default_rng(4)
     before, after = rng.normal(0, 1, 12).tolist(), rng.normal(1, 3, 5).tolist()
-    found = estimate([PairedRow.apart(exactly(before), exactly(after))])
+    found = estimate([PairedRow.unpaired(exact_values(before), exact_values(after))])
     theirs = stats.ttest_ind(after, before, equal_var=False)
     ends = theirs.confidence_interval(0.95)
     assert found.p == pytest.approx(theirs.pvalue)
@@ -124,7 +124,7 @@ def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
 
 def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5)
-    after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
+    after = {n: ValueRange(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
     found = estimate([PairedRow(before, after)])
     values = [[one.high for one in side.values()] for side in (before, after)]
     theirs = stats.mannwhitneyu(values[1], values[0], method="asymptotic")
@@ -136,7 +136,7 @@ def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> N
 
 def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
-    after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
+    after = {n: ValueRange(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
     found = estimate([PairedRow(before, after)])
     assert (found.p, found.direction) == (pytest.approx(2 / 2**6), 1)
     assert 0 < found.change.low < 20.1 and found.change.high == math.inf
@@ -149,7 +149,7 @@ def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks
 def test_an_open_end_leaves_pairs_what_blocks_tell() -> None:
     """Levels of the blocks scatter more than tenfold what separates the sides."""
     before = exact(*(5.0 + 10 * n for n in range(8)))
-    after = {n: Between(one.low + 6 + n % 4 / 5, math.inf if n == 7 else one.high + 6 + n % 4 / 5)
+    after = {n: ValueRange(one.low + 6 + n % 4 / 5, math.inf if n == 7 else one.high + 6 + n % 4 / 5)
              for n, one in before.items()}  # fmt: skip
     found = estimate([PairedRow(before, after)])
     assert found.p == pytest.approx(2 / 2**8)
@@ -159,13 +159,13 @@ def test_an_open_end_leaves_pairs_what_blocks_tell() -> None:
 
 
 def test_a_pair_without_an_end_speaks_for_neither_side_and_against_equality() -> None:
-    before = exact(*(10.0 * n for n in range(8))) | {8: Between(90.0, math.inf)}
-    after = {n: Between(one.low + 6 + n / 10, one.high + 6 + n / 10) for n, one in before.items()}
+    before = exact(*(10.0 * n for n in range(8))) | {8: ValueRange(90.0, math.inf)}
+    after = {n: ValueRange(one.low + 6 + n / 10, one.high + 6 + n / 10) for n, one in before.items()}
     whole, known = PairedRow(before, after), PairedRow(*({n: side[n] for n in range(8)} for side in (before, after)))
     found = estimate([whole])
     assert found.p == pytest.approx(4 / 2**9), "its rank is the least, its sign unknown"
     assert 6.0 <= found.change.low < found.change.high <= 7.0
-    assert p_beyond([known], 8.0) < 0.05 < p_beyond([whole], 8.0)
+    assert equivalence_p([known], 8.0) < 0.05 < equivalence_p([whole], 8.0)
 
 
 @given(st.lists(VALUES.map(lambda one: round(one, 6)).filter(bool), min_size=6, max_size=12, unique_by=abs))
@@ -179,11 +179,11 @@ def test_signed_ranks_are_wilcoxons_and_their_interval_is_what_they_do_not_refus
 
 
 def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:
-    lasting = {n: Between(30.0, math.inf) for n in range(8)}
+    lasting = {n: ValueRange(30.0, math.inf) for n in range(8)}
     found = estimate([PairedRow(lasting, lasting)])
     assert (found.change.low, found.change.high) == (-math.inf, math.inf)
     assert found.p == 1.0
-    assert p_beyond([PairedRow(lasting, lasting)], 100.0) == 1.0
+    assert equivalence_p([PairedRow(lasting, lasting)], 100.0) == 1.0
 
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8), st.floats(0.1, 30))
@@ -194,14 +194,14 @@ def test_less_than_a_margin_is_believed_just_where_the_interval_lies_within(
     change = estimate([PairedRow(before, after)]).change
     if min(abs(abs(end) - margin) for end in (change.low, change.high)) > 1e-6:
         within = -margin < change.low and change.high < margin
-        assert (p_beyond([PairedRow(before, after)], margin) <= 0.05) == within
+        assert (equivalence_p([PairedRow(before, after)], margin) <= 0.05) == within
 
 
 def test_a_single_pair_tells_nothing() -> None:
     found = estimate([PairedRow(exact(1.0), exact(2.0))])
     assert (found.p, found.freedom, found.spread) == (1.0, 0, None)
     assert found.change.low == -math.inf
-    assert needed_pairs(found, 0.5, 0.05) is None
+    assert required_pairs(found, 0.5, 0.05) is None
 
 
 def test_the_true_difference_lies_within_nineteen_times_in_twenty() -> None:
@@ -226,7 +226,7 @@ def test_as_many_pairs_as_are_needed_find_it_four_times_in_five() -> None:
     spread, true = 1.0, 0.9
     pilot = estimate([PairedRow(exact(*rng.normal(0, 1, 4)), exact(*rng.normal(true, 1, 4)))])
     known = type(pilot)(**{**vars(pilot), "change": type(pilot.change)(true, 0, 2), "spread": spread, "blur": 0.0})
-    n = needed_pairs(known, 0.1, 0.05)
+    n = required_pairs(known, 0.1, 0.05)
     assert n is not None
     found = sum(
         estimate([PairedRow(exact(*np.zeros(n)), exact(*rng.normal(true, spread, n)))]).p <= 0.05 for _ in range(400)
@@ -236,7 +236,7 @@ def test_as_many_pairs_as_are_needed_find_it_four_times_in_five() -> None:
 
 def test_what_is_no_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="no interval"):
-        Between(2.0, 1.0)
+        ValueRange(2.0, 1.0)
     with pytest.raises(ValueError, match="both sides"):
         PairedRow({}, exact(1.0))
 
@@ -244,40 +244,40 @@ def test_what_is_no_interval_is_refused() -> None:
 @pytest.mark.filterwarnings("error")
 def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -> None:
     ends = [{0: 3, 1: math.inf, 2: 5, 3: 6}, {0: math.inf, 1: 4, 2: 6, 3: 7}]
-    before, after = ({n: Between(2.0, high) for n, high in side.items()} for side in ends)
+    before, after = ({n: ValueRange(2.0, high) for n, high in side.items()} for side in ends)
     found = estimate([PairedRow(before, after), PairedRow(after, before)])
     assert not math.isnan(found.change.value)
     assert (found.blur, found.p) == (math.inf, 1.0)
 
 
 def test_one_side_has_a_median_and_an_interval_that_holds_its_centre() -> None:
-    assert centre(exactly([3.0])) is None and math.isnan(median_of([]))
+    assert median_interval(exact_values([3.0])) is None and math.isnan(median_of([]))
     found, theirs = (
-        centre(exactly([-1.0, 2.0, 3.0, 5.0])),
+        median_interval(exact_values([-1.0, 2.0, 3.0, 5.0])),
         stats.ttest_1samp([-1.0, 2.0, 3.0, 5.0], 0).confidence_interval(),
     )
     assert found is not None and (found.value, found.low, found.high) == pytest.approx((2.5, theirs.low, theirs.high))
-    ratios = centre(exactly([1.0, 10.0, 100.0]))
+    ratios = median_interval(exact_values([1.0, 10.0, 100.0]))
     assert ratios is not None and ratios.low * ratios.high == pytest.approx(100.0)
-    ten = [*exactly([float(one) for one in range(1, 10)]), Between(12.0, math.inf)]
-    cut = centre(ten)
+    ten = [*exact_values([float(one) for one in range(1, 10)]), ValueRange(12.0, math.inf)]
+    cut = median_interval(ten)
     assert cut is not None and (cut.value, cut.low, cut.high) == (5.5, 2.0, 9.0), "order statistics"
-    few = centre(ten[5:])
+    few = median_interval(ten[5:])
     assert few is not None and (few.low, few.high) == (-math.inf, math.inf)
-    assert median_of([Between(1.0, math.inf)] * 2 + list(exactly([3.0, 4.0]))) == math.inf
+    assert median_of([ValueRange(1.0, math.inf)] * 2 + list(exact_values([3.0, 4.0]))) == math.inf
 
 
 def test_the_interval_of_one_side_covers_its_centre_nineteen_times_in_twenty() -> None:
     rng = np.random.default_rng(7)
-    found = [centre(exactly(rng.lognormal(2.0, 0.4, 6).tolist())) for _ in range(400)]
+    found = [median_interval(exact_values(rng.lognormal(2.0, 0.4, 6).tolist())) for _ in range(400)]
     covered = [one is not None and one.low <= math.exp(2.0) <= one.high for one in found]
     assert sum(covered) / 400 == pytest.approx(0.95, abs=0.03)
 
 
 def test_the_spread_is_the_coefficient_of_variation_of_what_has_an_end() -> None:
-    assert spread_of([*exactly([9.0, 10.0, 11.0]), Between(50.0, math.inf)]) == pytest.approx(0.1)
-    assert spread_of(exactly([-9.0, -11.0])) == pytest.approx(math.sqrt(2) / 10)
-    assert spread_of(exactly([3.0])) is spread_of(exactly([-1.0, 1.0])) is None
+    assert spread_of([*exact_values([9.0, 10.0, 11.0]), ValueRange(50.0, math.inf)]) == pytest.approx(0.1)
+    assert spread_of(exact_values([-9.0, -11.0])) == pytest.approx(math.sqrt(2) / 10)
+    assert spread_of(exact_values([3.0])) is spread_of(exact_values([-1.0, 1.0])) is None
 
 
 @given(st.dictionaries(st.integers(), st.floats(0, 1), max_size=8))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.findings.catalogue import CLAIMS, PAPERS, findings
-from faultline.comparison.findings.claims import MISCOUNTS, miscounts, tells_tuples
+from faultline.comparison.findings.claims import MISCOUNTS, identifies_tuples, miscounts
 from faultline.experiment.matrices import MATRICES
 from faultline.records.record import AuditPart, Record
 from tests.unit.made_up_findings import (
@@ -109,4 +109,4 @@ def test_miscounts_add_up_and_sums_are_named_where_they_are_kept(found: list[Aud
 @given(audits, workloads)
 def test_which_tuples_were_counted_is_known_by_sums_or_by_ids(audit: AuditPart, workload: str | None) -> None:
     by_ids = workload in ("pi", "known_truth") and audit.lost is not None
-    assert tells_tuples(record(audit, workload)) is (audit.checksum_mismatches is not None or by_ids)
+    assert identifies_tuples(record(audit, workload)) is (audit.checksum_mismatches is not None or by_ids)

@@ -12,9 +12,9 @@ from faultline.comparison.findings.nexmark import (
     ambiguous,
     per_core,
     per_machine,
-    silent,
     table_of,
     with_driver,
+    without_results,
 )
 from faultline.records.record import Record
 from tests.unit.sample_records import sample
@@ -76,17 +76,17 @@ def test_a_query_whose_figure_is_never_known_is_left_out() -> None:
 def test_a_result_is_due_a_window_and_the_watermark_after_the_first_event(rps: float | None, mute: list[str]) -> None:
     """A window of 10 s and a watermark of 4 s: 14 s of event time, which 100 s at 1.4 million events a second reach by
     the last event; half an event less does not."""
-    assert silent([record("q7", rps, **DENSE)], Kind.DENSE) == mute
+    assert without_results([record("q7", rps, **DENSE)], Kind.DENSE) == mute
 
 
 @pytest.mark.parametrize(("preload", "mute"), [(10_000_000, []), (9_000_000, ["q7"])])
 def test_events_that_filled_the_state_are_event_time_too(preload: int, mute: list[str]) -> None:
-    assert silent([record("q7", 1_300_000.0, **DENSE, preload_events=preload)], Kind.FILLED) == mute
+    assert without_results([record("q7", 1_300_000.0, **DENSE, preload_events=preload)], Kind.FILLED) == mute
 
 
 def test_queries_are_listed_by_number_each_kind_on_a_line_of_its_own() -> None:
     slow = [record(query, 1000.0, **DENSE) for query in ("q11", "q4", "q1")]
-    assert silent(slow, Kind.DENSE) == ["q4", "q11"], "the first waits for no event time"
+    assert without_results(slow, Kind.DENSE) == ["q4", "q11"], "the first waits for no event time"
     two = [record(query, 2e6, **named) for query in ("q10", "q2") for named in ({}, {"seed": 7})]
     lines = table_of([*slow, *two, record("q0", 2e6)])
     assert [line for line in lines if "q2, q10" in line] == [

@@ -96,11 +96,11 @@ def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_a
     assert verdict(RATE, "latency rises little", records(4, 4, 4, 4)) is AGREES
     assert verdict(RATE, "latency rises little", records(2, 2, 2, 2)) is INCONCLUSIVE
     for few in ((2, 2), (2, 2, 1, 1)):
-        assert evidence("latency rises little", *few) == "takes three rates, each measured more than once"
+        assert evidence("latency rises little", *few) == "requires 3 values of rate, each measured more than once"
     for few in ((2, 2, 2), (2, 2, 2, 1)):
-        assert evidence("tasks hardly change", *few) == "takes four rates, each measured more than once"
+        assert evidence("tasks hardly change", *few) == "requires 4 values of rate, each measured more than once"
     for few in ((2,), (2, 1, 1)):
-        assert evidence("tasks become fewer", *few) == "takes two rates, each measured more than once"
+        assert evidence("tasks become fewer", *few) == "requires 2 values of rate, each measured more than once"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faultline.comparison.findings import jiang
-from faultline.comparison.findings.catalogue import corrected
+from faultline.comparison.findings.catalogue import correct_verdicts
 from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, Test
 from faultline.comparison.findings.predicates import Lies
 from faultline.records.record import Record
@@ -65,7 +65,7 @@ def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
 ) -> None:
     found = test(records)
     assert (found.verdict, found.p) == (held, pytest.approx(p, abs=1e-4))
-    beside = corrected([found, ClaimResult(INCONCLUSIVE, "", 0.9), ClaimResult(INCONCLUSIVE, "", 0.9)])[0]
+    beside = correct_verdicts([found, ClaimResult(INCONCLUSIVE, "", 0.9), ClaimResult(INCONCLUSIVE, "", 0.9)])[0]
     assert beside[0] is (held if 3 * p <= 0.05 else INCONCLUSIVE)
 
 

@@ -13,30 +13,30 @@ from scipy import stats
 
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.regression_gate.nightly_pairs import (
-    paired_nights,
-    paired_of,
+    default_primary,
+    paired_run_of,
+    paired_runs_of,
     paired_verdict,
-    reason,
-    usual_primary,
+    reason_text,
 )
 from faultline.comparison.regression_gate.verdict import (
+    CENSORED_SIZE,
     CERTAIN,
-    ENDLESS,
+    POOLED,
     SUSPECTED,
-    TOGETHER,
     GateStatus,
-    Paired,
+    PairedRun,
     Pairs,
-    bounded,
-    how_many_tests,
+    cell_p_values,
+    count_tests,
+    judge_cells,
     judge_gate,
-    least_p,
-    least_pairs,
-    looks,
+    min_p,
+    min_pairs,
     p_above,
-    suspected,
+    replace_infinite,
 )
-from faultline.comparison.statistics.estimate import Between, Interval
+from faultline.comparison.statistics.estimate import Interval, ValueRange
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_file import NIGHTLY
@@ -57,27 +57,27 @@ def pairs(change: float, seed: int, *, n: int = 12, name: str = "a", spread: flo
     return Pairs(name, name, P50, values, values, 12)
 
 
-def night(day: int, *cells: Pairs, baseline: str = "b0", problem: str = "") -> Paired:
-    return Paired(f"2026-11-{day:02d}T02:00:00+00:00", "b1", baseline, cells, problem)
+def night(day: int, *cells: Pairs, baseline: str = "b0", problem: str = "") -> PairedRun:
+    return PairedRun(f"2026-11-{day:02d}T02:00:00+00:00", "b1", baseline, cells, problem)
 
 
-def exact(*values: float) -> list[Between]:
-    return [Between(one, one) for one in values]
+def exact(*values: float) -> list[ValueRange]:
+    return [ValueRange(one, one) for one in values]
 
 
 def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_seen() -> None:
     verdict = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
-    assert not verdict.red and [one.finding for one in verdict.cells] == [GateStatus.NO_CHANGE] * 3
-    assert [one.name for one in verdict.cells] == ["a", "b", TOGETHER]
+    assert not verdict.red and [one.status for one in verdict.cells] == [GateStatus.NO_CHANGE] * 3
+    assert [one.name for one in verdict.cells] == ["a", "b", POOLED]
     alone, _, together = verdict.cells
-    assert alone.visible and 0.03 < alone.visible < 0.12
-    assert together.visible is None, "each is scaled by its own scatter"
+    assert alone.detectable and 0.03 < alone.detectable < 0.12
+    assert together.detectable is None, "each is scaled by its own scatter"
     assert alone.change and alone.change.low < 0 < alone.change.high and alone.since is None
 
 
 def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
     first, second = night(1, pairs(0.1, 5)), night(2, pairs(0.1, 8))
-    assert [one.finding for one in judge_gate([first]).cells] == [GateStatus.SUSPECTED]
+    assert [one.status for one in judge_gate([first]).cells] == [GateStatus.SUSPECTED]
     assert not judge_gate([first]).red
     verdict = judge_gate([first, second])
     assert verdict.red and verdict.cells[0].since == first.date and verdict.cells[0].nights == 2
@@ -91,17 +91,17 @@ def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
 
 def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
     verdict = judge_gate([night(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
-    assert verdict.red and {one.finding for one in verdict.cells} >= {GateStatus.WORSE}
+    assert verdict.red and {one.status for one in verdict.cells} >= {GateStatus.WORSE}
     together = verdict.cells[-1]
-    assert together.finding is GateStatus.WORSE and together.q <= CERTAIN and together.nights == 1
+    assert together.status is GateStatus.WORSE and together.q <= CERTAIN and together.nights == 1
     better = judge_gate([night(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
-    assert not better.red and {one.finding for one in better.cells} == {GateStatus.BETTER}
+    assert not better.red and {one.status for one in better.cells} == {GateStatus.BETTER}
 
 
 def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
     few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
     assert few.red and few.problems == ("b: 7 of 12 pairs are usable; at least 8 are needed",)
-    assert few.cells[1].finding is GateStatus.INCONCLUSIVE
+    assert few.cells[1].status is GateStatus.INCONCLUSIVE
     assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("nothing was measured by both builds",)
     broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
     assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
@@ -111,8 +111,8 @@ def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
 
 @pytest.mark.parametrize("cells", [1, 2, 4, 9])
 def test_so_many_pairs_can_just_be_suspected(cells: int) -> None:
-    need = least_pairs(cells)
-    assert how_many_tests(cells) * 2.0**-need <= SUSPECTED < how_many_tests(cells) * 2.0 ** -(need - 1)
+    need = min_pairs(cells)
+    assert count_tests(cells) * 2.0**-need <= SUSPECTED < count_tests(cells) * 2.0 ** -(need - 1)
 
 
 def test_more_is_worse_or_better_as_the_figure_is() -> None:
@@ -123,29 +123,34 @@ def test_more_is_worse_or_better_as_the_figure_is() -> None:
     assert faster.low == pytest.approx([-one for one in slower.low])
     rising = Pairs.of("a", "a", RPS, list(zip(exact(*[100] * 12), exact(*range(70, 82)), strict=True)), 12)
     (cell,) = judge_gate([night(1, rising)]).cells
-    assert cell.finding is GateStatus.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
+    assert cell.status is GateStatus.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
     assert cell.change.low <= cell.change.value <= cell.change.high < 0
 
 
 def test_recoveries_take_part_as_intervals_and_count_by_the_end_that_proves_least() -> None:
-    known = [(Between(8, 10), Between(11, 13)), (Between(8, 10), Between(60, math.inf))]
+    known = [(ValueRange(8, 10), ValueRange(11, 13)), (ValueRange(8, 10), ValueRange(60, math.inf))]
     found = Pairs.of("a", "a", MACRO, known, 2)
     assert found.low == pytest.approx((math.log(11 / 10), math.log(60 / 10)))
     assert found.high == pytest.approx((math.log(13 / 8), math.inf))
-    assert bounded(found.high) == [found.high[0], found.high[0]] and bounded([math.inf, -math.inf]) == [
-        ENDLESS,
-        -ENDLESS,
+    assert replace_infinite(found.high) == [found.high[0], found.high[0]] and replace_infinite(
+        [math.inf, -math.inf]
+    ) == [
+        CENSORED_SIZE,
+        -CENSORED_SIZE,
     ]
-    unseen = [(Between(60, math.inf), Between(60, math.inf))] * 12
+    unseen = [(ValueRange(60, math.inf), ValueRange(60, math.inf))] * 12
     (cell,) = judge_gate([night(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
-    assert cell.finding is GateStatus.NO_CHANGE, "of two that were not seen to end nobody knows which is more"
+    assert cell.status is GateStatus.NO_CHANGE, "of two that were not seen to end nobody knows which is more"
     assert cell.change and (cell.change.low, cell.change.high) == (-1.0, math.inf)
-    blurred = [(Between(9, 11), Between(10, 12))] * 12
-    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is GateStatus.NO_CHANGE
+    blurred = [(ValueRange(9, 11), ValueRange(10, 12))] * 12
+    assert judge_cells([Pairs.of("a", "a", MACRO, blurred, 12)])[0].status is GateStatus.NO_CHANGE
 
 
 def test_a_figure_that_is_nothing_has_no_ratio() -> None:
-    assert len(Pairs.of("a", "a", P50, [(Between(0, 0), Between(1, 1)), (Between(1, 1), Between(2, 2))], 2)) == 1
+    assert (
+        len(Pairs.of("a", "a", P50, [(ValueRange(0, 0), ValueRange(1, 1)), (ValueRange(1, 1), ValueRange(2, 2))], 2))
+        == 1
+    )
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.1, 0.3]), st.integers(8, 14))
@@ -154,7 +159,7 @@ def test_a_builds_loss_is_the_others_gain(seed: int, change: float, n: int) -> N
     turned = [
         Pairs(c.config_id, c.name, c.metric, tuple(-v for v in c.high), tuple(-v for v in c.low), 12) for c in cells
     ]
-    for (p, q, p_better, q_better), other in zip(suspected(cells), suspected(turned), strict=True):
+    for (p, q, p_better, q_better), other in zip(cell_p_values(cells), cell_p_values(turned), strict=True):
         assert (p, q) == pytest.approx(other[2:]) and (p_better, q_better) == pytest.approx(other[:2])
         assert p <= q <= 1
 
@@ -169,7 +174,7 @@ def test_its_p_is_students_whatever_scale_and_order_and_never_less_than_the_sign
     p = p_above(values)
     if np.ptp(values) > 0:
         asked = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
-        assert p == pytest.approx(max(asked, least_p(len(values))))
+        assert p == pytest.approx(max(asked, min_p(len(values))))
     assert p_above([scale * one for one in reversed(values)]) == pytest.approx(p)
     assert p + p_above([-one for one in values]) >= 1 - 1e-9
 
@@ -202,11 +207,11 @@ def test_the_interval_of_a_change_covers_it_nineteen_times_in_twenty_and_of_one_
         covered += found.change.low <= math.expm1(0.1) <= found.change.high
     assert 0.92 <= covered / 400 <= 0.985
     (one,) = judge_gate([night(1, Pairs("a", "a", P50, (0.1,), (0.1,), 10))]).cells
-    assert one.change == Interval(pytest.approx(math.expm1(0.1)), -1.0, math.inf) and one.visible is None
+    assert one.change == Interval(pytest.approx(math.expm1(0.1)), -1.0, math.inf) and one.detectable is None
 
 
 def test_what_would_have_been_seen_is_seen_in_two_nights_four_times_in_five() -> None:
-    said = [judge_gate([night(1, pairs(0.0, seed))]).cells[0].visible or math.nan for seed in range(200)]
+    said = [judge_gate([night(1, pairs(0.0, seed))]).cells[0].detectable or math.nan for seed in range(200)]
     size = math.log1p(float(np.median(said)))
     seen = [judge_gate([night(n, pairs(size, 2 * seed + n)) for n in (1, 2)]).red for seed in range(300)]
     assert 0.7 <= sum(seen) / 300 <= 0.9
@@ -247,55 +252,55 @@ def entries(*records: Record) -> list[IndexEntry]:
 
 def test_repetitions_are_paired_and_what_is_invalid_or_of_another_build_is_left_out() -> None:
     found = both(1, 0.05)
-    night = paired_of(plan(1), entries(*found))
+    night = paired_run_of(plan(1), entries(*found))
     (cell,) = night.cells
     assert len(cell) == cell.planned == PAIRS and (night.build, night.baseline, night.problem) == ("b1", "b0", "")
     assert float(np.mean(cell.low)) == pytest.approx(np.log(1.05), abs=0.02)
     found[0] = found[0].model_copy(update={"status": "invalid"})
     found[3] = found[3].model_copy(update={"build": "b9"})
-    assert len(paired_of(plan(1), entries(*found)).cells[0]) == PAIRS - 2
+    assert len(paired_run_of(plan(1), entries(*found)).cells[0]) == PAIRS - 2
     again = found[0].model_copy(update={"status": "valid", "attempt": "20261101T050000Z-000000"})
-    assert len(paired_of(plan(1), entries(*found, again)).cells[0]) == PAIRS - 1, "measured again, it counts"
+    assert len(paired_run_of(plan(1), entries(*found, again)).cells[0]) == PAIRS - 1, "measured again, it counts"
     with pytest.raises(ValueError, match="has no baseline"):
-        paired_of(plan(1).model_copy(update={"baseline": None}), [])
+        paired_run_of(plan(1).model_copy(update={"baseline": None}), [])
 
 
 def test_a_side_that_is_missing_is_named_with_its_reason() -> None:
     found = both(1, 0.0)
     ours = [one for one in found if one.build == "b1"]
-    assert paired_of(plan(1), entries(*ours)).problem.startswith("the baseline did not run: no attempt got as far")
+    assert paired_run_of(plan(1), entries(*ours)).problem.startswith("the baseline did not run: no attempt got as far")
     failed = [one.model_copy(update={"status": "failed", "reasons": ["x" * 900]}) for one in found if one.build == "b0"]
-    problem = paired_of(plan(1), entries(*ours, *failed)).problem
+    problem = paired_run_of(plan(1), entries(*ours, *failed)).problem
     assert problem.startswith("the baseline did not run: xxx") and len(problem) < 240
     invalid = [one.model_copy(update={"status": "invalid", "reasons": ["background-load"]}) for one in ours]
-    night = paired_of(plan(1), entries(*invalid, *failed))
+    night = paired_run_of(plan(1), entries(*invalid, *failed))
     assert night.problem == "tonight's build has no usable record: background-load"
 
 
 def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_would_have_been_seen() -> None:
     plans = [plan(1), plan(2), plan(3)]
     told = entries(*both(1, 0.0), *both(2, 0.06), *both(3, 0.06))
-    nights = paired_nights(reversed(plans), told)
+    nights = paired_runs_of(reversed(plans), told)
     assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
-    green, suspected, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
+    green, suspicion, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
     assert paired_verdict(green, {}).summary == "green: 1 no change detected; beside the baseline b0, in the same night"
-    assert suspected.cells[0].finding is GateStatus.SUSPECTED and not suspected.red
-    line = reason(red.cells[0])
+    assert suspicion.cells[0].status is GateStatus.SUSPECTED and not suspicion.red
+    line = reason_text(red.cells[0])
     assert line.startswith("word_count: Latency p50 +") and "n = 10 pairs, q = 0.00" in line
     assert line.endswith("since 2026-11-02 (2 nights in a row)")
     kept = paired_verdict(red, {"revision": "v1.3"})
     assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
     note = nightly_note(kept, "s3")
     assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
-    shut = judge_gate(paired_nights([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
+    shut = judge_gate(paired_runs_of([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
     assert "**red** the baseline did not run" in nightly_note(paired_verdict(shut, {}), "s1")
-    assert "unknown" in reason(shut.cells[0])
+    assert "unknown" in reason_text(shut.cells[0])
 
 
 def test_recoveries_take_part_as_they_are_known() -> None:
     faulted = parse_configuration({"fault": "executor"})
-    assert usual_primary(faulted) == "cpu_s_per_million.engine" and usual_primary(CONFIG) == "latency_ms.p50"
-    night = paired_of(plan(1, primary="recovery.macro_s"), entries(*both(1, 0.0)))
+    assert default_primary(faulted) == "cpu_s_per_million.engine" and default_primary(CONFIG) == "latency_ms.p50"
+    night = paired_run_of(plan(1, primary="recovery.macro_s"), entries(*both(1, 0.0)))
     assert len(night.cells[0]) in (0, PAIRS) and all(
         a <= b for a, b in zip(night.cells[0].low, night.cells[0].high, strict=True)
     )

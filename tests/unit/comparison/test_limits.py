@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.slo import NOTHING_PROMISED, parse_limits, promises
-from faultline.comparison.sweep_summary import Placebo, placebo_among
+from faultline.comparison.slo import NO_SLOS, check_slos, parse_slos
+from faultline.comparison.sweep_summary import Placebo, placebo_of
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
@@ -32,17 +32,17 @@ def entries(values: list[float], **named: Any) -> list[IndexEntry]:
 
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=9), st.floats(1, 1e6))
 def test_a_median_is_beyond_a_limit_when_it_is_larger(values: list[float], bound: float) -> None:
-    (held,) = promises(entries(values), parse_limits({"latency_ms.p99": bound})).held
-    assert held.n == len(values) and held.beyond is (statistics.median(values) > bound)
-    assert held.sure or len(values) > 1, "a single value leaves no doubt that could be told"
+    (held,) = check_slos(entries(values), parse_slos({"latency_ms.p99": bound})).results
+    assert held.n == len(values) and held.is_violated is (statistics.median(values) > bound)
+    assert held.is_certain or len(values) > 1, "a single value leaves no doubt that could be told"
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(4_100.0, 0), (4_000.0, 0), (3_999.0, 1)])
 def test_of_what_more_is_better_a_limit_is_the_least(rate: float, beyond: int) -> None:
     few = [IndexEntry(**{**vars(one), "metrics": {"throughput_rps": rate}}) for one in entries([1.0])]
-    promised = promises(few, parse_limits({"throughput_rps": 4000}))
-    assert len(promised.beyond) == beyond
-    assert "at least 4,000 records/s" in promised.held[0].text
+    promised = check_slos(few, parse_slos({"throughput_rps": 4000}))
+    assert len(promised.violations) == beyond
+    assert "at least 4,000 records/s" in promised.results[0].text
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,24 @@ def test_of_what_more_is_better_a_limit_is_the_least(rate: float, beyond: int) -
 def test_recoveries_without_an_end_are_beyond_only_what_they_outlasted(
     bound: float, beyond: list[str], doubtful: list[str]
 ) -> None:
-    promised = promises(entries([1.0] * 3, recovery=UNRECOVERED), parse_limits({"recovery.macro_s": bound}))
-    for found, wanted in ((promised.beyond, beyond), (promised.doubtful, doubtful)):
+    promised = check_slos(entries([1.0] * 3, recovery=UNRECOVERED), parse_slos({"recovery.macro_s": bound}))
+    for found, wanted in ((promised.violations, beyond), (promised.doubtful, doubtful)):
         assert [line[: len(start)] for line, start in zip(found, wanted, strict=True)] == wanted
 
 
 def test_what_may_be_chance_is_said_and_each_configuration_is_named() -> None:
     near = entries([80.0, 90.0, 105.0, 130.0, 140.0], state_mb=1.0)
     far = entries([300.0, 301.0, 302.0, 303.0, 304.0], state_mb=8.0)
-    promised = promises([*near, *far], parse_limits({"latency_ms.p99": 100}))
-    assert [line.rpartition("limit ")[2] for line in promised.beyond] == [
+    promised = check_slos([*near, *far], parse_slos({"latency_ms.p99": 100}))
+    assert [line.rpartition("limit ")[2] for line in promised.violations] == [
         "at most 100 ms, which may be chance (state 1 MB)", "at most 100 ms (state 8 MB)",
     ]  # fmt: skip
-    assert promised.as_json()["limits"] == {"latency_ms.p99": 100.0} and NOTHING_PROMISED.as_json() == {}
+    assert promised.as_json()["limits"] == {"latency_ms.p99": 100.0} and NO_SLOS.as_json() == {}
 
 
 def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit() -> None:
-    promised = promises(entries([900.0], status="invalid"), parse_limits({"latency_ms.p99": 100}))
-    assert promised.beyond == [] and "nobody knows whether its limit is kept" in promised.doubtful[0]
+    promised = check_slos(entries([900.0], status="invalid"), parse_slos({"latency_ms.p99": 100}))
+    assert promised.violations == [] and "nobody knows whether its limit is kept" in promised.doubtful[0]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit()
 )  # fmt: skip
 def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        parse_limits(given)
+        parse_slos(given)
 
 
 def among(records: Sequence[Record]) -> Placebo | None:
-    return placebo_among([IndexEntry.of(one) for one in records])
+    return placebo_of([IndexEntry.of(one) for one in records])
 
 
 def control(number: int) -> Record:
@@ -101,21 +101,21 @@ def test_without_controls_nobody_knows() -> None:
 def test_controls_that_recover_at_once_let_recoveries_be_relied_on() -> None:
     found = among([with_placebo(control(n), 2.0) for n in range(20)])
     assert found is not None
-    assert (found.controls, found.unrecovered, found.macro_s, found.relied_on) == (20, 0, 2.0, True)
+    assert (found.controls, found.unrecovered, found.macro_s, found.is_reliable) == (20, 0, 2.0, True)
 
 
 def test_more_than_one_in_twenty_unrecovered_is_too_many() -> None:
     fine = [with_placebo(control(n), 2.0) for n in range(19)]
     one, two = with_placebo(control(19), None), with_placebo(control(20), None)
     assert (found := among([*fine, one])) is not None
-    assert found.relied_on
+    assert found.is_reliable
     assert (found := among([*fine, one, two])) is not None
-    assert not found.relied_on
+    assert not found.is_reliable
     assert (found := among([one, two])) is not None
-    assert (found.macro_s, found.resolution_s, found.relied_on) == (math.inf, None, False)
+    assert (found.macro_s, found.resolution_s, found.is_reliable) == (math.inf, None, False)
 
 
 def test_a_recovery_from_nothing_longer_than_it_is_known_is_too_long() -> None:
     found = among([with_placebo(control(n), 8.0, late_s=6.0) for n in range(20)])
     assert found is not None
-    assert not found.relied_on
+    assert not found.is_reliable

@@ -18,10 +18,10 @@ from faultline.comparison.nightly_history import (
     NightlyRun,
     baseline_of,
     change_points,
-    changes_of_surroundings,
-    course_of,
+    environment_changes,
+    history_of,
     judge_nightly_run,
-    nights_of,
+    nightly_runs_of,
 )
 from faultline.experiment.nightly_file import due_nights, schedule
 from faultline.records.index_entry import IndexEntry
@@ -39,7 +39,7 @@ def night(number: int, p99: float, **named: Any) -> list[IndexEntry]:
 
 
 def nights(*entries: list[IndexEntry]) -> list[NightlyRun]:
-    return nights_of([one for every in entries for one in every])
+    return nightly_runs_of([one for every in entries for one in every])
 
 
 def test_a_night_is_what_has_its_logical_date_whenever_it_was_measured() -> None:
@@ -106,13 +106,13 @@ def test_a_night_within_what_nights_differ_by_raises_no_alarm() -> None:
 
 def test_a_night_of_two_builds_counts_with_the_newer_only() -> None:
     every = nights([*night(1, 100), *night(1, 200, build="b2")])
-    course = course_of(every, every[0].valid[0].config_id, P99[0])
+    course = history_of(every, every[0].valid[0].config_id, P99[0])
     assert course.values[0] is not None and course.values[0].value > 190
 
 
 def test_nights_without_the_figure_leave_a_gap() -> None:
     every = nights(*(night(number, 100, status="failed" if number == 4 else "valid") for number in range(1, 9)))
-    course = course_of(every, every[0].valid[0].config_id, P99[0])
+    course = history_of(every, every[0].valid[0].config_id, P99[0])
     assert [one is None for one in course.values].index(True) == 3
     assert course.changes == ()
 
@@ -121,7 +121,7 @@ def test_changes_of_the_surroundings_are_told_by_night() -> None:
     every = nights(
         night(1, 100), night(2, 100), night(3, 100, status="failed"), night(4, 100, versions="4.3.0", build="b2")
     )
-    assert changes_of_surroundings(every) == {"2026-11-04T02:00:00+00:00": "pyspark 4.2.0 -> 4.3.0, build b1 -> b2"}
+    assert environment_changes(every) == {"2026-11-04T02:00:00+00:00": "pyspark 4.2.0 -> 4.3.0, build b1 -> b2"}
 
 
 def test_nights_are_due_by_cron(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +207,8 @@ def test_one_record_is_its_nights_level_and_one_that_did_not_end_is_none() -> No
         night(3, 100, recovery=endless, n=2),
         night(4, 100, recovery={"macro_s": 12.5}, n=2),
     )
-    course = course_of(every, every[0].valid[0].config_id, metric)
-    assert course.places == tuple(f"2026-11-0{day}T02:00:00+00:00" for day in (1, 2, 3, 4))
+    course = history_of(every, every[0].valid[0].config_id, metric)
+    assert course.positions == tuple(f"2026-11-0{day}T02:00:00+00:00" for day in (1, 2, 3, 4))
     assert [one and round(one.high, 9) for one in (course.values[0], course.values[3])] == [12.5, 12.5]
     assert course.values[1] is None
     assert course.values[2] is not None and course.values[2].value == math.inf
@@ -225,7 +225,7 @@ def test_a_level_is_counted_over_the_nights_that_have_the_figure() -> None:
             for number in range(1, 19)
         )
     )
-    assert course_of(every, every[0].valid[0].config_id, metric).changes == (8,)
+    assert history_of(every, every[0].valid[0].config_id, metric).changes == (8,)
 
 
 def test_what_only_one_night_knows_of_its_surroundings_was_none_in_the_other() -> None:
@@ -233,19 +233,19 @@ def test_what_only_one_night_knows_of_its_surroundings_was_none_in_the_other() -
     (plain,) = night(1, 100, n=1)
     known = replace(plain, commit="abc", surroundings={**plain.surroundings, "java": "17"})
     there = nights([plain], [replace(known, logical_date=last)])
-    assert changes_of_surroundings(there) == {last: "commit none -> abc, java none -> 17"}
+    assert environment_changes(there) == {last: "commit none -> abc, java none -> 17"}
     back = nights([replace(known, logical_date=first)], [replace(plain, logical_date=last)])
-    assert changes_of_surroundings(back) == {last: "java 17 -> none, commit abc -> none"}
+    assert environment_changes(back) == {last: "java 17 -> none, commit abc -> none"}
 
 
 def test_the_surroundings_of_a_night_are_those_of_its_newest_valid_record() -> None:
     every = nights(
         night(1, 100), [*night(2, 100), *night(2, 100, build="b2"), *night(2, 100, build="b3", status="failed")]
     )
-    assert changes_of_surroundings(every) == {"2026-11-02T02:00:00+00:00": "build b1 -> b2"}
+    assert environment_changes(every) == {"2026-11-02T02:00:00+00:00": "build b1 -> b2"}
     assert every[1].build == "b2"
     failed = nights(night(1, 100, status="failed"))
-    assert (failed[0].build, failed[0].surroundings, changes_of_surroundings(failed)) == (None, {}, {})
+    assert (failed[0].build, failed[0].surroundings, environment_changes(failed)) == (None, {}, {})
 
 
 def levels(seed: int, *parts: tuple[int, float]) -> list[float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.selection import entries_of_sweep
-from faultline.comparison.sweep_summary import answer_named, objective_of
+from faultline.comparison.sweep_summary import objective_of, summary_of_sweep
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.index import Index
@@ -63,8 +63,8 @@ def test_a_sweep_that_was_stopped_and_resumed_rests_on_all_of_its_cells(tmp_path
     found = [attempts(tmp_path, sweep) for sweep in ("first", "second", "third")]
     assert len(found[0]) == 11 and set(found[1]) == set(found[2]) == set(found[0]) - {"20261121T061503Z-000001"}
     for sweep in ("first", "second", "third"):
-        answer = answer_named(sweep, Settings(tmp_path, tmp_path, tmp_path), objective_of("cpu", {}))
-        assert (answer.fewest, answer.most) == (5, 5) and answer.advice is not None
+        answer = summary_of_sweep(sweep, Settings(tmp_path, tmp_path, tmp_path), objective_of("cpu", {}))
+        assert (answer.min_repetitions, answer.max_repetitions) == (5, 5) and answer.recommendation is not None
 
 
 def test_what_is_of_another_series_or_was_not_planned_is_no_part_of_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.comparison.findings.catalogue import corrected
+from faultline.comparison.findings.catalogue import correct_verdicts
 from faultline.comparison.findings.claims import LATENCY, REPLAY, ClaimResult, ClaimVerdict
 from faultline.comparison.findings.predicates import (
     Level,
@@ -21,11 +21,11 @@ from faultline.comparison.findings.predicates import (
     contrast,
     differences_of,
     direction,
-    every,
-    hardly_changes,
+    is_stable,
     mean_of,
     series_of,
     trend,
+    unanimous,
 )
 from faultline.comparison.statistics.estimate import ALPHA
 from faultline.records.record import Record
@@ -112,7 +112,7 @@ def test_a_figure_stays_or_rises_noticeably(
 ) -> None:
     for noticeably, expected in ((False, stays), (True, rises)):
         claim = Stays(REPLAY, "state_mb", rises=noticeably)
-        assert claim.judged([series(*levels)]).verdict is expected
+        assert claim.judge([series(*levels)]).verdict is expected
         assert claim([]).verdict is ClaimVerdict.NOT_COVERED
 
 
@@ -125,7 +125,7 @@ def test_differences_stay_within_a_share_of_what_they_begin_from(added: float, e
         for mode in ("none", "aligned")
     ]
     found = differences_of(records, "skew", "commit_mode", ("none", "aligned"), LATENCY.read)
-    assert [one.base for one in found] == [1000.0] and hardly_changes(found) is expected
+    assert [one.base for one in found] == [1000.0] and is_stable(found) is expected
 
 
 def lies(values: list[float], low: float = -math.inf, high: float = math.inf) -> ClaimResult:
@@ -159,7 +159,7 @@ def test_beyond_a_limit_is_where_the_interval_of_the_mean_lies(values: list[floa
 
 
 def test_all_runs_answer_where_there_are_several() -> None:
-    assert [every(one) for one in ([], [True], [True, True], [False, False], [True, False])] == [
+    assert [unanimous(one) for one in ([], [True], [True, True], [False, False], [True, False])] == [
         None, None, True, False, None
     ]  # fmt: skip
 
@@ -167,12 +167,12 @@ def test_all_runs_answer_where_there_are_several() -> None:
 def test_of_the_verdicts_of_a_page_those_that_chance_explains_are_taken_back() -> None:
     strong, weak = ClaimResult(ClaimVerdict.AGREES, "a", 0.0001), ClaimResult(ClaimVerdict.DISAGREES, "b", 0.04)
     untested, open_ = ClaimResult(ClaimVerdict.AGREES, "c"), ClaimResult(ClaimVerdict.INCONCLUSIVE, "d", 0.6)
-    assert corrected([strong, weak]) == [(ClaimVerdict.AGREES, "a"), (ClaimVerdict.DISAGREES, "b")]
-    found = corrected([strong, weak, open_, open_, untested])
+    assert correct_verdicts([strong, weak]) == [(ClaimVerdict.AGREES, "a"), (ClaimVerdict.DISAGREES, "b")]
+    found = correct_verdicts([strong, weak, open_, open_, untested])
     assert found[0] == (ClaimVerdict.AGREES, "a") and found[4] == (ClaimVerdict.AGREES, "c")
     assert found[1] == (ClaimVerdict.INCONCLUSIVE, "b; p = 0.08 beside the others of this page")
     assert found[2] == (ClaimVerdict.INCONCLUSIVE, "d")
-    assert corrected([]) == [] and corrected([untested]) == [(ClaimVerdict.AGREES, "c")]
+    assert correct_verdicts([]) == [] and correct_verdicts([untested]) == [(ClaimVerdict.AGREES, "c")]
 
 
 def run(latency: float | None, repetition: int = 0, **config: object) -> Record:

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 from benchmarks.noise_profiles import draw, load_shapes
 from faultline.comparison.statistics.sequential import (
-    LEAST_PAIRS,
+    MIN_PAIRS,
     RESERVED,
     Method,
     Pair,
     SequentialDecision,
     bounds,
-    fewest,
-    interval,
     judge,
-    middle,
-    spent,
+    look_interval,
+    min_decidable_pairs,
+    point_estimate,
+    spent_error,
 )
 
 METHODS = list(Method)
 MARGIN = (math.log(0.9), math.log(1.1))
 BLOCKS, ALPHA = 15, 0.05
 numbers = st.floats(-2, 2).map(lambda value: round(value, 6))
-many = st.lists(numbers, min_size=LEAST_PAIRS, max_size=BLOCKS)
+many = st.lists(numbers, min_size=MIN_PAIRS, max_size=BLOCKS)
 
 
 def known(values: list[float]) -> list[Pair]:
@@ -37,8 +37,10 @@ def known(values: list[float]) -> list[Pair]:
 
 @given(st.integers(1, 500), st.integers(1, 500), st.floats(0.001, 0.4))
 def test_the_error_is_spent_ever_more_and_never_exceeded(pairs: int, horizon: int, alpha: float) -> None:
-    assert 0 < spent(pairs, horizon, alpha) < spent(pairs + 1, horizon, alpha) <= alpha
-    assert spent(horizon, horizon, alpha) == pytest.approx((1 - RESERVED) * alpha), "the rest is for a raised budget"
+    assert 0 < spent_error(pairs, horizon, alpha) < spent_error(pairs + 1, horizon, alpha) <= alpha
+    assert spent_error(horizon, horizon, alpha) == pytest.approx((1 - RESERVED) * alpha), (
+        "the rest is for a raised budget"
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -85,7 +87,7 @@ def test_an_equal_figure_is_called_equal_and_a_planted_difference_is_found(metho
     ):
         one = judge(known((planted + rng.normal(0, 0.06, 30)).tolist()), limits, method, MARGIN)
         assert one.outcome is outcome
-        assert one.looked is not None and LEAST_PAIRS <= one.looked < 30
+        assert one.decided_at is not None and MIN_PAIRS <= one.decided_at < 30
         assert one.low <= planted <= one.high
 
 
@@ -97,8 +99,8 @@ def test_more_pairs_undo_no_decision(method: Method, data: st.DataObject, values
     first = judge(known(values[: data.draw(st.integers(1, len(values)))]), limits, method, MARGIN)
     later = judge(known(values), limits, method, MARGIN)
     assert first.low <= later.low or first.high >= later.high
-    if first.looked is not None:
-        assert (later.outcome, later.looked) == (first.outcome, first.looked)
+    if first.decided_at is not None:
+        assert (later.outcome, later.decided_at) == (first.outcome, first.decided_at)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -110,12 +112,12 @@ def test_what_is_said_of_intervals_holds_for_every_value_in_them(
     """The truth may lie anywhere in each: no choice of it has a difference of the means beyond the reach."""
     limit = 3.0 if method is Method.T else len(values) * (len(values) + 1) / 4 - 1.5
     pairs = [(value, value + width) for value, width in zip(values, widths, strict=False)]
-    low, high = interval(pairs, limit, method)
-    ends = [interval(known([pair[end] for pair in pairs]), limit, method) for end in (0, 1)]
+    low, high = look_interval(pairs, limit, method)
+    ends = [look_interval(known([pair[end] for pair in pairs]), limit, method) for end in (0, 1)]
     assert (low, high) == (ends[0][0], ends[1][1])
     if method is Method.RANKS:
         truth = [low_end + data.draw(st.floats(0, 1)) * (high_end - low_end) for low_end, high_end in pairs]
-        inner = interval(known(truth), limit, method)
+        inner = look_interval(known(truth), limit, method)
         assert low <= inner[0] + 1e-12 and inner[1] <= high + 1e-12
 
 
@@ -136,31 +138,31 @@ def test_censored_pairs_stop_ranks_no_more_than_they_must() -> None:
     by_ranks = judge(pairs, bounds(Method.RANKS, 12, 12, ALPHA), Method.RANKS, MARGIN)
     assert by_ranks.outcome is SequentialDecision.DIFFERS and by_ranks.low > 0.2
     limits = bounds(Method.T, 12, 12, ALPHA)
-    low, high = interval(pairs[:11], limits[10] or 0.0, Method.T)
+    low, high = look_interval(pairs[:11], limits[10] or 0.0, Method.T)
     assert 0 < low < high == math.inf, "of means the upper end is open"
-    assert interval(pairs, limits[11] or 0.0, Method.T) == (-math.inf, math.inf)
+    assert look_interval(pairs, limits[11] or 0.0, Method.T) == (-math.inf, math.inf)
 
 
 @given(st.lists(numbers, min_size=1, max_size=8))
 def test_the_middle_is_the_mean_or_the_median_of_averages(values: list[float]) -> None:
-    assert middle(known(values), Method.T) == pytest.approx(np.mean(values))
-    assert min(values) <= middle(known(values), Method.RANKS) <= max(values)
+    assert point_estimate(known(values), Method.T) == pytest.approx(np.mean(values))
+    assert min(values) <= point_estimate(known(values), Method.RANKS) <= max(values)
 
 
 def test_the_middle_of_half_open_pairs_is_what_is_known_of_them() -> None:
-    assert middle([(1.0, 3.0), (2.0, math.inf), (-math.inf, 2.0)], Method.RANKS) == 2.0
-    assert math.isnan(middle([], Method.T))
+    assert point_estimate([(1.0, 3.0), (2.0, math.inf), (-math.inf, 2.0)], Method.RANKS) == 2.0
+    assert math.isnan(point_estimate([], Method.T))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("comparisons", [1, 4, 20])
 def test_the_fewest_pairs_are_the_first_number_that_can_decide(method: Method, comparisons: int) -> None:
     alpha = ALPHA / comparisons
-    need = fewest(method, alpha)
-    assert need >= LEAST_PAIRS
+    need = min_decidable_pairs(method, alpha)
+    assert need >= MIN_PAIRS
     assert any(bounds(method, need, need, alpha))
-    assert need == LEAST_PAIRS or not any(bounds(method, need - 1, need - 1, alpha))
-    assert need <= fewest(method, alpha / 10)
+    assert need == MIN_PAIRS or not any(bounds(method, need - 1, need - 1, alpha))
+    assert need <= min_decidable_pairs(method, alpha / 10)
 
 
 def test_ranks_are_looked_at_from_where_all_of_one_sign_are_rare_enough() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ground_truth.expected_values import planted
+from benchmarks.ground_truth.expected_values import planted_truth
 from benchmarks.ground_truth.known_truth import figures
 from benchmarks.ground_truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.cli.run_command import parse_order
@@ -104,7 +104,7 @@ def test_scenarios_are_sound(scenario: Scenario) -> None:
     config, script, run = scenario.configuration, scenario.script, scenario.run
     require_fit(script, config)
     assert parse_order("known_truth", scenario.parameters()).config.config_id == config.config_id
-    truth = planted(script, run, primer=2)
+    truth = planted_truth(script, run, primer=2)
     assert truth.counts["lost"] == script.lost
     assert [one.recovered for one in truth.recoveries] == [script.recovers] * (run.fault_at_ns is not None)
     if run.fault_at_ns is not None:
@@ -113,7 +113,7 @@ def test_scenarios_are_sound(scenario: Scenario) -> None:
         phase = (outage.replayed_ns + (GUARD_NS if script.style == "batch" else 0)) % step
         assert 30_000_000 <= phase <= step - 30_000_000
         for late_ms in (-10, 10):
-            late = planted(script, run, primer=2, kills_ns=[run.fault_at_ns + late_ms * 1_000_000])
+            late = planted_truth(script, run, primer=2, kills_ns=[run.fault_at_ns + late_ms * 1_000_000])
             for part, value in truth.recoveries[0].seconds.items():
                 found = late.recoveries[0].seconds[part]
                 assert (found is None) is (value is None)
@@ -123,7 +123,7 @@ def test_scenarios_are_sound(scenario: Scenario) -> None:
 def test_planted_instants_follow_the_definitions() -> None:
     """Worked by hand: kill 12.85 s after T0, so the replay is committed 18.35 s after it; batches each 0.5 s."""
     scenario = SCENARIOS[0]
-    recovery = planted(scenario.script, scenario.run, primer=2).recoveries[0].seconds
+    recovery = planted_truth(scenario.script, scenario.run, primer=2).recoveries[0].seconds
     parts = {"detection_s": 0, "redeploy_s": 3.5, "load_s": 1, "reload_s": 4.5, "replay_s": 1}
     assert parts.items() <= recovery.items()
     # Two batches (18.5, 19.0) leave the lag out of band, the one of 19.5 (index 39, wobble −2) does not.
@@ -136,7 +136,7 @@ def test_planted_instants_follow_the_definitions() -> None:
 
 def test_what_cannot_be_seen_to_hold_is_censored() -> None:
     scenario = Scenario("x", {"slow_bins": 40})
-    (found,) = planted(scenario.script, scenario.run, primer=2).recoveries
+    (found,) = planted_truth(scenario.script, scenario.run, primer=2).recoveries
     assert (found.recovered, found.over_ns, found.seconds["macro_s"]) == (False, None, None)
     assert found.seconds["catchup_s"] is not None
     # The last of 40 slow batches, the one of 39.5, is the last thing that is seen out of its bound.

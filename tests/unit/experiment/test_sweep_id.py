@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from faultline.comparison.nightly_verdict import kept_verdict
+from faultline.comparison.nightly_verdict import stored_verdict
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
 from faultline.experiment.config import parse_configuration
@@ -82,7 +82,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     write_json(tmp_path / "secret.json", content)
     write_json(results / "secret.json", content)
     for trick in ("../secret", "../../secret", f"{tmp_path}/secret", "..", "", "s1/../s1", "./s1"):
-        assert manifests.read(trick) is None and kept_verdict(results, trick) is None
+        assert manifests.read(trick) is None and stored_verdict(results, trick) is None
         with pytest.raises(ConfigError, match="sweep_id: .* is no id"):
             manifests.write(SweepPlan.model_construct(sweep_id=trick, schema_=1, **facts))
     assert manifests.read("s1") == plan

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison import coverage as missing_cells
-from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
-from faultline.comparison.decisions import pose
+from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_runs, print_gaps
+from faultline.comparison.decisions import plan_blocks
 from faultline.experiment.cell import Cell
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
@@ -109,7 +109,7 @@ def test_what_is_settled_is_not_missing_and_another_series_fills_no_gap() -> Non
 def test_cells_of_a_question_are_missing_till_it_is_decided(store: SweepPlans, settings: Settings) -> None:
     """Twenty blocks were planned, and ten were enough."""
     asked = Decide("latency_ms.p99", "checkpoint_interval_s", 0.1, experiments=40)
-    cells, question = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), asked, "b1")
+    cells, question = plan_blocks(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), asked, "b1")
     plan = manifest().model_copy(update={"cells": cells_of(cells), "decide": question})
     store.write(plan)
     measured = [
@@ -200,7 +200,7 @@ def test_a_preset_is_asked_about_whether_or_not_a_sweep_was_planned(store: Sweep
 
 
 def missed(plans: list[SweepPlan], *now: int) -> list[Gap]:
-    return missed_nights(plans, datetime(2026, 11, *now, tzinfo=UTC))
+    return missed_runs(plans, datetime(2026, 11, *now, tzinfo=UTC))
 
 
 def test_a_missed_night_lacks_all_that_the_newest_plan_holds() -> None:

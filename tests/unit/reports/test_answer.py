@@ -20,11 +20,11 @@ from faultline.comparison.effects import LEAST_FREEDOM, EffectVerdict
 from faultline.comparison.recommendation import Objective
 from faultline.comparison.sweep_summary import (
     SweepSummary,
-    along_named,
-    answer_named,
-    answer_of,
+    effects_of_axis,
     invalid_runs_of,
     objective_of,
+    summary_of,
+    summary_of_sweep,
 )
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
@@ -49,7 +49,7 @@ from tests.unit.swept_records import swept, with_placebo
 
 
 def told_of(records: Sequence[Record], wish: Objective | None = None) -> SweepSummary:
-    found = answer_of([IndexEntry.of(one) for one in records], wish)
+    found = summary_of([IndexEntry.of(one) for one in records], wish)
     assert found is not None
     return found
 
@@ -103,7 +103,7 @@ def test_invalid_runs_claim_nothing_and_one_line_says_what_they_would_add(usable
     sound = swept((2.0, 5.0), (1.0,), 6, controls=False)
     records = [one if one.repetition < usable else invalid(one, "not-steady: lag drifts by 30 %") for one in sound]
     entries = [IndexEntry.of(one) for one in records]
-    found, lost = answer_of(entries), invalid_runs_of(entries)
+    found, lost = summary_of(entries), invalid_runs_of(entries)
     assert lost is not None and lost.codes == {"not-steady": 2 * (6 - usable)}
     text = invalid_text(lost)
     assert "not-steady" in text and "n = 6 runs each" in text and "\n" not in text
@@ -129,7 +129,7 @@ def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
 
 
 def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
-    found = answer(Objective("cpu", {"recovery": 5.0})).advice
+    found = answer(Objective("cpu", {"recovery": 5.0})).recommendation
     assert found is not None
     nearest = r"the nearest is checkpoint interval 2 s: recovery 1\d\.\d\d s, \d\.\d\d s too much"
     assert re.fullmatch(f"no configuration has recovery under 5\\.00 s; {nearest}", unmet_limits_text(found))
@@ -256,8 +256,8 @@ def test_what_varies_nothing_leaves_nothing_to_choose(tmp_path: Path) -> None:
     put(tmp_path, *swept(intervals=(2.0,), states=(1.0,)))
     settings = Settings(tmp_path, tmp_path, tmp_path)
     with pytest.raises(ConfigError, match="it varies nothing"):
-        along_named("s1", "state_mb", settings)
-    found = answer_named("s1", settings)
-    assert not found.tells and effects_json(found.effects) == []
+        effects_of_axis("s1", "state_mb", settings)
+    found = summary_of_sweep("s1", settings)
+    assert not found.has_content and effects_json(found.effects) == []
     assert recommendation_lines(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
     assert objective_of(None, {"cpu": ("--cpu-under", None)}) is None

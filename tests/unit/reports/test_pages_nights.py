@@ -93,7 +93,7 @@ def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypat
     read: list[str | None] = []
     monkeypatch.setattr(nightly, "RUNS_PER_PAGE", 3)
     monkeypatch.setattr(
-        nightly, "kept_verdict", lambda results, sweep: read.append(sweep) or NightlyVerdict(summary="s")
+        nightly, "stored_verdict", lambda results, sweep: read.append(sweep) or NightlyVerdict(summary="s")
     )
     nightly_page(site(tmp_path))
     newest = [f"202611{number:02d}T020000" for number in (9, 8, 7)]

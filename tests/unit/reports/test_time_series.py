@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.config_points import axes_of, in_order, points_of
+from faultline.comparison.config_points import axes_of, points_of, sort_points
 from faultline.comparison.nightly_history import MetricHistory
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import KNOWN
@@ -293,7 +293,7 @@ def curved(records: Sequence[Record]) -> go.Figure:
     points = points_of([IndexEntry.of(one) for one in records])
     axes = {axis.key: axis for axis in axes_of(points)}
     x, state = axes["checkpoint_interval_s"], axes["state_mb"]
-    return curves(in_order(points, [state, x]), x, [state], P99)[0]
+    return curves(sort_points(points, [state, x]), x, [state], P99)[0]
 
 
 @pytest.mark.parametrize(("repetitions", "mode", "small"), [(1, "markers", 0), (2, "lines+markers", 2 * 3 * 2)])

@@ -51,11 +51,11 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
     twenty is expected to be by chance alone (Benjamini and Hochberg 1995).
     """
     claims = CLAIMS[matrix]
-    outcomes = corrected([claim.test(records) for claim in claims])
+    outcomes = correct_verdicts([claim.test(records) for claim in claims])
     return [Finding(claim, *found) for claim, found in zip(claims, outcomes, strict=True)]
 
 
-def corrected(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
+def correct_verdicts(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
     """Verdicts and evidence; those that do not stand beside the others any more are *inconclusive*."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])

@@ -39,12 +39,12 @@ class ClaimResult(NamedTuple):
     p: float | None = None
 
 
-def verdict(holds: bool | None) -> ClaimVerdict:
+def verdict_of(holds: bool | None) -> ClaimVerdict:
     """The verdict that follows when a claim holds, does not, or nobody can tell."""
     return ClaimVerdict.INCONCLUSIVE if holds is None else ClaimVerdict.AGREES if holds else ClaimVerdict.DISAGREES
 
 
-def nothing(why: str = "no valid runs that differ in nothing but this") -> ClaimResult:
+def not_covered(why: str = "no valid runs that differ in nothing but this") -> ClaimResult:
     """Nothing was measured that could answer, though it could be; `why` says what it takes."""
     return ClaimResult(ClaimVerdict.NOT_COVERED, why)
 
@@ -80,14 +80,14 @@ def measure(name: str, path: str, text: Callable[[float], str]) -> Measure:
     return Measure(name, lambda record: _at(record, path), text)
 
 
-def valid(records: Iterable[Record]) -> list[Record]:
+def valid_records(records: Iterable[Record]) -> list[Record]:
     """Those that are measured and believed."""
     return [record for record in records if record.sound]
 
 
-def faultless(records: Iterable[Record]) -> list[Record]:
+def without_fault(records: Iterable[Record]) -> list[Record]:
     """The valid ones in which nothing was broken on purpose."""
-    return [record for record in valid(records) if record.config.get("fault") == "none"]
+    return [record for record in valid_records(records) if record.config.get("fault") == "none"]
 
 
 def _at(record: Record, path: str) -> float | None:
@@ -142,7 +142,7 @@ def miscounts(records: Iterable[Record]) -> dict[str, int]:
     return {name: sum(getattr(audit, name) or 0 for audit in audits) for name in known}
 
 
-def tells_tuples(record: Record) -> bool:
+def identifies_tuples(record: Record) -> bool:
     """Whether its audit knows which tuples were counted: by sums of their hashes, or by the ids that outputs carry."""
     if record.metrics.audit.checksum_mismatches is not None:
         return True

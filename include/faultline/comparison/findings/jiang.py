@@ -35,7 +35,7 @@ from itertools import pairwise
 
 from scipy.stats import linregress
 
-from faultline.comparison.capacity import holds
+from faultline.comparison.capacity import is_sustained
 from faultline.comparison.findings.claims import (
     CPU,
     LATENCY,
@@ -45,13 +45,13 @@ from faultline.comparison.findings.claims import (
     ClaimVerdict,
     Measure,
     PaperClaim,
-    faultless,
+    identifies_tuples,
     miscounts,
+    not_covered,
     not_testable,
-    nothing,
-    tells_tuples,
-    valid,
-    verdict,
+    valid_records,
+    verdict_of,
+    without_fault,
 )
 from faultline.comparison.findings.predicates import (
     Lies,
@@ -62,10 +62,10 @@ from faultline.comparison.findings.predicates import (
     contrast,
     differences_of,
     direction,
-    every,
+    medians_text,
     series_of,
-    told,
     trend,
+    unanimous,
 )
 from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record, RecoveryPart
@@ -81,22 +81,22 @@ LINEAR = 0.95
 # The paper ends one process of the engine on a random node: here an executor, or a Spark worker with its executors.
 PROCESSES = ("executor", "worker", "any")
 FLINK_RELOAD_S, FLINK_TOTAL_S, STORM_RESTART_S = (30.0, 60.0), 60.0, (5.0, 20.0)
-NONE_SUCH = "no valid record of such a kill"
+NO_SUCH_KILL = "no valid record of such a kill"
 # Word count in real-time mode waits for its shuffle, so its records wait as well (`realtime: false`).
 NO_BARRIERS = "takes an engine whose barriers flow through its channels: Spark's real-time mode waits for each shuffle"
 
 
 def linear_in_state(records: Sequence[Record], measure: Measure) -> ClaimResult:
     """Rises with the state, and a straight line explains the medians at three states or more."""
-    series = [one for one in series_of(faultless(records), STATE, measure.read) if len(one.levels) > 2]
+    series = [one for one in series_of(without_fault(records), STATE, measure.read) if len(one.levels) > 2]
     if not series:
-        return nothing("a straight line takes three states at one interval without a fault")
+        return not_covered("a straight line takes three states at one interval without a fault")
     fits = [_r_squared(one) for one in series]
     found = trend(series)
-    said = f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} ({found.text})"
+    said = f"{medians_text(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} ({found.text})"
     straight = True if min(fits) >= LINEAR else False if max(fits) < LINEAR else None
-    holds = None if not found.moves else False if found.moves < 0 else straight
-    return ClaimResult(verdict(holds), said, found.step.p)
+    answer = None if not found.moves else False if found.moves < 0 else straight
+    return ClaimResult(verdict_of(answer), said, found.step.p)
 
 
 def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> ClaimResult:
@@ -105,10 +105,10 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
     An effect is the distance between the means at the ends of an axis. One axis moves the figure more when each of its
     effects is shown to exceed each of the other's.
     """
-    there = [record for record in faultless(records) if low <= float(record.config.get(STATE, 0)) <= high]
+    there = [record for record in without_fault(records) if low <= float(record.config.get(STATE, 0)) <= high]
     along = {by: series_of(there, by, measure.read) for by in (INTERVAL, STATE)}
     if not (along[INTERVAL] and along[STATE]):
-        return nothing(f"takes two intervals at two states from {low:g} to {high:g} MB without a fault")
+        return not_covered(f"takes two intervals at two states from {low:g} to {high:g} MB without a fault")
     effects = {by: [abs(one.change) for one in series] for by, series in along.items()}
     said = "; ".join(
         f"{by} moves the {measure.name} by {measure.text(min(sizes))} to {measure.text(max(sizes))}"
@@ -117,14 +117,14 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
     ways = ((more, less, ClaimVerdict.AGREES), (less, more, ClaimVerdict.DISAGREES))
     chances = [
-        (min(1.0, 2 * max(_p_of_less(a, b) for a in along[first] for b in along[second])), found)
+        (min(1.0, 2 * max(_p_not_larger(a, b) for a in along[first] for b in along[second])), found)
         for first, second, found in ways
     ]
     p, found = min(chances, key=lambda one: one[0])
     return ClaimResult(found if p <= ALPHA else ClaimVerdict.INCONCLUSIVE, f"{said} (p {p_text(p)})", p)
 
 
-def _p_of_less(one: Series, other: Series) -> float:
+def _p_not_larger(one: Series, other: Series) -> float:
     """One-sided, of the first effect being no larger than the second; runs that both have count in both."""
     weights: dict[tuple[float, ...], float] = {}
     for series, sign in ((one, 1.0), (other, -1.0)):
@@ -145,30 +145,30 @@ def fails_at_one_second(records: Sequence[Record]) -> ClaimResult:
         if record.config.get("fault") == "none" and float(record.config.get(INTERVAL, 0)) <= TOO_FREQUENT_S
     ]
     largest = max((float(record.config.get(STATE, 0)) for record in there), default=0.0)
-    answers = [holds(record) for record in there if float(record.config.get(STATE, 0)) == largest]
+    answers = [is_sustained(record) for record in there if float(record.config.get(STATE, 0)) == largest]
     known = [answer for answer in answers if answer is not None]
     if not largest or not known:
-        return nothing("no run without a fault at an interval of 1 s with a state")
+        return not_covered("no run without a fault at an interval of 1 s with a state")
     said = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
-    return ClaimResult(verdict(None if (held := every(known)) is None else not held), said)
+    return ClaimResult(verdict_of(None if (held := unanimous(known)) is None else not held), said)
 
 
 def aligning_costs(records: Sequence[Record], *, much: bool) -> ClaimResult:
     """CP+A against CP+NA, at the largest skew (`much`) or at the least."""
-    there = one_aligned(records)
+    there = single_aligned(records)
     loose = [record for record in there if record.config.get(MODE) == "unaligned"]
     if not loose or not all(record.metrics.realtime for record in loose):
         return not_testable(NO_BARRIERS)
     skews = sorted({float(record.config[SKEW]) for record in loose if record.config.get(SKEW) is not None})
     if len(skews) < 2:
-        return nothing("takes two skews in commit mode unaligned (CP+NA)")
+        return not_covered("takes two skews in commit mode unaligned (CP+NA)")
     at = [record for record in there if record.config.get(SKEW) == (skews[-1] if much else skews[0])]
     return Stays(LATENCY, MODE, among=("unaligned", *ALIGNED), rises=much)(at)
 
 
 def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
     """CP+A less NCP, repetition by repetition, along the skew."""
-    there = one_aligned(records)
+    there = single_aligned(records)
     mode = next((mode for mode in ALIGNED if any(one.config.get(MODE) == mode for one in there)), ALIGNED[0])
     series = differences_of(there, SKEW, MODE, ("none", mode), LATENCY.read)
     return direction(series, replace(LATENCY, name=f"{LATENCY.name} with checkpoints less that without,"), rises=True)
@@ -176,25 +176,25 @@ def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
 
 def disturbed_more_when_heavy(records: Sequence[Record]) -> ClaimResult:
     """What the shortest interval adds over the longest, repetition by repetition, along the number of iterations."""
-    there = faultless(records)
+    there = without_fault(records)
     intervals = sorted({float(record.config[INTERVAL]) for record in there})
     if len(intervals) < 2:
-        return nothing("takes two intervals without a fault")
+        return not_covered("takes two intervals without a fault")
     series = differences_of(there, ITERATIONS, INTERVAL, (intervals[-1], intervals[0]), LATENCY.read)
     name = f"{LATENCY.name} at {intervals[0]:g} s less that at {intervals[-1]:g} s"
     return direction(series, replace(LATENCY, name=name), rises=True)
 
 
-def one_aligned(records: Sequence[Record]) -> list[Record]:
+def single_aligned(records: Sequence[Record]) -> list[Record]:
     """Runs without a fault, of the modes with alignment only those of the first that there is."""
-    there = faultless(records)
+    there = without_fault(records)
     present = [mode for mode in ALIGNED if any(record.config.get(MODE) == mode for record in there)]
     return [record for record in there if record.config.get(MODE) not in present[1:]]
 
 
 def aligned(records: Sequence[Record]) -> list[Record]:
     """The same, only with alignment."""
-    return [record for record in one_aligned(records) if record.config.get(MODE) in ALIGNED]
+    return [record for record in single_aligned(records) if record.config.get(MODE) in ALIGNED]
 
 
 def _r_squared(one: Series) -> float:
@@ -212,21 +212,21 @@ def shares_of_reload(records: Sequence[Record]) -> tuple[list[float], str]:
         for part in _parts(records)
         if part.reload_s is not None and part.replay_s is not None and part.reload_s + part.replay_s > 0
     ]
-    return shares, f"reload is {min(shares):.0%} to {max(shares):.0%} of reload + replay" if shares else NONE_SUCH
+    return shares, f"reload is {min(shares):.0%} to {max(shares):.0%} of reload + replay" if shares else NO_SUCH_KILL
 
 
 def restarts(records: Sequence[Record]) -> tuple[list[float], str]:
     """How long it takes until a replaced executor has registered."""
-    ups = [one.metrics.recovery.replacement_up_s for one in killed(records) if one.config["fault"] == "executor"]
+    ups = [one.metrics.recovery.replacement_up_s for one in watched_kills(records) if one.config["fault"] == "executor"]
     known = [up for up in ups if up is not None]
-    return known, f"the replacement is up after {min(known):.1f} to {max(known):.1f} s" if known else NONE_SUCH
+    return known, f"the replacement is up after {min(known):.1f} to {max(known):.1f} s" if known else NO_SUCH_KILL
 
 
 def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
     """The length of the reload, and how much of it is detection."""
     parts = [part for part in _parts(records) if part.reload_s is not None and part.detection_s is not None]
     if not parts:
-        return nothing(NONE_SUCH)
+        return not_covered(NO_SUCH_KILL)
     reloads = [float(part.reload_s or 0) for part in parts]
     detections = [float(part.detection_s or 0) for part in parts]
     detection_s = statistics.median(detections)
@@ -241,7 +241,7 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
     against = [one.p for one in both if one.holds is False]
     if against:
         return ClaimResult(ClaimVerdict.DISAGREES, said, min(against))
-    return ClaimResult(verdict(all(one.holds for one in both) or None), said, max(one.p for one in both))
+    return ClaimResult(verdict_of(all(one.holds for one in both) or None), said, max(one.p for one in both))
 
 
 def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
@@ -249,9 +249,9 @@ def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
 
     A run with several recoveries counts once, by its longest.
     """
-    runs = [_recoveries(record) for record in of_processes(records)]
+    runs = [_recoveries(record) for record in process_kills(records)]
     if not runs:
-        return nothing(NONE_SUCH)
+        return not_covered(NO_SUCH_KILL)
     known = [max(part.censored_at_s or 0.0 if part.macro_s is None else part.macro_s for part in run) for run in runs]
     ended = [part.macro_s for run in runs for part in run if part.macro_s is not None]
     open_ended = sum(part.macro_s is None for run in runs for part in run)
@@ -261,45 +261,45 @@ def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
     if open_ended:
         return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
     within, p = between(contrast([known], (1.0,)), -math.inf, FLINK_TOTAL_S)
-    return ClaimResult(verdict(within), said, p)
+    return ClaimResult(verdict_of(within), said, p)
 
 
 def exactly_once(records: Sequence[Record]) -> ClaimResult:
     """Whether the state counted every record exactly once after a kill; one miscount is enough to disagree. Counts
     alone cannot show that it did: one that was lost and one that was counted twice make no difference to them."""
-    there = [record for record in killed(records) if record.config.get("commit_mode") != "none"]
+    there = [record for record in watched_kills(records) if record.config.get("commit_mode") != "none"]
     audited = [record for record in there if record.metrics.audit.lost is not None]
     if not audited:
-        return nothing("no audited kill with checkpoints")
-    faults, known = miscounts(audited), sum(tells_tuples(record) for record in audited)
-    told = ", ".join(f"{number:,} {name}" for name, number in faults.items())
-    said = f"{told} (n = {len(audited)}, of which {known} tell which tuples were counted)"
+        return not_covered("no audited kill with checkpoints")
+    faults, known = miscounts(audited), sum(identifies_tuples(record) for record in audited)
+    counts = ", ".join(f"{number:,} {name}" for name, number in faults.items())
+    said = f"{counts} (n = {len(audited)}, of which {known} tell which tuples were counted)"
     if undrained := sum(record.metrics.audit.undrained or 0 for record in audited):
         said += f"; {undrained:,} offsets were not processed, which is no loss"
     if any(faults.values()):
         return ClaimResult(ClaimVerdict.DISAGREES, said)
-    return ClaimResult(verdict(True if len(audited) == known > 1 else None), said)
+    return ClaimResult(verdict_of(True if len(audited) == known > 1 else None), said)
 
 
-def killed(records: Sequence[Record]) -> list[Record]:
+def watched_kills(records: Sequence[Record]) -> list[Record]:
     """The valid ones in which something was killed and its recovery was watched."""
     return [
         record
-        for record in valid(records)
+        for record in valid_records(records)
         if record.config.get("fault") != "none"
         and record.config.get("fault_action") == "kill"
         and record.metrics.recovery.recovered is not None
     ]
 
 
-def of_processes(records: Sequence[Record]) -> list[Record]:
+def process_kills(records: Sequence[Record]) -> list[Record]:
     """Those in which one process of the engine was killed."""
-    return [record for record in killed(records) if record.config["fault"] in PROCESSES]
+    return [record for record in watched_kills(records) if record.config["fault"] in PROCESSES]
 
 
 def _parts(records: Sequence[Record]) -> list[RecoveryPart]:
     """The recoveries from the death of one process of the engine: one for each run, the median where it has several."""
-    return [record.metrics.recovery for record in of_processes(records)]
+    return [record.metrics.recovery for record in process_kills(records)]
 
 
 def _recoveries(record: Record) -> list[RecoveryPart]:
@@ -349,9 +349,9 @@ RECOVERY = (
     PaperClaim("Flink: reload takes about 45 s, because the loss is noticed by a heartbeat's timeout", "5.3, figure 8",
                reload_waits_for_heartbeats),
     PaperClaim("Flink: a recovery takes less than 60 s", "5.3, figure 8", total_within_a_minute),
-    PaperClaim("Flink: replay grows with the state", "5.3, figure 8(b)", Moves(REPLAY, STATE, of_processes)),
+    PaperClaim("Flink: replay grows with the state", "5.3, figure 8(b)", Moves(REPLAY, STATE, process_kills)),
     PaperClaim("Flink: every record is counted exactly once in spite of the failure", "3.1", exactly_once),
     PaperClaim("Storm: starting the dead process again takes about 10 s", "5.3", Lies(restarts, *STORM_RESTART_S)),
     PaperClaim("Storm: recovery grows with the checkpoint interval", "5.3, figure 9(b)",
-               Moves(MACRO, INTERVAL, killed)),
+               Moves(MACRO, INTERVAL, watched_kills)),
 )  # fmt: skip

@@ -20,82 +20,84 @@ from faultline.comparison.findings.claims import (
     THROUGHPUT,
     ClaimResult,
     PaperClaim,
-    faultless,
-    nothing,
-    verdict,
+    not_covered,
+    verdict_of,
+    without_fault,
 )
-from faultline.comparison.findings.predicates import Moves, Stays, every
+from faultline.comparison.findings.predicates import Moves, Stays, unanimous
 from faultline.records.record import Record
 
-BY = "mechanisms"
+MECHANISMS = "mechanisms"
 NONE_AND_ALL = ("none", "all")
 
 
-def slowed(record: Record) -> bool:
+def has_slow_store(record: Record) -> bool:
     """Whether the store was made slow on purpose."""
     return bool((record.config.get("topology") or {}).get("persist_delay_ms"))
 
 
 def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bool = False) -> list[Record]:
     """Valid runs with one of these numbers of tasks, whose store was as fast as it is; `sustained`: that kept up."""
-    there = [one for one in faultless(records) if one.config.get("parallelism") in cases and not slowed(one)]
+    there = [
+        one for one in without_fault(records) if one.config.get("parallelism") in cases and not has_slow_store(one)
+    ]
     return [one for one in there if one.metrics.sustained or not sustained]
 
 
 def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
     """With a slow store, whether the lag grows without the delayed queue and stays with it."""
-    there = [one for one in faultless(records) if slowed(one) and one.metrics.sustained is not None]
+    there = [one for one in without_fault(records) if has_slow_store(one) and one.metrics.sustained is not None]
     with_queue: list[bool] = []
     without: list[bool] = []
     for one in there:
-        has = one.config[BY] == "all" or "delayed_persistence" in str(one.config[BY]).split("+")
+        has = one.config[MECHANISMS] == "all" or "delayed_persistence" in str(one.config[MECHANISMS]).split("+")
         (with_queue if has else without).append(bool(one.metrics.sustained))
     if len(with_queue) < 2 or len(without) < 2:
-        return nothing("takes a slow store with and without the queue, each measured more than once")
+        return not_covered("takes a slow store with and without the queue, each measured more than once")
     said = (
         f"lag stayed in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
         f"{len(without)} without"
     )
-    held, grew = every(with_queue), every([not stayed for stayed in without])
+    held, grew = unanimous(with_queue), unanimous([not stayed for stayed in without])
     wrong = held is False or grew is False
-    return ClaimResult(verdict(False if wrong else True if held and grew else None), said)
+    return ClaimResult(verdict_of(False if wrong else True if held and grew else None), said)
 
 
 def no_pause(records: Sequence[Record]) -> ClaimResult:
     """Whether replacements leave at most one batch without computation, and stop-and-start leaves more."""
     gaps: dict[str, list[float]] = {"replacement": [], "rebalance": []}
     batches: list[float] = []
-    for one in faultless(records):
+    for one in without_fault(records):
         stages = one.metrics.stages
         if stages is None or stages.gap_s is None:
             continue
-        way = "rebalance" if "rebalance" in str(one.config[BY]).split("+") else "replacement"
+        way = "rebalance" if "rebalance" in str(one.config[MECHANISMS]).split("+") else "replacement"
         gaps[way].append(stages.gap_s)
         if way == "replacement" and stages.batch_s is not None:
             batches.append(stages.batch_s)
     if not gaps["replacement"] or not batches:
-        return nothing("no stage was replaced")
+        return not_covered("no stage was replaced")
     said = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
     if gaps["rebalance"]:
         said += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
     return ClaimResult(
-        verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
+        verdict_of(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
     )
 
 
 TOPOLOGY = (
     PaperClaim("Storm: all mechanisms together raise the throughput of the fast word count while tasks are few",
                "6.1, figure 13 (a) and (b): by 17 %",
-               Moves(THROUGHPUT, BY, partial(with_tasks, cases=("1-1-1", "1-2-1")), NONE_AND_ALL)),
+               Moves(THROUGHPUT, MECHANISMS, partial(with_tasks, cases=("1-1-1", "1-2-1")), NONE_AND_ALL)),
     PaperClaim("Storm: with enough tasks they leave the throughput as it is", "6.1, figure 13 (d)",
-               Stays(THROUGHPUT, BY, partial(with_tasks, cases=("1-4-6",)), NONE_AND_ALL)),
+               Stays(THROUGHPUT, MECHANISMS, partial(with_tasks, cases=("1-4-6",)), NONE_AND_ALL)),
     PaperClaim("Storm: all together lower the latency of the word count over a book", "6.2, figure 15: 485 to 380 ms",
-               Moves(LATENCY, BY, partial(with_tasks, cases=("1-2-4-1",)), NONE_AND_ALL, rises=False)),
+               Moves(LATENCY, MECHANISMS, partial(with_tasks, cases=("1-2-4-1",)), NONE_AND_ALL, rises=False)),
     PaperClaim("Storm: with a slow store latency stays flat with the delayed queue, and grows without it",
                "6.3, figure 16", queue_keeps_up),
     PaperClaim("Storm: a stage is replaced without a pause", "6.4, figure 17: none, against 22 s of `rebalance`",
                no_pause),
     PaperClaim("Storm: where nothing is overloaded they cost no noticeable latency", "section 4.4, of the queue only",
-               Stays(LATENCY, BY, partial(with_tasks, cases=("1-1-1", "1-2-2", "1-2-4-1"), sustained=True),
+               Stays(LATENCY, MECHANISMS, partial(with_tasks, cases=("1-1-1", "1-2-2", "1-2-4-1"), sustained=True),
                      NONE_AND_ALL)),
 )  # fmt: skip

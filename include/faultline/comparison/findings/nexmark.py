@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from faultline.comparison.findings.claims import valid
+from faultline.comparison.findings.claims import valid_records
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, FIRST_RESULT_S
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.format import NONE
@@ -59,7 +59,7 @@ def ambiguous(records: Sequence[Record], kind: Kind = Kind.EMPTY) -> list[str]:
     return sorted((query for query, found in _measured(records, kind).items() if len(found) > 1), key=_number)
 
 
-def silent(records: Sequence[Record], kind: Kind) -> list[str]:
+def without_results(records: Sequence[Record], kind: Kind) -> list[str]:
     """Queries of which no run lasted until a result was due; they are measured without what a result costs.
 
     An estimate: a run is taken to get as far in event time as it would at the measured speed from T0 on. The warm-up is
@@ -94,7 +94,7 @@ def table_of(records: Sequence[Record]) -> list[str]:
         if left_out := ambiguous(records, kind):
             listed = ", ".join(left_out)
             lines += ["", f"No figure under *{kind}* where it was measured in more than one configuration: {listed}."]
-        if mute := silent(records, kind):
+        if mute := without_results(records, kind):
             lines += [
                 "",
                 f"Work without results, under *{kind}*: {', '.join(mute)}. At its measured speed no run of these "
@@ -127,7 +127,7 @@ def _by_query(
 def _measured(records: Sequence[Record], kind: Kind) -> dict[str, dict[str, list[Record]]]:
     """Valid records by query and configuration."""
     found: dict[str, dict[str, list[Record]]] = {}
-    for record in valid(records):
+    for record in valid_records(records):
         config = record.config
         if record.metrics.rps_per_core is not None and not has_schedule(config) and Kind.of(config) is kind:
             found.setdefault(str(config["query"]), {}).setdefault(record.config_id, []).append(record)

@@ -1,17 +1,14 @@
-"""What a few repetitions can tell of a claim: four predicates, all of run values by Student's t.
+"""Predicates that test a claim with a few repetitions, by Student's t on run values.
 
-Runs are compared only with runs that differ from them in nothing but the value in question; a *series* is such a set.
-Figures above 0 are compared as ratios. Each value keeps its own scatter, and a claim takes as many degrees of freedom
-as three runs at each of two values have; one run at each never tells.
+A *series* is a set of runs that differ only in the tested parameter. Positive figures are compared as ratios. Each
+value has its own variance. A claim needs three runs at each of two values.
 
-- **Moves**: from the first value to the last the figure rises (or falls) with p ≤ 0.05, averaged over all series, the
-  medians say the same, and no step between neighbours is shown to go the other way.
-- **Stays**: it is shown (two one-sided tests) that at no value the figure is off by 5 % of what it is at the first; a
-  difference of two figures by 5 % of the figure that it begins from. What stays does not rise, whoever says it does.
-- **Exceeds**: a weighted sum of means, such as one effect less another, is above 0 with p ≤ 0.05.
-- **Lies**: the mean is above (or below) a limit, or within a range, with p ≤ 0.05.
+- **Moves**: over all series the figure rises (or falls) from the first to the last value with p ≤ 0.05, the medians
+  agree, and no step between neighbours is shown to go the other way.
+- **Stays**: two one-sided tests show it within 5 % of the first value's (of differences: of their base) at every value.
+- **Exceeds**, **Lies**: a weighted sum of means is above 0, a mean is above a limit or in a range, with p ≤ 0.05.
 
-How often these err, and what they see: `./faultline bench calibration`.
+Error rates and power: `./faultline bench calibration`.
 """
 
 from __future__ import annotations
@@ -28,18 +25,23 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from faultline.comparison.config_points import is_number
-from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, Measure, faultless, nothing, verdict
-from faultline.comparison.statistics.estimate import ALPHA, LEAST_FREEDOM, NEGLIGIBLE, p_text
+from faultline.comparison.findings.claims import (
+    ClaimResult,
+    ClaimVerdict,
+    Measure,
+    not_covered,
+    verdict_of,
+    without_fault,
+)
+from faultline.comparison.statistics.estimate import ALPHA, MIN_FREEDOM, NEGLIGIBLE, p_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
 from faultline.records.record import Record
 from faultline.system.text import sort_key
 
-# More series than this make no line that anybody reads.
-MOST_NAMED = 4
-
-BROKEN = "every run here has a fault, the paper's had none; measure the matrix with fault=none as well"
-_NUMBERS = {2: "two", 3: "three", 4: "four"}
+# Most series in a line of evidence.
+MAX_NAMED = 4
+ALL_FAULTY = "every run has a fault, unlike the paper's; measure the matrix with fault=none as well"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
 _DERIVED = frozenset({"fault_at_s", "duration_s"})
 _FAULT = ("fault", "fault_action", "fault_plan")
@@ -47,21 +49,23 @@ _FAULT = ("fault", "fault_action", "fault_plan")
 
 @dataclass(frozen=True)
 class Level:
-    """The figures of all runs at one value."""
+    """Figures of all runs at one value."""
 
     at: Any
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The median of the runs."""
+        """Median of the runs."""
         return statistics.median(self.values)
 
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that differ only in `by`: its levels in order, two at least. `name`: what tells them from other series.
-    `base`: of differences, the figure that they begin from."""
+    """Runs that differ only in `by`, with two levels or more.
+
+    `name`: the other parameters. `base`: that of differences.
+    """
 
     by: str
     name: str
@@ -75,23 +79,23 @@ class Series:
 
     @property
     def ratio(self) -> bool:
-        """Whether its figures are compared as ratios: all are above 0, and no differences."""
+        """Whether figures are compared as ratios: all are positive, and none is a difference."""
         return self.base is None and min(min(level.values) for level in self.levels) > 0
 
     def margin(self, ratio: bool) -> float:
-        """A change below it is none that matters, as `step` tells it."""
+        """Return the equivalence margin, on the scale of `step`."""
         usual = self.levels[0].median if self.base is None else self.base
         return math.log1p(NEGLIGIBLE) if ratio else NEGLIGIBLE * abs(usual)
 
     def step(self, before: Level, after: Level, ratio: bool) -> Contrast:
-        """From one level to another: of logarithms where it is a `ratio`."""
+        """Return the change from one level to another, of logarithms if `ratio`."""
         sides = [level.values for level in (before, after)]
         return contrast([[math.log(value) for value in side] for side in sides] if ratio else sides, (-1.0, 1.0))
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference with its standard error, its degrees of freedom, and `spare` runs beyond the first of each value."""
+    """A difference with its standard error and degrees of freedom; `spare`: runs beyond the first of each value."""
 
     value: float
     error: float
@@ -100,27 +104,27 @@ class Contrast:
 
     @property
     def p(self) -> float:
-        """Two-sided, of no difference."""
+        """Two-sided p of no difference."""
         return self.p_at(0.0)
 
     def p_at(self, at: float) -> float:
-        """Two-sided, of a difference of `at`."""
+        """Return the two-sided p of a difference of `at`."""
         return min(1.0, 2 * min(self.tail(at, below=True), self.tail(at, below=False)))
 
     def p_beyond(self, margin: float) -> float:
-        """Of a difference of `margin` or more either way."""
+        """Return the p of a difference of `margin` or more in either direction."""
         return min(1.0, 2 * max(self.tail(-margin, below=True), self.tail(margin, below=False)))
 
     def tail(self, at: float, *, below: bool) -> float:
-        """One-sided p of the true difference being `at` or less (`below`), or `at` or more; 1 of too few runs."""
-        if self.spare < LEAST_FREEDOM:
+        """Return the one-sided p of a true difference of at most (`below`) or at least `at`; 1 with too few runs."""
+        if self.spare < MIN_FREEDOM:
             return 1.0
         away = self.value - at if below else at - self.value
         return float(stats.t.sf(away / self.error, self.freedom)) if self.error else float(away <= 0)
 
 
 def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float]) -> Contrast:
-    """A weighted sum of the samples' means, each with its own scatter (Welch 1947)."""
+    """Return a weighted sum of the samples' means, each with its own variance (Welch 1947)."""
     used = [(weight, sample) for weight, sample in zip(weights, samples, strict=True) if weight]
     value = sum(weight * statistics.fmean(sample) for weight, sample in used)
     spare = min(len(sample) for _, sample in used) - 1
@@ -131,7 +135,7 @@ def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float]) -> Co
 
 
 def mean_of(contrasts: Sequence[Contrast]) -> Contrast:
-    """The average of several that have no runs in common."""
+    """Return the average of contrasts that have no runs in common."""
     n, known = len(contrasts), [(one.error**2, one.freedom) for one in contrasts]
     value = statistics.fmean(one.value for one in contrasts)
     spare = sum(one.spare for one in contrasts) if all(one.spare for one in contrasts) else 0
@@ -139,15 +143,17 @@ def mean_of(contrasts: Sequence[Contrast]) -> Contrast:
 
 
 def _freedom(parts: Sequence[tuple[float, float]]) -> float:
-    """Of a sum of variances (Satterthwaite 1946)."""
+    """Return the degrees of freedom of a sum of variances (Satterthwaite 1946)."""
     squares = sum(part**2 / freedom for part, freedom in parts)
     return sum(part for part, _ in parts) ** 2 / squares if squares else sum(freedom for _, freedom in parts)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The change from the first value to the last over all series, of so many `runs`. `moves`: 1 where a rise is
-    believed, -1 where a fall is, else 0."""
+    """Change from the first value to the last over all series.
+
+    `moves`: 1 for an accepted rise, -1 for a fall, else 0.
+    """
 
     step: Contrast
     runs: int
@@ -155,13 +161,12 @@ class Trend:
 
     @property
     def text(self) -> str:
-        """What a belief rests on."""
+        """Number of runs and p."""
         return f"n = {self.runs}, p {p_text(self.step.p)}"
 
 
 def trend(series: Sequence[Series]) -> Trend:
-    """The change along all series, at least one: believed where the medians agree, and no step between neighbours is
-    shown to go the other way."""
+    """Return the change along at least one series; no step between neighbours may go the other way."""
     ratio = all(one.ratio for one in series)
     step = mean_of([one.step(one.levels[0], one.levels[-1], ratio) for one in series])
     inner = [one.step(*levels, ratio) for one in series if len(one.levels) > 2 for levels in pairwise(one.levels)]
@@ -171,9 +176,8 @@ def trend(series: Sequence[Series]) -> Trend:
     return Trend(step, runs, int(math.copysign(believed, step.value)))
 
 
-def hardly_changes(series: Sequence[Series]) -> bool | None:
-    """True: it is shown to stay. False: a rise or a fall is believed, and it is larger than what counts as none. None:
-    neither."""
+def is_stable(series: Sequence[Series]) -> bool | None:
+    """Return whether the figure is shown to stay; False if a larger change is accepted, None if undecided."""
     ratio = all(one.ratio for one in series)
     steps = [(one.step(one.levels[0], level, ratio), one.margin(ratio)) for one in series for level in one.levels[1:]]
     if all(step.p_beyond(margin) <= ALPHA for step, margin in steps):
@@ -184,21 +188,23 @@ def hardly_changes(series: Sequence[Series]) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Along:
-    """A figure over `runs`, along the parameter `by`. `among`: the values to look at, in their order; by default all
-    numbers. `repeated`: so many values, each measured more than once, are needed, and no others count; `part`: which of
-    them are asked about. `remark`: what is said besides."""
+class SeriesClaim:
+    """A figure over `runs`, along the parameter `by`.
+
+    `among`: values in order; None: all numbers. `repeated`: required values with several runs each; 0: none. `part`:
+    slice of them. `remark`: text added to the evidence.
+    """
 
     measure: Measure
     by: str
-    runs: Callable[[Sequence[Record]], Sequence[Record]] = faultless
+    runs: Callable[[Sequence[Record]], Sequence[Record]] = without_fault
     among: Sequence[Any] | None = None
     repeated: int = 0
     part: tuple[int | None, int | None] = (None, None)
     remark: Callable[[Sequence[Record]], str] = lambda _: ""
 
     def series(self, records: Sequence[Record]) -> list[Series]:
-        """The series of these records that the claim is about."""
+        """Return the series of these records that the claim is about."""
         found = series_of(self.runs(records), self.by, self.measure.read, self.among)
         if self.repeated:
             kept = [replace(one, levels=tuple(each for each in one.levels if len(each.values) > 1)) for one in found]
@@ -209,89 +215,90 @@ class Along:
 
     def __call__(self, records: Sequence[Record]) -> ClaimResult:
         series = self.series(records)
-        found = self.judged(series) if series else self._nothing(records)
+        found = self.judge(series) if series else self._nothing(records)
         return found._replace(evidence=found.evidence + self.remark(records))
 
-    def judged(self, series: Sequence[Series]) -> ClaimResult:
-        """What the series say, at least one."""
+    def judge(self, series: Sequence[Series]) -> ClaimResult:
+        """Return the result for at least one series."""
         raise NotImplementedError
 
     def _nothing(self, records: Sequence[Record]) -> ClaimResult:
         if self.repeated:
-            return nothing(f"takes {_NUMBERS[self.repeated]} {self.by}s, each measured more than once")
-        broken = self.runs is faultless and any(one.sound for one in records) and not faultless(records)
-        return nothing(BROKEN) if broken else nothing()
+            return not_covered(f"requires {self.repeated} values of {self.by}, each measured more than once")
+        broken = self.runs is without_fault and any(one.sound for one in records) and not without_fault(records)
+        return not_covered(ALL_FAULTY) if broken else not_covered()
 
 
 @dataclass(frozen=True)
-class Moves(Along):
+class Moves(SeriesClaim):
     """Whether the figure rises (or falls) with the value."""
 
     rises: bool = True
 
-    def judged(self, series: Sequence[Series]) -> ClaimResult:
-        """Not where it is shown to stay."""
+    def judge(self, series: Sequence[Series]) -> ClaimResult:
+        """Return the direction of the figure; disagree if it is shown to stay."""
         return direction(series, self.measure, rises=self.rises)
 
 
 @dataclass(frozen=True)
-class Stays(Along):
-    """Whether the figure does not noticeably depend on the value; with `rises` whether it noticeably rises with it."""
+class Stays(SeriesClaim):
+    """Whether the figure stays within the margin; with `rises`, whether it rises beyond it."""
 
     rises: bool = False
 
-    def judged(self, series: Sequence[Series]) -> ClaimResult:
-        """By more than what is negligible, or less."""
-        still, found = hardly_changes(series), trend(series)
+    def judge(self, series: Sequence[Series]) -> ClaimResult:
+        """Return whether the figure stays within the margin or rises beyond it."""
+        still, found = is_stable(series), trend(series)
         holds = still
         if self.rises:
             holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
-        # Sameness rests on how close the runs are: it is one test more on the page, and none that chance could take
-        # back.
+        # Chance cannot explain equivalence: it counts as a test, but is never corrected away.
         return ClaimResult(
-            verdict(holds), f"{told(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
+            verdict_of(holds), f"{medians_text(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
         )
 
 
 @dataclass(frozen=True)
 class Lies:
-    """Whether a figure lies above `low` and below `high`. `sample`: its values, and what they are in words; no values
-    where nothing was measured."""
+    """Whether a figure lies between `low` and `high`.
+
+    `sample`: its values and their text; no values if not measured.
+    """
 
     sample: Callable[[Sequence[Record]], tuple[Sequence[float], str]]
     low: float = -math.inf
     high: float = math.inf
 
     def __call__(self, records: Sequence[Record]) -> ClaimResult:
-        values, said = self.sample(records)
+        values, text = self.sample(records)
         if not values:
-            return nothing(said)
+            return not_covered(text)
         holds, p = between(contrast([values], (1.0,)), self.low, self.high)
-        return ClaimResult(verdict(holds), f"{said} (n = {len(values)})", p)
+        return ClaimResult(verdict_of(holds), f"{text} (n = {len(values)})", p)
 
 
 def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> ClaimResult:
-    """Whether the figure rises (or falls) along the series."""
+    """Return whether the figure rises (or falls) along the series."""
     if not series:
-        return nothing()
+        return not_covered()
     found = trend(series)
-    said = f"{told(series, measure)} ({found.text})"
+    text = f"{medians_text(series, measure)} ({found.text})"
     if not found.moves:
-        if hardly_changes(series):
-            return ClaimResult(ClaimVerdict.DISAGREES, f"{said}: it hardly changes", 1.0)
-        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said, found.step.p)
-    return ClaimResult(verdict((found.moves > 0) is rises), said, found.step.p)
+        if is_stable(series):
+            return ClaimResult(ClaimVerdict.DISAGREES, f"{text}: it hardly changes", 1.0)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, text, found.step.p)
+    return ClaimResult(verdict_of((found.moves > 0) is rises), text, found.step.p)
 
 
 class PredicateResult(NamedTuple):
-    """Whether something holds, None when nobody can tell, and the p that this rests on: an answer is at most 0.05."""
+    """Whether a statement holds (None: undecided), and its p."""
 
     holds: bool | None
     p: float
 
 
 def between(found: Contrast, low: float, high: float) -> PredicateResult:
-    """Whether it lies in a range: both limits must be told from it, or the one that it is beyond."""
+    """Return whether the figure is in a range: distinguishable from both limits, or from the violated one."""
     outside = [limit for limit, beyond in ((low, found.value < low), (high, found.value > high)) if beyond]
     p = max(found.p_at(limit) for limit in outside or (low, high))
     return PredicateResult(not outside if p <= ALPHA else None, p)
@@ -300,28 +307,29 @@ def between(found: Contrast, low: float, high: float) -> PredicateResult:
 def series_of(
     records: Sequence[Record], by: str, read: Callable[[Record], float | None], among: Sequence[Any] | None = None
 ) -> list[Series]:
-    """The series along the parameter `by`; a series in which one run's figure is unknown proves nothing, and is left
-    out. `among`: the values of `by` to look at, in their order; by default all numbers."""
+    """Return the series along `by`, without those with an unknown figure.
+
+    `among`: values of `by`; None: all numbers.
+    """
     gathered: dict[str, dict[Any, list[float | None]]] = {}
     for record in records:
         at = record.config.get(by)
         if at in among if among is not None else is_number(at):
-            gathered.setdefault(_rest(record, {by}), {}).setdefault(at, []).append(read(record))
-    return _named(gathered, by, among)
+            gathered.setdefault(_common_settings(record, {by}), {}).setdefault(at, []).append(read(record))
+    return _build_series(gathered, by, among)
 
 
 def differences_of(
     records: Sequence[Record], by: str, contrast: str, values: tuple[Any, Any], read: Callable[[Record], float | None]
 ) -> list[Series]:
-    """The same of differences: figure where `contrast` has the second value less figure where it has the first.
-
-    Pairs are runs of the same repetition, which have the same data; of several the latest counts.
-    """
+    """Return series of differences: second less first value of `contrast`, within one repetition."""
     single: dict[tuple[str, Any, int], dict[Any, float | None]] = {}
     for record in records:
         at, side = record.config.get(by), record.config.get(contrast)
         if is_number(at) and side in values:
-            single.setdefault((_rest(record, {by, contrast}), at, record.repetition), {})[side] = read(record)
+            single.setdefault((_common_settings(record, {by, contrast}), at, record.repetition), {})[side] = read(
+                record
+            )
     gathered: dict[str, dict[Any, list[float | None]]] = {}
     bases: dict[str, list[float]] = {}
     for (rest, at, _), pair in single.items():
@@ -329,51 +337,49 @@ def differences_of(
         if first is not None and second is not None:
             gathered.setdefault(rest, {}).setdefault(at, []).append(second - first)
             bases.setdefault(rest, []).append(first)
-    return _named(gathered, by, None, {rest: statistics.median(found) for rest, found in bases.items()})
+    return _build_series(gathered, by, None, {rest: statistics.median(found) for rest, found in bases.items()})
 
 
-def every(answers: Sequence[bool]) -> bool | None:
-    """What all runs answer, where there are several and they are at one; None when nobody can tell."""
+def unanimous(answers: Sequence[bool]) -> bool | None:
+    """Return the common answer of several runs; None if they disagree or there is only one."""
     return answers[0] if len(answers) > 1 and len(set(answers)) == 1 else None
 
 
-def told(series: Sequence[Series], measure: Measure) -> str:
-    """Medians at both ends of each series: `mean latency by state_mb: 1,607 ms at 2, 3,120 ms at 5`."""
+def medians_text(series: Sequence[Series], measure: Measure) -> str:
+    """Return the medians at both ends of each series: `mean latency by state_mb: 1,607 ms at 2, 3,120 ms at 5`."""
     parts = []
-    for one in series[:MOST_NAMED]:
+    for one in series[:MAX_NAMED]:
         first, last = one.levels[0], one.levels[-1]
         ends = ", ".join(f"{measure.text(level.median)} at {_written(level.at)}" for level in (first, last))
         parts.append(f"{ends} ({one.name})" if one.name else ends)
-    more = f"; and {len(series) - MOST_NAMED} more" if len(series) > MOST_NAMED else ""
+    more = f"; and {len(series) - MAX_NAMED} more" if len(series) > MAX_NAMED else ""
     return f"{measure.name} by {series[0].by}: {'; '.join(parts)}{more}"
 
 
-def _rest(record: Record, without: Collection[str]) -> str:
-    """Everything that the runs of one series must have in common, as text; machines are not mixed either."""
+def _common_settings(record: Record, without: Collection[str]) -> str:
+    """Return as text what the runs of one series have in common, including the machine."""
     config = {**_DEFAULTS, **record.config}
-    # The instant of the fault and the length of the window follow from the interval.
+    # Fault time and duration follow from the interval.
     kept = {key: value for key, value in config.items() if key not in without and key not in _DERIVED}
     kept["machine"] = f"{record.environment.host} ({record.environment.cores} cores)"
     return json.dumps(kept, sort_keys=True)
 
 
-def _named(
+def _build_series(
     gathered: Mapping[str, Mapping[Any, Sequence[float | None]]],
     by: str,
     among: Sequence[Any] | None,
     bases: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Series]:
-    """Series of two levels or more, each named by what tells it from the others, in order of that; `bases` by what
-    they have in common, as `gathered`."""
+    """Return series of two levels or more, in order. `bases`: by the common settings, as in `gathered`."""
     known = {
         rest: {at: tuple(value for value in values if value is not None) for at, values in levels.items()}
         for rest, levels in gathered.items()
         if len(levels) > 1 and not any(value is None for values in levels.values() for value in values)
     }
     rests = {rest: json.loads(rest) for rest in known}
-    keys = [
-        key for key in next(iter(rests.values()), {}) if len({json.dumps(each[key]) for each in rests.values()}) > 1
-    ]
+    first: Mapping[str, Any] = next(iter(rests.values()), {})
+    keys = [key for key in first if len({json.dumps(each[key]) for each in rests.values()}) > 1]
     found = []
     for rest in sorted(known, key=lambda rest: [sort_key(rests[rest][key]) for key in keys]):
         levels = known[rest]
@@ -385,7 +391,7 @@ def _named(
 
 
 def _name(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """The parameters `keys` with their values; a fault in its own words."""
+    """Return the parameters `keys` with their values; a fault by its text."""
     words = [fault_of(config)] if set(keys) & set(_FAULT) else []
     return ", ".join([*words, *(f"{key} {_written(config[key])}" for key in keys if key not in _FAULT)])
 

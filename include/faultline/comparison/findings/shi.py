@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from faultline.comparison.capacity import holds
+from faultline.comparison.capacity import is_sustained
 from faultline.comparison.findings.claims import (
     CPU,
     GC,
@@ -36,24 +36,24 @@ from faultline.comparison.findings.claims import (
     ClaimResult,
     ClaimVerdict,
     PaperClaim,
-    faultless,
+    not_covered,
     not_testable,
-    nothing,
-    valid,
-    verdict,
+    valid_records,
+    verdict_of,
+    without_fault,
 )
 from faultline.comparison.findings.predicates import (
-    Along,
     Lies,
     Moves,
     Series,
+    SeriesClaim,
     Stays,
     between,
     contrast,
-    every,
-    hardly_changes,
+    is_stable,
     mean_of,
     series_of,
+    unanimous,
 )
 from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record
@@ -65,31 +65,31 @@ GC_BY_TASKS = "GC counts a pause once for each running task, so it rises with th
 # From 2 to 16 cores: eight times as many, a third of the latency.
 PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
 # What is still a third: the claim's own margin.
-NEARLY = 0.1
+SHARE_MARGIN = 0.1
 
 
-def gc_along_the_cores(records: Sequence[Record]) -> ClaimResult:
+def gc_time_by_cores(records: Sequence[Record]) -> ClaimResult:
     """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
     pause to each task that is running, and more cores run more tasks at once."""
     found = Moves(GC, CORES, remark=oversubscribed)(records)
-    if all(record.metrics.gc is not None for record in faultless(records)):
+    if all(record.metrics.gc is not None for record in without_fault(records)):
         return found
     return ClaimResult(ClaimVerdict.INCONCLUSIVE, f"{found.evidence}; {GC_BY_TASKS}")
 
 
 @dataclass(frozen=True)
-class Steepest(Along):
+class Steepest(SeriesClaim):
     """Whether the last step raises the figure more than all steps before it together. Not where the last step hardly
     changes it."""
 
-    def judged(self, series: Sequence[Series]) -> ClaimResult:
+    def judge(self, series: Sequence[Series]) -> ClaimResult:
         """Series that differ about it leave it open."""
         answers, said, ps = [], [], []
         for one in series:
             ends = (one.levels[0], one.levels[-2], one.levels[-1])
             surplus = contrast([level.values for level in ends], (1.0, -2.0, 1.0))
             p = surplus.p
-            flat = p > ALPHA and hardly_changes([replace(one, levels=one.levels[-2:])])
+            flat = p > ALPHA and is_stable([replace(one, levels=one.levels[-2:])])
             answers.append(False if flat else None if p > ALPHA else surplus.value > 0)
             # Sameness rests on how close the runs are, which chance takes back as little as in `Stays`.
             ps.append(1.0 if flat else p)
@@ -100,12 +100,12 @@ class Steepest(Along):
                 f"{self.measure.name} {first} to {last}, then {then} (at {rates}; n = {runs}, p {p_text(p)})"
                 f"{': the last step hardly changes it' if flat else ''}"
             )
-        return ClaimResult(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
+        return ClaimResult(verdict_of(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 
 
-def busy(records: Sequence[Record], by: str) -> tuple[list[float], str]:
+def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str]:
     """The machine's CPU at the greatest value of an axis: engine, broker and generator share it here."""
-    there = faultless(records)
+    there = without_fault(records)
     greatest = max((float(record.config[by]) for record in there), default=0.0)
     shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
     known = [value for value in shares if value is not None]
@@ -119,36 +119,36 @@ def threshold(records: Sequence[Record]) -> ClaimResult:
     """Whether the lowest rates are sustained, and from some rate on none is; a single run tells nothing of its rate."""
     held = sustained_rates(records)
     if not held:
-        return nothing("no run tells whether its rate was sustained")
+        return not_covered("no run tells whether its rate was sustained")
     said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
-    clear = [answer for answers in held.values() if (answer := every(answers)) is not None]
+    clear = [answer for answers in held.values() if (answer := unanimous(answers)) is not None]
     if True not in clear or False not in clear:
         return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
-    return ClaimResult(verdict(clear == sorted(clear, reverse=True)), said)
+    return ClaimResult(verdict_of(clear == sorted(clear, reverse=True)), said)
 
 
 def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
     """Whether executors outlived rates that were not sustained."""
-    there = [record for record in records if record.config.get("fault") == "none" and holds(record) is False]
+    there = [record for record in records if record.config.get("fault") == "none" and is_sustained(record) is False]
     lost = [record for record in records if any("executor" in why and "lost" in why for why in _control_losses(record))]
     if not there and not lost:
-        return nothing("no rate was too high")
+        return not_covered("no rate was too high")
     memory = [record.metrics.rss_mb.executors for record in there]
     most = max((size for size in memory if size is not None), default=None)
     said = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
     said += "" if most is None else f"; executors held {most:,.0f} MB at most"
-    return ClaimResult(verdict(False if lost else True if len(there) > 1 else None), said)
+    return ClaimResult(verdict_of(False if lost else True if len(there) > 1 else None), said)
 
 
-def a_third_of_the_latency(records: Sequence[Record]) -> ClaimResult:
+def latency_ratio(records: Sequence[Record]) -> ClaimResult:
     """Latency at the most cores as a share of that at the fewest; the paper's cores differ by a factor of eight."""
     series = [
         one
-        for one in series_of(faultless(records), CORES, NON_COMPUTE.read)
+        for one in series_of(without_fault(records), CORES, NON_COMPUTE.read)
         if all(len(level.values) > 1 and level.median > 0 for level in one.levels)
     ]
     if not series:
-        return nothing("takes two numbers of cores, each measured more than once")
+        return not_covered("takes two numbers of cores, each measured more than once")
     ends = [(one.levels[0], one.levels[-1]) for one in series]
     shares = [b / a for fewest, most in ends for a in fewest.values for b in most.values if a]
     factor = min(float(most.at) / float(fewest.at) for fewest, most in ends)
@@ -159,15 +159,15 @@ def a_third_of_the_latency(records: Sequence[Record]) -> ClaimResult:
     if not all(one.ratio for one in series):
         return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
     share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
-    found, p = between(share, -math.inf, math.log(PAPER_SHARE + NEARLY))
-    return ClaimResult(verdict(found), said, p)
+    found, p = between(share, -math.inf, math.log(PAPER_SHARE + SHARE_MARGIN))
+    return ClaimResult(verdict_of(found), said, p)
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
     """Rate -> whether each run without a fault held it, by rate; runs that cannot tell are left out."""
     held: dict[float, list[bool]] = {}
     for record in records:
-        answer = holds(record)
+        answer = is_sustained(record)
         if answer is not None and record.config.get("fault") == "none":
             held.setdefault(float(record.config[RATE]), []).append(answer)
     return dict(sorted(held.items()))
@@ -179,7 +179,7 @@ def _control_losses(record: Record) -> list[str]:
 
 def oversubscribed(records: Sequence[Record]) -> str:
     """A remark where executors had more cores than the machine, as the paper's had with 64 on 20."""
-    over = {float(record.config[CORES]) for record in valid(records) if record.environment.oversubscribed}
+    over = {float(record.config[CORES]) for record in valid_records(records) if record.environment.oversubscribed}
     if not over:
         return ""
     return f"; oversubscribed at {', '.join(f'{value:g}' for value in sorted(over))} cores an executor"
@@ -195,7 +195,7 @@ INPUT_RATE = (
     PaperClaim("Spark Streaming: the higher the rate, the more CPU", "3.3, test 1, finding 2",
                Moves(CPU, RATE, remark=oversubscribed)),
     PaperClaim("Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
-               "3.3, test 1, finding 2", Lies(partial(busy, by=RATE), high=FULLY_USED)),
+               "3.3, test 1, finding 2", Lies(partial(machine_shares, by=RATE), high=FULLY_USED)),
     PaperClaim("Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
                "3.3, test 1, finding 3, table 3", threshold),
     PaperClaim("Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
@@ -213,11 +213,11 @@ EXECUTOR_CORES = (
     PaperClaim("Spark Streaming: the more cores, the smaller the latency", "3.3, test 2, finding 2, figure 7",
                Moves(NON_COMPUTE, CORES, remark=oversubscribed, rises=False)),
     PaperClaim("Spark Streaming: with 16 cores instead of 2 the latency is a third", "3.3, test 2, finding 2, figure 7",
-               a_third_of_the_latency),
+               latency_ratio),
     PaperClaim("Spark Streaming: the more cores, the more GC time", "3.3, test 2, finding 3, figure 8",
-               gc_along_the_cores),
+               gc_time_by_cores),
     PaperClaim("Spark Streaming: the more cores, the more CPU", "3.3, test 2, finding 3",
                Moves(CPU, CORES, remark=oversubscribed)),
     PaperClaim("Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
-               "3.3, test 2, finding 3", Lies(partial(busy, by=CORES), high=FULLY_USED)),
+               "3.3, test 2, finding 3", Lies(partial(machine_shares, by=CORES), high=FULLY_USED)),
 )  # fmt: skip

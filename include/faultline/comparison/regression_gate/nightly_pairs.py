@@ -10,8 +10,15 @@ from faultline.comparison.compare import metrics_named
 from faultline.comparison.config_points import Point, axes_of, interval_of
 from faultline.comparison.decisions import percent
 from faultline.comparison.nightly_verdict import NightlyVerdict
-from faultline.comparison.regression_gate.verdict import CellVerdict, GateStatus, GateVerdict, Paired, Pairs, judge_gate
-from faultline.comparison.slo import NOTHING_PROMISED, SLOReport
+from faultline.comparison.regression_gate.verdict import (
+    CellVerdict,
+    GateStatus,
+    GateVerdict,
+    PairedRun,
+    Pairs,
+    judge_gate,
+)
+from faultline.comparison.slo import NO_SLOS, SLOReport
 from faultline.comparison.statistics.estimate import Interval
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
@@ -27,14 +34,14 @@ _ORDER = (GateStatus.WORSE, GateStatus.SUSPECTED, GateStatus.BETTER, GateStatus.
 MAX_REASON = 200
 
 
-def usual_primary(config: Configuration) -> str:
+def default_primary(config: Configuration) -> str:
     """The figure that a configuration is judged by where the form names none."""
     if not config.paced:
         return UNPACED
     return WITH_FAULT if config.planned_faults() else WITHOUT_FAULT
 
 
-def paired_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> Paired:
+def paired_run_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> PairedRun:
     """The pairs of a night that was planned with a baseline. `entries`: records of its two series, in order of attempt.
 
     Of a repetition that was measured twice the newest sound record counts. Raises ValueError without a baseline.
@@ -57,17 +64,19 @@ def paired_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> Paired:
             if len(told) == 2 and told[0] is not None and told[1] is not None:
                 values.append((told[0], told[1]))
         cells.append(Pairs.of(config_id, named[config_id], metric, values, len(repetitions)))
-    problem = _broken(known, plan.series, "tonight's build") or _broken(known, baseline.series, "the baseline")
-    return Paired(str(plan.logical_date), plan.build, baseline.build, tuple(cells), problem)
+    problem = _failure_text(known, plan.series, "tonight's build") or _failure_text(
+        known, baseline.series, "the baseline"
+    )
+    return PairedRun(str(plan.logical_date), plan.build, baseline.build, tuple(cells), problem)
 
 
-def paired_nights(plans: Iterable[SweepPlan], entries: Sequence[IndexEntry]) -> list[Paired]:
+def paired_runs_of(plans: Iterable[SweepPlan], entries: Sequence[IndexEntry]) -> list[PairedRun]:
     """All nights with a baseline, the oldest first."""
     nights = [plan for plan in plans if plan.logical_date and plan.baseline]
-    return sorted((paired_of(plan, entries) for plan in nights), key=lambda night: night.date)
+    return sorted((paired_run_of(plan, entries) for plan in nights), key=lambda night: night.date)
 
 
-def reason(cell: CellVerdict) -> str:
+def reason_text(cell: CellVerdict) -> str:
     """What changed, by how much, how sure that is, and since when, in a line."""
     figure = f"{cell.metric.name} " if cell.metric else ""
     text = f"{cell.name}: {figure}{change_text(cell.change)}, n = {cell.pairs} pairs, q = {cell.q:.2g}"
@@ -85,26 +94,24 @@ def change_text(change: Interval | None) -> str:
     return f"{value} % ({low} … {high})"
 
 
-def visible_text(cell: CellVerdict) -> str:
+def detectable_text(cell: CellVerdict) -> str:
     """How large a change would have been seen."""
     name = f"{cell.name} ({cell.metric.name})" if cell.metric else cell.name
-    if cell.visible is None or not math.isfinite(cell.visible):
+    if cell.detectable is None or not math.isfinite(cell.detectable):
         return f"{name}: no change would have been seen"
-    return f"{name}: {percent(cell.visible).lstrip('+')} %"
+    return f"{name}: {percent(cell.detectable).lstrip('+')} %"
 
 
-def paired_verdict(
-    verdict: GateVerdict, spec: Mapping[str, Any], promised: SLOReport = NOTHING_PROMISED
-) -> NightlyVerdict:
+def paired_verdict(verdict: GateVerdict, spec: Mapping[str, Any], promised: SLOReport = NO_SLOS) -> NightlyVerdict:
     """The verdict as it is kept beside the records. `spec`: the baseline's build as the form names it."""
-    night, beyond = verdict.night, promised.beyond
+    night, beyond = verdict.night, promised.violations
     red = verdict.red or bool(beyond)
     counts = [f"{len(beyond)} beyond a limit"] * bool(beyond)
     counts += [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
     said = ", ".join(counts) or "nothing was judged"
 
     def lines(finding: GateStatus) -> tuple[str, ...]:
-        return tuple(reason(one) for one in verdict.of(finding))
+        return tuple(reason_text(one) for one in verdict.of(finding))
 
     return NightlyVerdict(
         date=night.date, build=night.build, red=red,
@@ -112,7 +119,7 @@ def paired_verdict(
         summary=f"{'red' if red else 'green'}: {said}; beside the baseline {night.baseline}, in the same night",
         problem="; ".join(verdict.problems) or None,
         # Of all together each configuration counts by its own scatter: no one share would be seen in all.
-        visible=tuple(visible_text(one) for one in verdict.cells if one.config_id),
+        visible=tuple(detectable_text(one) for one in verdict.cells if one.config_id),
         cells=tuple(_cell(one) for one in verdict.cells), reasons=lines(GateStatus.WORSE),
         suspicions=lines(GateStatus.SUSPECTED), improvements=lines(GateStatus.BETTER), **promised.as_json(),
     )  # fmt: skip
@@ -124,13 +131,13 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "name": cell.name,
         "config_id": cell.config_id or None,
         "metric": cell.metric.key if cell.metric else None,
-        "finding": str(cell.finding),
+        "finding": str(cell.status),
         "pairs": cell.pairs,
         "planned": cell.planned,
         "change": None if change is None else [finite_or_none(one) for one in (change.value, change.low, change.high)],
         "p": cell.p,
         "q": cell.q,
-        "visible": None if cell.visible is None else finite_or_none(cell.visible),
+        "visible": None if cell.detectable is None else finite_or_none(cell.detectable),
         "since": cell.since,
         "nights": cell.nights,
     }
@@ -140,11 +147,11 @@ def _names(plan: SweepPlan) -> Mapping[str, str]:
     """Each configuration by what tells it from the others, else by workload and fault."""
     points = list({cell.config_id: Point(cell.config_id, cell.config, ()) for cell in plan.cells}.values())
     axes = axes_of(points)
-    told = {point.config_id: ", ".join(axis.said(point) for axis in axes) for point in points}
+    told = {point.config_id: ", ".join(axis.text_of(point) for axis in axes) for point in points}
     return {point.config_id: told[point.config_id] or str(point.config.get("workload")) for point in points}
 
 
-def _broken(entries: Sequence[IndexEntry], series: str, whose: str) -> str:
+def _failure_text(entries: Sequence[IndexEntry], series: str, whose: str) -> str:
     """Why nothing of a side is there, in a line; empty where something is."""
     own = [one for one in entries if one.series == series]
     if any(one.sound for one in own):
@@ -173,5 +180,7 @@ def sample_verdict(kind: str, night: str, configurations: Mapping[str, str], fig
     values = tuple(centre + SCATTER[number % len(SCATTER)] for number in range(15))
     cells = tuple(Pairs(one, name, metric, values, values, len(values)) for one, name in configurations.items())
     # Two nights that agree are red.
-    verdict = judge_gate([Paired(date, "tonight", "baseline", cells) for date in ("2026-01-01T02:00:00+00:00", night)])
+    verdict = judge_gate(
+        [PairedRun(date, "tonight", "baseline", cells) for date in ("2026-01-01T02:00:00+00:00", night)]
+    )
     return paired_verdict(verdict, {})

@@ -23,11 +23,11 @@ from scipy import stats
 
 from faultline.comparison.statistics.estimate import (
     CONFIDENCE,
-    Between,
     Interval,
+    ValueRange,
+    detectable_effect,
     false_discoveries,
     logarithm_of,
-    visible,
 )
 from faultline.comparison.statistics.estimate import share_of as share_of_ratio
 from faultline.records.columns import MORE, Metric
@@ -36,11 +36,11 @@ from faultline.records.columns import MORE, Metric
 # of 90 equal nights is red by mistake in 3 % of seasons: see docs/explanation/comparing.md.
 SUSPECTED, CERTAIN = 0.02, 0.0001
 # Of a change that is said to be seen: four times in five within two nights, so in each of them more often.
-SEEN = 0.8
+POWER = 0.8
 # A change of which all pairs are without an end has at least the size of a doubling, for all that is known.
-ENDLESS = math.log(2.0)
+CENSORED_SIZE = math.log(2.0)
 # The configurations together, among the tests of a night.
-TOGETHER = "all configurations together"
+POOLED = "all configurations together"
 
 
 class GateStatus(StrEnum):
@@ -70,7 +70,7 @@ class Pairs:
 
     @classmethod
     def of(
-        cls, config_id: str, name: str, metric: Metric, values: Sequence[tuple[Between, Between]], planned: int
+        cls, config_id: str, name: str, metric: Metric, values: Sequence[tuple[ValueRange, ValueRange]], planned: int
     ) -> Pairs:
         """From (baseline, tonight) of each pair, in the figure's units. Values of 0 or less have no ratio: left out."""
         usable = [(a, b) for a, b in values if a.high > 0 and b.high > 0]
@@ -84,7 +84,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedRun:
     """A night: its date (ISO 8601), the builds of both sides, its pairs, and why it is broken, if it is."""
 
     date: str
@@ -94,7 +94,7 @@ class Paired:
     problem: str = ""
 
 
-DOUBTS = frozenset({GateStatus.WORSE, GateStatus.SUSPECTED})
+SUSPICIOUS = frozenset({GateStatus.WORSE, GateStatus.SUSPECTED})
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class CellVerdict:
     """What a night says of one configuration, or of all together.
 
     `change`: tonight as a share of the baseline, less 1, in the figure's own direction, with its 95 % interval; None
-    without pairs. `q`: share of false discoveries among all that look at least as bad (or as good). `visible`: the
+    without pairs. `q`: share of false discoveries among all that look at least as bad (or as good). `detectable`: the
     change, for the worse, that would have been seen within two nights four times in five; None where nobody knows.
     `since`: the first night of the unbroken run of suspicion.
     """
@@ -110,13 +110,13 @@ class CellVerdict:
     name: str
     metric: Metric | None
     config_id: str
-    finding: GateStatus
+    status: GateStatus
     pairs: int
     planned: int
     change: Interval | None
     p: float
     q: float
-    visible: float | None
+    detectable: float | None
     since: str | None = None
     nights: int = 0
 
@@ -130,13 +130,13 @@ class CellVerdict:
 class GateVerdict:
     """A night's verdict. `problems`: why the gate is red although nothing is known to be worse."""
 
-    night: Paired
+    night: PairedRun
     cells: tuple[CellVerdict, ...]
     problems: tuple[str, ...]
 
     def of(self, finding: GateStatus) -> list[CellVerdict]:
         """The cells of which this is said."""
-        return [one for one in self.cells if one.finding is finding]
+        return [one for one in self.cells if one.status is finding]
 
     @property
     def red(self) -> bool:
@@ -144,32 +144,32 @@ class GateVerdict:
         return bool(self.problems or self.of(GateStatus.WORSE))
 
 
-def judge_gate(nights: Sequence[Paired]) -> GateVerdict:
+def judge_gate(nights: Sequence[PairedRun]) -> GateVerdict:
     """The verdict on the last of `nights`; those before it, the oldest first, tell whether it is the second that says
     so. Only nights with the same baseline as the last one count."""
     if not nights:
         raise ValueError("no night")
     night = nights[-1]
-    found = looks(night.cells)
+    found = judge_cells(night.cells)
     # What those before say is only asked for where it matters.
-    doubtful = any(one.finding in DOUBTS for one in found)
+    doubtful = any(one.status in SUSPICIOUS for one in found)
     earlier = [one for one in reversed(nights[:-1]) if one.baseline == night.baseline] if doubtful else []
-    before = {other.date: {one.key: one.finding for one in looks(other.cells)} for other in earlier}
+    before = {other.date: {one.key: one.status for one in judge_cells(other.cells)} for other in earlier}
     cells = tuple(_since(one, before, night.date) for one in found)
     return GateVerdict(night, cells, tuple(_problems(night, cells)))
 
 
-def how_many_tests(cells: int) -> int:
+def count_tests(cells: int) -> int:
     """How many tests a night of so many configurations makes: each, and all together where there are several."""
     return cells + 1 if cells > 1 else cells
 
 
-def least_pairs(cells: int) -> int:
+def min_pairs(cells: int) -> int:
     """With fewer pairs of a configuration nothing could be suspected, however large the change."""
-    return next(n for n in range(1, 64) if how_many_tests(cells) * least_p(n) <= SUSPECTED)
+    return next(n for n in range(1, 64) if count_tests(cells) * min_p(n) <= SUSPECTED)
 
 
-def least_p(pairs: int) -> float:
+def min_p(pairs: int) -> float:
     """The smallest p that so many pairs give: that of all signs being one way by chance."""
     return float(2.0**-pairs)
 
@@ -187,22 +187,22 @@ def p_above(differences: Sequence[float]) -> float:
     else:
         mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
         p = float(stats.t.sf(mean / error, len(values) - 1)) if error else float(mean <= 0)
-    return max(p, least_p(len(values)))
+    return max(p, min_p(len(values)))
 
 
-def bounded(values: Sequence[float]) -> list[float]:
+def replace_infinite(values: Sequence[float]) -> list[float]:
     """With what has no end as large as the largest that has one."""
-    largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or ENDLESS
+    largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or CENSORED_SIZE
     return [one if math.isfinite(one) else math.copysign(largest, one) for one in values]
 
 
-def suspected(cells: Sequence[Pairs]) -> list[tuple[float, float, float, float]]:
+def cell_p_values(cells: Sequence[Pairs]) -> list[tuple[float, float, float, float]]:
     """Of each configuration, and then of all together where there are several: p and q of its being worse, and of its
     being better. Those with too few pairs to tell count as 1.
 
     The end that proves least of each pair is taken: the lower one for worse, the upper one for better.
     """
-    need = least_pairs(len(cells))
+    need = min_pairs(len(cells))
     worse, better = [], []
     for one in cells:
         enough = len(one) >= need
@@ -224,11 +224,11 @@ def share_of(logarithm: float, metric: Metric | None) -> float:
     return share_of_ratio(signed)
 
 
-def looks(cells: Sequence[Pairs]) -> list[CellVerdict]:
+def judge_cells(cells: Sequence[Pairs]) -> list[CellVerdict]:
     """What a night says by itself of each configuration, and then of all together; worse is only what is certain."""
-    need, every = least_pairs(len(cells)) if cells else 1, _with_together(cells)
+    need, every = min_pairs(len(cells)) if cells else 1, _with_pooled_cell(cells)
     found = []
-    for cell, (p, q, p_better, q_better) in zip(every, suspected(cells), strict=True):
+    for cell, (p, q, p_better, q_better) in zip(every, cell_p_values(cells), strict=True):
         if len(cell) < need:
             finding = GateStatus.INCONCLUSIVE
         elif q <= SUSPECTED:
@@ -238,7 +238,7 @@ def looks(cells: Sequence[Pairs]) -> list[CellVerdict]:
         metric, good = cell.metric if cell.config_id else None, finding is GateStatus.BETTER
         found.append(CellVerdict(
             cell.name, metric, cell.config_id, finding, len(cell), cell.planned, _change(cell, metric),
-            p_better if good else p, q_better if good else q, _visible(cell, metric, len(every)),
+            p_better if good else p, q_better if good else q, _detectable(cell, metric, len(every)),
         ))  # fmt: skip
     return found
 
@@ -248,45 +248,45 @@ def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], GateS
 
     A suspicion that the night before shares is a regression. Nights that could not tell neither share nor end it.
     """
-    if one.finding not in DOUBTS:
+    if one.status not in SUSPICIOUS:
         return one
     since, nights = night, 1
     for date, findings in before.items():
         finding = findings.get(one.key, GateStatus.INCONCLUSIVE)
-        if finding in DOUBTS:
+        if finding in SUSPICIOUS:
             since, nights = date, nights + 1
         elif finding is not GateStatus.INCONCLUSIVE:
             break
-    return replace(one, finding=GateStatus.WORSE if nights > 1 else one.finding, since=since, nights=nights)
+    return replace(one, status=GateStatus.WORSE if nights > 1 else one.status, since=since, nights=nights)
 
 
-def _with_together(cells: Sequence[Pairs]) -> list[Pairs]:
+def _with_pooled_cell(cells: Sequence[Pairs]) -> list[Pairs]:
     """The configurations, and all their pairs as those of one more where there are several."""
     if len(cells) < 2:
         return list(cells)
     low = tuple(value for cell in cells for value in cell.low)
     high = tuple(value for cell in cells for value in cell.high)
     planned = sum(cell.planned for cell in cells)
-    return [*cells, Pairs("", TOGETHER, cells[0].metric, low, high, planned)]
+    return [*cells, Pairs("", POOLED, cells[0].metric, low, high, planned)]
 
 
-def _problems(night: Paired, cells: Sequence[CellVerdict]) -> list[str]:
+def _problems(night: PairedRun, cells: Sequence[CellVerdict]) -> list[str]:
     """Why nothing that is said of this night, or of a configuration, lets anything through."""
     if night.problem:
         return [night.problem]
     if not any(len(cell) for cell in night.cells):
         return ["nothing was measured by both builds"]
-    need = least_pairs(len(night.cells))
+    need = min_pairs(len(night.cells))
     return [
         f"{cell.name}: {cell.pairs} of {cell.planned} pairs are usable; at least {need} are needed"
         for cell in cells
-        if cell.finding is GateStatus.INCONCLUSIVE and cell.config_id
+        if cell.status is GateStatus.INCONCLUSIVE and cell.config_id
     ]
 
 
 def _size(cell: Pairs) -> float:
     """Root of the mean square of both ends: what it scatters, whatever the signs."""
-    values = np.array([*bounded(cell.low), *bounded(cell.high)])
+    values = np.array([*replace_infinite(cell.low), *replace_infinite(cell.high)])
     return float(np.sqrt((values**2).mean())) or 1.0
 
 
@@ -294,7 +294,7 @@ def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
     """The mean ratio with its 95 % interval; the end of a pair that has none is no end of the mean either."""
     if not len(cell):
         return None
-    low, high = np.array(bounded(cell.low)), np.array(bounded(cell.high))
+    low, high = np.array(replace_infinite(cell.low)), np.array(replace_infinite(cell.high))
     middle, n = float((low + high).mean() / 2), len(low)
     reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) / math.sqrt(n) if n > 1 else math.inf
     ends = [
@@ -305,13 +305,16 @@ def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
     return Interval(shares[0], min(shares), max(shares))
 
 
-def _visible(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
+def _detectable(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
     """By the scatter of the ends that count for worse, and how far they lie below the middle."""
-    low, high, n = bounded(cell.low), bounded(cell.high), len(cell)
+    low, high, n = replace_infinite(cell.low), replace_infinite(cell.high), len(cell)
     # Of all together each is scaled by its own scatter, so that no one share would be seen in all of them.
-    if n < 2 or not cell.config_id or least_p(n) > SUSPECTED / tests:
+    if n < 2 or not cell.config_id or min_p(n) > SUSPECTED / tests:
         return None
     blur = float(np.mean(high) - np.mean(low)) / 2
     # One-sided, and in both of two nights.
-    seen = visible(float(np.std(low, ddof=1)), 1 / math.sqrt(n), n - 1, 2 * SUSPECTED / tests, math.sqrt(SEEN)) + blur
+    seen = (
+        detectable_effect(float(np.std(low, ddof=1)), 1 / math.sqrt(n), n - 1, 2 * SUSPECTED / tests, math.sqrt(POWER))
+        + blur
+    )
     return abs(share_of(seen, metric))

@@ -36,14 +36,14 @@ ALPHA, CONFIDENCE, POWER = 0.05, 0.95, 0.8
 # A difference smaller than this share of a figure is none that anybody minds.
 NEGLIGIBLE = 0.05
 # Fewer repetitions a side than this give no verdict beside another side, nor a choice that is told.
-LEAST = 5
+MIN_REPETITIONS = 5
 # Degrees of freedom of a claim: as many as three runs of one configuration have. With two runs an interval is thirteen
 # standard errors wide.
-LEAST_FREEDOM = 2
+MIN_FREEDOM = 2
 # Smaller ones rest on the tails of a distribution that nobody has seen.
-LEAST_P = 0.0001
+MIN_P = 0.0001
 # More repetitions than this nobody measures.
-MOST = 1_000
+MAX_PAIRS = 1_000
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -60,7 +60,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Between:
+class ValueRange:
     """A value that lies in [low, high]; `high` is infinite where it was not seen."""
 
     low: float
@@ -76,12 +76,12 @@ class Between:
         return (self.low + self.high) / 2
 
 
-Values = Sequence[Between]
+Values = Sequence[ValueRange]
 
 
-def exactly(values: Sequence[float]) -> tuple[Between, ...]:
+def exact_values(values: Sequence[float]) -> tuple[ValueRange, ...]:
     """Values that are known."""
-    return tuple(Between(float(value), float(value)) for value in values)
+    return tuple(ValueRange(float(value), float(value)) for value in values)
 
 
 def median_of(values: Values) -> float:
@@ -97,7 +97,7 @@ def spread_of(values: Values) -> float | None:
     return statistics.stdev(known) / abs(mean)
 
 
-def centre(values: Values) -> Interval | None:
+def median_interval(values: Values) -> Interval | None:
     """The median of one side with a 95 % interval: Student's t, on a log scale where all values are above 0; order
     statistics where one has no end. None for fewer than two values."""
     if len(values) < 2:
@@ -109,7 +109,7 @@ def centre(values: Values) -> Interval | None:
         return Interval(median, min(median, low[k - 1]) if k else -math.inf, high[n - k] if k else math.inf)
     if low[0] > 0:
         low, high = np.log(low), np.log(high)
-    ends = [_around(one.mean(), one.std(ddof=1) / math.sqrt(n), n - 1) for one in (low, high)]
+    ends = [_t_interval(one.mean(), one.std(ddof=1) / math.sqrt(n), n - 1) for one in (low, high)]
     least, most = min(ends[0][0], ends[1][0]), max(ends[0][1], ends[1][1])
     if min(value.low for value in values) > 0:
         least, most = math.exp(least), math.exp(min(most, 700.0))
@@ -120,20 +120,20 @@ def centre(values: Values) -> Interval | None:
 class PairedRow:
     """Both sides of one configuration, each by number of repetition; none of them empty."""
 
-    before: Mapping[int, Between]
-    after: Mapping[int, Between]
+    before: Mapping[int, ValueRange]
+    after: Mapping[int, ValueRange]
 
     def __post_init__(self) -> None:
         if not self.before or not self.after:
             raise ValueError("a row has repetitions on both sides")
 
     @classmethod
-    def apart(cls, before: Values, after: Values) -> PairedRow:
+    def unpaired(cls, before: Values, after: Values) -> PairedRow:
         """Two samples without blocks."""
         return cls(dict(enumerate(before)), dict(enumerate(after, start=len(before))))
 
     @property
-    def paired(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether both sides have the same repetitions."""
         return self.before.keys() == self.after.keys()
 
@@ -162,7 +162,7 @@ class EffectEstimate:
 
     change: Interval
     n: int
-    paired: bool
+    is_paired: bool
     freedom: int
     spread: float | None
     error: float | None
@@ -178,7 +178,7 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
     if not rows:
         raise ValueError("no rows")
     rows = [row.in_pairs() for row in rows]
-    ends = _ends(rows)
+    ends = _at_both_ends(rows)
     middle = _Sides.of(rows, lambda value: value.middle)
     value = middle.mean
     if not math.isfinite(value):  # what is known of all, which infinite ends do not move far
@@ -190,7 +190,7 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
     return EffectEstimate(
         change=Interval(value, min(low, value), max(high, value)),
         n=sum(min(len(row.before), len(row.after)) for row in rows),
-        paired=all(row.paired for row in rows),
+        is_paired=all(row.is_paired for row in rows),
         freedom=sum(min(len(row.before), len(row.after)) - 1 for row in rows),
         spread=spread,
         error=error,
@@ -202,18 +202,18 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
     )
 
 
-def p_beyond(rows: Sequence[PairedRow], margin: float) -> float:
+def equivalence_p(rows: Sequence[PairedRow], margin: float) -> float:
     """How likely differences as close to none as these are, if the true one were `margin` or more either way.
 
     Two one-sided tests (Schuirmann 1987), twice the larger one: at most 0.05 where the 95 % interval lies within. Two
     values without an end count against: how much they differ nobody knows.
     """
-    ends = _ends([row.in_pairs() for row in rows])
+    ends = _at_both_ends([row.in_pairs() for row in rows])
     above = max(one.tail(-margin, below=True, unknown=0.0) for one in ends)
     return min(1.0, 2 * max(above, *(one.tail(margin, below=False, unknown=0.0) for one in ends)))
 
 
-def needed_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | None:
+def required_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | None:
     """With how many pairs in all a study like this would tell four times in five, at level `alpha`, if what was found
     is true: that there is a difference, or that it is less than `margin`; whichever takes fewer.
 
@@ -224,11 +224,11 @@ def needed_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | No
         return None
     size = abs(found.change.value)
     apart = max(size, margin - size) - found.blur
-    sizes = [*range(3, 60), *range(60, 200, 5), *range(200, MOST + 1, 50)]
-    return next((n for n in sizes if _reach(n, alpha) * found.spread <= apart), None) if apart > 0 else None
+    sizes = [*range(3, 60), *range(60, 200, 5), *range(200, MAX_PAIRS + 1, 50)]
+    return next((n for n in sizes if _detectable_size(n, alpha) * found.spread <= apart), None) if apart > 0 else None
 
 
-def visible(spread: float, error: float, freedom: float, alpha: float, power: float = POWER) -> float:
+def detectable_effect(spread: float, error: float, freedom: float, alpha: float, power: float = POWER) -> float:
     """The difference that is seen at the two-sided level `alpha` with this power. `error`: of the mean difference, in
     units of `spread`, the standard deviation of one."""
     return float((stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)) * spread * error)
@@ -250,7 +250,7 @@ def logarithm_of(above: float, below: float) -> float:
 
 def p_text(p: float) -> str:
     """A p behind its name: `= 0.031`, `< 0.0001`."""
-    return f"= {p:.2g}" if p >= LEAST_P else f"< {LEAST_P:.4f}"
+    return f"= {p:.2g}" if p >= MIN_P else f"< {MIN_P:.4f}"
 
 
 def false_discoveries(p_values: Sequence[float]) -> list[float]:
@@ -270,29 +270,29 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
 
 
 @cache
-def _reach(n: int, alpha: float) -> float:
+def _detectable_size(n: int, alpha: float) -> float:
     """What n pairs see, in standard deviations of a difference."""
-    return visible(1.0, 1 / math.sqrt(n), n - 1, alpha)
+    return detectable_effect(1.0, 1 / math.sqrt(n), n - 1, alpha)
 
 
-def _ends(rows: Sequence[PairedRow]) -> list[_Sides]:
+def _at_both_ends(rows: Sequence[PairedRow]) -> list[_Sides]:
     return [_Sides.of(rows, pick) for pick in (_lowest, _high)]
 
 
-def _low(value: Between) -> float:
+def _low(value: ValueRange) -> float:
     return value.low
 
 
-def _lowest(value: Between) -> float:
+def _lowest(value: ValueRange) -> float:
     """The lower end; without an upper end it is above whatever ended there."""
     return value.low if math.isfinite(value.high) else math.nextafter(value.low, math.inf)
 
 
-def _high(value: Between) -> float:
+def _high(value: ValueRange) -> float:
     return value.high
 
 
-def _around(mean: float, error: float, freedom: float) -> tuple[float, float]:
+def _t_interval(mean: float, error: float, freedom: float) -> tuple[float, float]:
     reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
     return mean - reach, mean + reach
 
@@ -303,11 +303,11 @@ class _Sides:
     rows are `paired`. `ranked`: whether they are compared by ranks."""
 
     rows: tuple[Sides, ...]
-    paired: bool
+    is_paired: bool
     ranked: bool
 
     @classmethod
-    def of(cls, rows: Sequence[PairedRow], pick: Callable[[Between], float]) -> _Sides:
+    def of(cls, rows: Sequence[PairedRow], pick: Callable[[ValueRange], float]) -> _Sides:
         found = [
             tuple(np.array([pick(side[number]) for number in sorted(side)]) for side in (row.before, row.after))
             for row in rows
@@ -315,7 +315,7 @@ class _Sides:
         is_open = any(
             math.isinf(value.high) for row in rows for side in (row.before, row.after) for value in side.values()
         )
-        return cls(tuple((before, after) for before, after in found), all(row.paired for row in rows), is_open)
+        return cls(tuple((before, after) for before, after in found), all(row.is_paired for row in rows), is_open)
 
     @property
     def mean(self) -> float:
@@ -332,7 +332,7 @@ class _Sides:
     @property
     def signed(self) -> bool:
         """Whether there are pairs enough to be compared by signed ranks."""
-        return self.paired and sum(len(before) for before, _ in self.rows) >= ranks.LEAST_PAIRS
+        return self.is_paired and sum(len(before) for before, _ in self.rows) >= ranks.MIN_PAIRS
 
     @property
     def central(self) -> float:
@@ -343,14 +343,14 @@ class _Sides:
     @property
     def scatter(self) -> tuple[float, float, float] | None:
         """Standard deviation of one difference, error of the mean, and degrees of freedom; None where unknown."""
-        if self.paired:
+        if self.is_paired:
             pairs = self.pairs
-            variance, freedom = _pooled(pairs)
+            variance, freedom = _pooled_variance(pairs)
             if not freedom:
                 return None
             error = math.sqrt(variance * sum(1 / len(one) for one in pairs)) / len(pairs)
             return math.sqrt(variance), error, freedom
-        sides = [_pooled([row[side] for row in self.rows]) for side in range(2)]
+        sides = [_pooled_variance([row[side] for row in self.rows]) for side in range(2)]
         freedom = sum(one[1] for one in sides)
         if not freedom:
             return None
@@ -371,7 +371,7 @@ class _Sides:
         if self.ranked:
             return ranks.sums_interval(self.rows, CONFIDENCE)
         found = self.scatter
-        return (-math.inf, math.inf) if found is None else _around(self.mean, found[1], found[2])
+        return (-math.inf, math.inf) if found is None else _t_interval(self.mean, found[1], found[2])
 
     def tail(self, at: float, *, below: bool, unknown: float = 0.5) -> float:
         """One-sided p of the true difference being `at` or less (`below`), or `at` or more. `unknown`: what two values
@@ -387,7 +387,7 @@ class _Sides:
         return float(stats.t.sf(away / found[1], found[2])) if found[1] > 0 else float(away <= 0)
 
 
-def _pooled(samples: Sequence[Floats]) -> tuple[float, float]:
+def _pooled_variance(samples: Sequence[Floats]) -> tuple[float, float]:
     """Variance about each sample's own mean, and its degrees of freedom; what has no end tells nothing of it."""
     known = [kept for one in samples if len(kept := one[np.isfinite(one)])]
     freedom = float(sum(len(one) - 1 for one in known))

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 # Values before and after, of one configuration.
 Sides = tuple[Floats, Floats]
 # Five pairs cannot get below p = 0.06.
-LEAST_PAIRS = 6
+MIN_PAIRS = 6
 
 
 def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:

@@ -27,16 +27,16 @@ from faultline.comparison.statistics.ranks import walsh_averages
 RESERVED = 0.2
 # Fewer pairs are never looked at; nor is an interval that reaches further than so many deviations of a difference,
 # which only a freak of few pairs would leave.
-LEAST_PAIRS = 5
+MIN_PAIRS = 5
 WIDEST = 3.0
 PATHS = 200_000
 # Of one comparison: what smaller errors allow is less than one path in a hundred of those that are simulated.
-LEAST_ERROR = 100 / PATHS
+MIN_ERROR = 100 / PATHS
 # Values that are held at a time, so that many looks take fewer paths instead of more memory.
-_HELD = 20_000_000
+_MAX_VALUES = 20_000_000
 SEED = 1989
 # Pairs beyond which no budget goes.
-MOST_PAIRS = 512
+MAX_PAIRS = 512
 
 Bounds = tuple[float | None, ...]
 # Lowest and highest value that a difference may have; equal where it is known.
@@ -69,21 +69,19 @@ class SequentialResult:
     value: float
     low: float
     high: float
-    looked: int | None
+    decided_at: int | None
     half: float
 
 
-def spent(pairs: int, horizon: int, alpha: float) -> float:
+def spent_error(pairs: int, horizon: int, alpha: float) -> float:
     """The part of `alpha` that may be spent up to so many pairs, when `horizon` of them were planned at first."""
     within = (1 - RESERVED) * min(pairs, horizon) / horizon
     return alpha * (within + RESERVED * max(0.0, 1 - horizon / pairs))
 
 
-def fewest(method: Method, alpha: float) -> int:
+def min_decidable_pairs(method: Method, alpha: float) -> int:
     """The smallest number of planned pairs with which anything can be decided at this error of one comparison."""
-    return next(
-        (pairs for pairs in range(LEAST_PAIRS, MOST_PAIRS) if any(bounds(method, pairs, pairs, alpha))), MOST_PAIRS
-    )
+    return next((pairs for pairs in range(MIN_PAIRS, MAX_PAIRS) if any(bounds(method, pairs, pairs, alpha))), MAX_PAIRS)
 
 
 @lru_cache(maxsize=32)
@@ -93,13 +91,13 @@ def bounds(method: Method, pairs: int, horizon: int, alpha: float) -> Bounds:
     Of t: its absolute value. Of ranks: by how much the number of positive Walsh averages is off a half of all. Known
     to the error of a simulation: with 20 comparisons the chance that is spent is known to 5 % of itself.
     """
-    paths = max(10_000, min(PATHS, _HELD // pairs))
+    paths = max(10_000, min(PATHS, _MAX_VALUES // pairs))
     rng, walked = np.random.default_rng(SEED), _Walk(method, paths, pairs)
     alive, crossed, found = np.ones(paths, dtype=np.bool_), 0, []
     for number in range(1, pairs + 1):
         reached = walked.step(rng.standard_normal(paths).astype(np.float32))
-        may = int(spent(number, horizon, alpha) * paths) - crossed
-        bound = _bound(reached[alive], may) if number >= LEAST_PAIRS else None
+        may = int(spent_error(number, horizon, alpha) * paths) - crossed
+        bound = _bound(reached[alive], may) if number >= MIN_PAIRS else None
         if bound is not None and method is Method.T and bound / math.sqrt(number) > WIDEST:
             bound = None
         if bound is not None:
@@ -156,21 +154,21 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
         limit = limits[number - 1]
         if limit is None:
             continue
-        lowest, highest = interval(pairs[:number], limit, method)
+        lowest, highest = look_interval(pairs[:number], limit, method)
         half = (highest - lowest) / 2
         if max(low, lowest) <= min(high, highest):  # else one look contradicts another: what was known stays
             low, high = max(low, lowest), min(high, highest)
         if looked is None and (low > 0 or high < 0 or (margin[0] < low and high < margin[1])):
             outcome = SequentialDecision.WITHIN if margin[0] < low and high < margin[1] else SequentialDecision.DIFFERS
             looked = number
-    return SequentialResult(outcome, middle(pairs, method), low, high, looked, half)
+    return SequentialResult(outcome, point_estimate(pairs, method), low, high, looked, half)
 
 
-def interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
+def look_interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
     """The values of the difference that one look does not exclude; an end may be infinite."""
     lows, highs = np.array([one[0] for one in pairs]), np.array([one[1] for one in pairs])
     if method is Method.T:
-        return _reach(lows, -limit), _reach(highs, limit)
+        return _t_bound(lows, -limit), _t_bound(highs, limit)
     averages = len(pairs) * (len(pairs) + 1) // 2
     counted = math.ceil(averages / 2 + limit - 1e-9)
     if counted > averages:
@@ -180,7 +178,7 @@ def interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
     )
 
 
-def middle(pairs: Sequence[Pair], method: Method) -> float:
+def point_estimate(pairs: Sequence[Pair], method: Method) -> float:
     """The difference itself: the mean, or the median of the Walsh averages (Hodges and Lehmann 1963). Of a pair the
     middle counts, or the end that is known."""
     if not pairs:
@@ -198,7 +196,7 @@ def _middle(pair: Pair) -> float:
     return next((end for end in pair if math.isfinite(end)), 0.0)
 
 
-def _reach(values: Floats, limit: float) -> float:
+def _t_bound(values: Floats, limit: float) -> float:
     """The mean and so many of its deviations; infinite where a value is."""
     if not np.isfinite(values).all():
         return math.copysign(math.inf, limit)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.comparison.statistics.estimate import LEAST
+from faultline.comparison.statistics.estimate import MIN_REPETITIONS
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.nightly_file import FIELDS, PAIRS, NightlyFile, nightly_files, schedule
@@ -152,10 +152,10 @@ def nightly_params() -> dict[str, Param]:
         ),
         "repetitions": Param(
             None, type=["null", "integer"], minimum=1, maximum=100, title="repetitions", section="Sweep",
-            description=f"Measurements of each. Empty: {PAIRS} pairs with a baseline, {LEAST} without.",
+            description=f"Measurements of each. Empty: {PAIRS} pairs with a baseline, {MIN_REPETITIONS} without.",
         ),
         "controls": integer_param(
-            "controls", LEAST, 0, 100,
+            "controls", MIN_REPETITIONS, 0, 100,
             "Without a baseline: runs without a fault for each: how much they differ is the noise floor.",
         ),
         "baseline": Param(
@@ -193,7 +193,7 @@ def nightly_params() -> dict[str, Param]:
 def plan_nightly_run() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
-    from faultline.comparison.slo import parse_limits
+    from faultline.comparison.slo import parse_slos
     from faultline.experiment.nightly_file import nightly_configurations
     from faultline.lifecycle.environment import installed_build
     from faultline.orchestration.planning import reject_unknown
@@ -205,7 +205,7 @@ def plan_nightly_run() -> list[dict[str, Any]]:
             raise ConfigError(file.problem)
         reject_unknown(params, FIELDS)
         metrics_named(params["metrics"])
-        parse_limits(params.get("limits"))
+        parse_slos(params.get("limits"))
         night = require_on_time(require_past(nightly_date()))
         configs = nightly_configurations(params["set"])
         build = params["build"] or installed_build(load_settings(), configurations=configs)
@@ -258,8 +258,8 @@ def require_on_time(night: str) -> str:
 def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
     from faultline.comparison.compare import metrics_named
-    from faultline.comparison.nightly_history import NightlyRun, judge_nightly_run, nights_of
-    from faultline.comparison.slo import parse_limits, promises
+    from faultline.comparison.nightly_history import NightlyRun, judge_nightly_run, nightly_runs_of
+    from faultline.comparison.slo import check_slos, parse_slos
     from faultline.experiment.cell import sweep_id_of
     from faultline.orchestration.airflow_api import note_run
     from faultline.records.index import Index
@@ -271,37 +271,37 @@ def compare_with_baseline() -> dict[str, Any]:
     index = Index(settings.results, settings.home)
     index.refresh()
     entries = index.of_matrix(context["dag"].dag_id)
-    nights = nights_of(entries)
+    nights = nightly_runs_of(entries)
     own = next((one for one in nights if one.date == night), NightlyRun(night, ()))
     plan = SweepPlans(settings.results).read(sweep_id)
     if plan is None:
         return {"summary": "nothing was planned", "problem": "nothing was planned"}
     # Not the baseline's: whether that one keeps a limit is nobody's question tonight.
-    promised = promises([one for one in own.entries if one.build == plan.build], parse_limits(params.get("limits")))
+    promised = check_slos([one for one in own.entries if one.build == plan.build], parse_slos(params.get("limits")))
     verdict = (
         judge_nightly_run(own, nights, metrics_named(params["metrics"]), params["baseline_nights"], promised)
         if plan.baseline is None
         else paired_verdict_of(plan, plan.baseline, entries, promised)
     )
-    verdict.keep(settings.results, sweep_id)
+    verdict.store(settings.results, sweep_id)
     said = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
     print(*filter(None, (verdict.summary, *said, verdict.problem)), sep="\n")
     note_run(settings, context, nightly_note(verdict, sweep_id))
     told = verdict.without_figures()
     # What was measured and cannot be compared is no reason to skip the next task.
-    return told if verdict.paired or not own.valid else {**told, "problem": None}
+    return told if verdict.is_paired or not own.valid else {**told, "problem": None}
 
 
 def paired_verdict_of(
     plan: SweepPlan, baseline: ReferenceBuild, entries: Sequence[IndexEntry], promised: SLOReport
 ) -> NightlyVerdict:
     """The verdict on a night that was measured beside a baseline."""
-    from faultline.comparison.regression_gate.nightly_pairs import paired_nights, paired_verdict
+    from faultline.comparison.regression_gate.nightly_pairs import paired_runs_of, paired_verdict
     from faultline.comparison.regression_gate.verdict import judge_gate
     from faultline.records.sweep_plan import SweepPlans
 
     plans = SweepPlans(load_settings().results).of_matrix(plan.matrix)
-    nights = paired_nights([*(one for one in plans if one.sweep_id != plan.sweep_id), plan], entries)
+    nights = paired_runs_of([*(one for one in plans if one.sweep_id != plan.sweep_id), plan], entries)
     verdict = judge_gate([one for one in nights if one.date <= str(plan.logical_date)])
     return paired_verdict(verdict, baseline.spec, promised)
 
@@ -315,10 +315,10 @@ def no_regression(verdict: dict[str, Any]) -> None:
     from faultline.comparison.nightly_verdict import NightlyVerdict
 
     told = NightlyVerdict.model_validate(verdict)
-    than = "the baseline" if told.paired else "the nights before"
+    than = "the baseline" if told.is_paired else "the nights before"
     wrong = [f"beyond its limit: {line}" for line in told.beyond]
     wrong += [f"worse than {than}: {'; '.join(told.reasons)}"] * bool(told.reasons)
-    wrong += [told.problem] if told.paired and told.problem else []
+    wrong += [told.problem] if told.is_paired and told.problem else []
     if wrong:
         raise AirflowFailException("; ".join(wrong))
     if told.problem:
@@ -329,7 +329,7 @@ def no_regression(verdict: dict[str, Any]) -> None:
 def send_alerts() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of
-    from faultline.comparison.nightly_verdict import kept_verdict
+    from faultline.comparison.nightly_verdict import stored_verdict
     from faultline.experiment.cell import sweep_id_of
     from faultline.orchestration.nightly.alerts import send_alert
     from faultline.records.index import Index
@@ -348,7 +348,7 @@ def send_alerts() -> list[str]:
     gap = gap_of(plan, entries) if plan else None
     link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
     alert = nightly_alert(
-        dag_id, night, link, kept_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
+        dag_id, night, link, stored_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
     )  # fmt: skip
     if alert is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faultline.comparison.statistics.estimate import LEAST
+from faultline.comparison.statistics.estimate import MIN_REPETITIONS
 from faultline.experiment.nightly_file import PAIRS, is_nightly, nightly_configurations, nightly_files
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
@@ -28,7 +28,7 @@ def nightly_cells(params: Mapping[str, Any], night: str) -> list[Any]:
     from faultline.experiment.matrix import PlannedCell, control_of
 
     paired = params.get("baseline") is not None
-    repetitions = params["repetitions"] or (PAIRS if paired else LEAST)
+    repetitions = params["repetitions"] or (PAIRS if paired else MIN_REPETITIONS)
     planned: list[PlannedCell] = []
     for config in nightly_configurations(params["set"]):
         planned += [PlannedCell(config, repetition, night) for repetition in range(repetitions)]
@@ -43,14 +43,14 @@ def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration
     """What a night of this form would measure: its configurations, its cells (of pairs both sides), and in words how
     they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
     from faultline.comparison.compare import metrics_named
-    from faultline.comparison.slo import parse_limits
+    from faultline.comparison.slo import parse_slos
     from faultline.lifecycle.build_checkout import commit_of
 
     configs, cells = nightly_configurations(params["set"]), nightly_cells(params, "a night")
     metrics_named(params["metrics"])
-    limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_limits(params.get("limits"))]
+    limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_slos(params.get("limits"))]
     if (spec := _reference_spec(params, configs)) is None:
-        repetitions = params["repetitions"] or LEAST
+        repetitions = params["repetitions"] or MIN_REPETITIONS
         words = [
             f"each {repetitions} times, with {params['controls']} controls where something is broken",
             f"judged beside up to {params['baseline_nights']} nights before it, by {', '.join(params['metrics'])}",
@@ -120,9 +120,9 @@ def nightly_build_mismatch(gap: Gap, plan: SweepPlan | None, settings: Settings)
 
 def pairs_per_configuration(params: Mapping[str, Any], configurations: int) -> int:
     """Pairs that a night measures of each configuration. Raises ConfigError for too few to tell anything."""
-    from faultline.comparison.regression_gate.verdict import least_pairs
+    from faultline.comparison.regression_gate.verdict import min_pairs
 
-    need, pairs = least_pairs(configurations), int(params["repetitions"] or PAIRS)
+    need, pairs = min_pairs(configurations), int(params["repetitions"] or PAIRS)
     if pairs < need:
         many = pluralize(configurations, "configuration")
         raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
@@ -132,7 +132,7 @@ def pairs_per_configuration(params: Mapping[str, Any], configurations: int) -> i
 def primary_figures(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
     """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
     from faultline.comparison.decisions import FIGURES
-    from faultline.comparison.regression_gate.nightly_pairs import usual_primary
+    from faultline.comparison.regression_gate.nightly_pairs import default_primary
 
     names = list(given or [])
     if len(names) not in (0, 1, len(configs)):
@@ -142,5 +142,5 @@ def primary_figures(configs: Sequence[Configuration], given: Sequence[str] | Non
     for name in names:
         if name not in FIGURES:
             raise ConfigError(f"primary: {name!r} is no figure of which less or more is better{suggest(name, FIGURES)}")
-    chosen = names * len(configs) if len(names) == 1 else names or [usual_primary(one) for one in configs]
+    chosen = names * len(configs) if len(names) == 1 else names or [default_primary(one) for one in configs]
     return {config.config_id: name for config, name in zip(configs, chosen, strict=True)}

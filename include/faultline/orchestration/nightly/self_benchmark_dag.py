@@ -121,7 +121,7 @@ def run_process_group(command: list[str], environment: dict[str, str]) -> tuple[
 @task(trigger_rule=TriggerRule.ALL_DONE)
 def compare_speed(measured: Any) -> dict[str, Any]:
     """Keeps the night in `results/speed/`, and puts the verdict on it into the run's note."""
-    from benchmarks.own_speed import as_json, judge_speed, read_nights
+    from benchmarks.own_speed import as_json, judge_speed, read_runs
     from faultline.experiment.attempt import write_json
     from faultline.lifecycle.environment import git_commit, installed_build
     from faultline.orchestration.airflow_api import write_note
@@ -135,7 +135,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     kept = as_json(night, git_commit(settings.root) or installed_build(settings), outcomes, failures)
     write_json(folder / f"{night.replace(':', '')}.json", kept)
-    nights = read_nights(folder)
+    nights = read_runs(folder)
     own = next(one for one in nights if one.date == night)
     verdict = judge_speed(own, nights, int(context["params"]["baseline_nights"]))
     lines = [verdict.summary, *verdict.reasons, *([verdict.problem] if verdict.problem else [])]

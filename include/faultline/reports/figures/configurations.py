@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.config_points import Axis, Figure, Point, apart, is_number, label, seen_value
+from faultline.comparison.config_points import Axis, Figure, Point, is_number, label, split_controls, value_or_bound
 from faultline.records.catalogue import MACRO
 from faultline.records.columns import Metric
 from faultline.records.index_entry import IndexEntry
@@ -40,7 +40,7 @@ _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
     """Medians over two axes; a cell without a usable run has its invalid median in brackets and no colour, and one that
     was not measured stays empty."""
-    at = {(x.label(point), y.label(point)): point for point in apart(points)[0]}
+    at = {(x.label(point), y.label(point)): point for point in split_controls(points)[0]}
     columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
     figures = [
         [at[column, row].figure(metric.key) if (column, row) in at else Figure(0) for column in columns] for row in rows
@@ -105,9 +105,9 @@ def curves(
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
-    measured, controls = apart(points)
+    measured, controls = split_controls(points)
     for point in measured:
-        lines.setdefault(", ".join(axis.said(point) for axis in others), []).append(point)
+        lines.setdefault(", ".join(axis.text_of(point) for axis in others), []).append(point)
     scale = _scale(x)
     for number, (name, members) in enumerate(list(lines.items())[:MAX_LINES]):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
@@ -244,7 +244,7 @@ def _values(entry: IndexEntry, metric: Metric) -> list[tuple[str, float, bool]]:
             (f", recovery {one.number}", one.low if one.high is None else one.high, one.high is None)
             for one in entry.recoveries
         ]
-    seen = seen_value(entry, metric.key)
+    seen = value_or_bound(entry, metric.key)
     return [] if seen is None else [("", *seen)]
 
 
@@ -256,7 +256,7 @@ def _invalid(
         (point, entry, seen)
         for point in _points_on_axis(points, x)
         for entry in point.invalid
-        if (seen := seen_value(entry, metric.key)) is not None
+        if (seen := value_or_bound(entry, metric.key)) is not None
     ]
     if not shown:
         return

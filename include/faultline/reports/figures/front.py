@@ -55,22 +55,22 @@ def summary_view(
     figure = front_figure(summary, invalid)
     if figure is not None:
         figures[FRONT] = figure
-    steps = [] if summary.single else step_lines(remaining_effects(summary.effects))
+    steps = [] if summary.is_unrepeated else step_lines(remaining_effects(summary.effects))
     return {
         **common,
-        "single_runs": SINGLE_RUNS_TEXT if summary.single else "",
-        "headline": single_run_lines(summary.effects) if summary.single else headline_lines(summary.effects),
-        "recommendation": [] if summary.single and not summary.advice else recommendation_lines(summary),
-        "is_decided": summary.advice is not None and summary.advice.told,
+        "single_runs": SINGLE_RUNS_TEXT if summary.is_unrepeated else "",
+        "headline": single_run_lines(summary.effects) if summary.is_unrepeated else headline_lines(summary.effects),
+        "recommendation": [] if summary.is_unrepeated and not summary.recommendation else recommendation_lines(summary),
+        "is_decided": summary.recommendation is not None and summary.recommendation.is_conclusive,
         "steps": [(capitalize_first(step), decided) for step, decided, _ in steps if decided],
         "undecided": [(capitalize_first(step), undecided) for step, _, undecided in steps if undecided],
         "heads": front_headings(summary),
         "axis": ", ".join(axis.name for axis in summary.choice.axes),
-        "front": front_rows(summary) if len(summary.front.places) > 1 else [],
+        "front": front_rows(summary) if len(summary.front.entries) > 1 else [],
         "plot": None if figure is None else figure.layout.height,
         "scatter": allocation_lines(summary.allocation) if summary.allocation else [],
         "placebo": placebo_text(summary.placebo) if summary.recoveries else "",
-        "is_doubtful": summary.recoveries and (summary.placebo is None or not summary.placebo.relied_on),
+        "is_doubtful": summary.recoveries and (summary.placebo is None or not summary.placebo.is_reliable),
     }
 
 
@@ -80,13 +80,13 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
     A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
     """
     front = summary.front
-    if len(front.places) < 2 or len(front.keys) < 2:
+    if len(front.entries) < 2 or len(front.keys) < 2:
         return None
     x, y = (BY_KEY[key] for key in front.keys[:2])
     figure = go.Figure()
     for name, colour, symbol, places in (
-        ("no other beats it in all", SERIES_COLOURS[0], "circle", [p for p in front.places if p.beaten_by is None]),
-        ("beaten", FAINT_COLOUR, "circle-open", [p for p in front.places if p.beaten_by is not None]),
+        ("no other beats it in all", SERIES_COLOURS[0], "circle", [p for p in front.entries if p.dominated_by is None]),
+        ("beaten", FAINT_COLOUR, "circle-open", [p for p in front.entries if p.dominated_by is not None]),
     ):
         for ends in (True, False):
             shown = [place for place in places if math.isfinite(place.figures[1]) == ends]
@@ -114,7 +114,7 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
 def _add_candidates(
     figure: go.Figure, summary: SweepSummary, places: list[ParetoEntry], name: str, colour: str, symbol: str
 ) -> None:
-    named = len(summary.front.places) <= MAX_LABELS
+    named = len(summary.front.entries) <= MAX_LABELS
     rows = {row[0]: row for row in front_rows(summary)}
     heads = front_headings(summary)
     texts = [
@@ -128,7 +128,7 @@ def _add_candidates(
         for place in places
     ]
     heights = [
-        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.known_over(summary.front.keys[1])
+        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.lower_bound(summary.front.keys[1])
         for place in places
     ]
     figure.add_scatter(
@@ -147,9 +147,9 @@ def _add_candidates(
 def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | None) -> None:
     """The runs behind the medians, as small points; hollow where they are invalid, with the reason."""
     x, y = summary.front.keys[:2]
-    usable = [entry for place in summary.front.places for point in place.candidate.points for entry in point.valid]
+    usable = [entry for place in summary.front.entries for point in place.candidate.points for entry in point.valid]
     for entries, name, symbol in (
-        ((), "", "") if summary.single else (usable, "one run", "circle"),
+        ((), "", "") if summary.is_unrepeated else (usable, "one run", "circle"),
         (() if invalid is None else invalid.entries, INVALID, "circle-open"),
     ):
         shown = [

@@ -25,8 +25,10 @@ def history_figure(
 ) -> go.Figure:
     """Medians with intervals; a line where a level begins, a diamond where the surroundings of a night (by its date)
     changed, and the limit of the figure where it has one."""
-    names = {place: _name(place, by_commit) for place in history.places}
-    points = [(names[place], one) for place, one in zip(history.places, history.values, strict=True) if one is not None]
+    names = {place: _name(place, by_commit) for place in history.positions}
+    points = [
+        (names[place], one) for place, one in zip(history.positions, history.values, strict=True) if one is not None
+    ]
     finite = [(name, one) for name, one in points if one.value < float("inf")]
     # Of a single run the interval is the run itself; no line joins it.
     intervals = [(name, one) for name, one in finite if one.low < one.high]
@@ -56,7 +58,9 @@ def history_figure(
             hovertemplate="%{text}<extra></extra>",
         )
     for number in history.changes:
-        place = [*names.values()].index(names[history.places[number]]) if by_commit else names[history.places[number]]
+        place = (
+            [*names.values()].index(names[history.positions[number]]) if by_commit else names[history.positions[number]]
+        )
         figure.add_vline(x=place, line={"color": LIMIT_COLOUR, "width": 1.6, "dash": "dash"})
     set_layout(
         figure,
@@ -107,7 +111,7 @@ def _date_axis(history: MetricHistory) -> dict[str, Any]:
     """Days; one tick a day where there are few, which would else get several with the same text. Texts beside each
     other where a record says of its night what is no date."""
     try:
-        first, last = (datetime.fromisoformat(history.places[place]) for place in (0, -1))
+        first, last = (datetime.fromisoformat(history.positions[place]) for place in (0, -1))
         few = (last - first).days < MAX_DAILY_TICKS
     except (ValueError, TypeError):
         return {"title": {"text": "night"}, "type": "category"}

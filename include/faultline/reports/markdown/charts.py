@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.config_points import FAULT, Axis, Point, in_order, label, seen_value
+from faultline.comparison.config_points import FAULT, Axis, Point, label, sort_points, value_or_bound
 from faultline.records.catalogue import BY_KEY
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 
@@ -53,7 +53,7 @@ def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> l
     x = next((axis for axis in (axes[0], *varied) if axis in varied), axes[0])
     others = [axis for axis in varied if axis != x]
     lines: dict[str, list[Point]] = {}
-    for point in in_order(measured, others):
+    for point in sort_points(measured, others):
         lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
     ticks = [label(value) for value in x.values]
     drawn = []
@@ -89,7 +89,7 @@ def _invalid(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -
     """Place, value and reason of each invalid run."""
     for point in points:
         for entry in point.invalid if x.label(point) in ticks else ():
-            if (seen := seen_value(entry, key)) is not None:
+            if (seen := value_or_bound(entry, key)) is not None:
                 why = f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
                 yield list(ticks).index(x.label(point)), seen[0], why
 

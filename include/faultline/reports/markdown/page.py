@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.comparison.config_points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
+from faultline.comparison.config_points import (
+    FAULT,
+    Axis,
+    Point,
+    axes_of,
+    is_number,
+    label,
+    points_of,
+    sort_points,
+    split_controls,
+)
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.claims import ANSWERED, ClaimVerdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
-from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
@@ -167,13 +177,13 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
 def _summary_lines(records: Sequence[Record]) -> list[str]:
     """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
     entries = [IndexEntry.of(record) for record in records]
-    summary, invalid = answer_of(entries), invalid_runs_of(entries)
-    lines = summary_lines(summary) if summary is not None and summary.tells else []
+    summary, invalid = summary_of(entries), invalid_runs_of(entries)
+    lines = summary_lines(summary) if summary is not None and summary.has_content else []
     lines += [invalid_text(invalid)] if invalid is not None and invalid.effects else []
     if not lines:
         return []
     lines = ["## Answer", "", *(f"- {escape_cell(line)}" for line in lines), ""]
-    rows = front_rows(summary) if summary is not None and summary.tells else []
+    rows = front_rows(summary) if summary is not None and summary.has_content else []
     if summary is not None and len(rows) > 1:
         heads = ["configuration", *front_headings(summary), "n", "no other beats it in all"]
         cells = [[escape_cell(text) for text in (name, *figures, str(n), where)] for name, figures, where, n in rows]
@@ -281,10 +291,10 @@ def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
             for one in answered
         ]
     for verdict, heading, column in SEPARATE_VERDICTS:
-        apart = [one for one in every if one.verdict is verdict]
-        if apart:
+        others = [one for one in every if one.verdict is verdict]
+        if others:
             lines += ["", heading, "", f"| finding | in the paper | {column} |", "| --- | --- | --- |"]
-            lines += [f"| {one.claim.text} | {one.claim.source} | {escape_cell(one.evidence)} |" for one in apart]
+            lines += [f"| {one.claim.text} | {one.claim.source} | {escape_cell(one.evidence)} |" for one in others]
     held = sustained_rates(records) if matrix == "input_rate" else {}
     if held:
         kept = [rate for rate, answers in held.items() if all(answers)]
@@ -307,7 +317,7 @@ def _rate_text(rate: float | None) -> str:
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
     """The points in order, and the axes in which they differ, those that are `named` first; at least one of these."""
     points = points_of([IndexEntry.of(record) for record in records])
-    breaking, controls = apart(points)
+    breaking, controls = split_controls(points)
     # Where both are there, each group may differ in something that the other does not.
     found: dict[str, Axis] = {}
     for axis in (*axes_of(breaking), *axes_of(controls)):
@@ -318,7 +328,7 @@ def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], 
     # A sweep of one configuration varies nothing; it needs a name for its one row all the same.
     axes = [_axis(key, points) for key in wanted or ["checkpoint_interval_s"]]
     axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
-    return in_order(points, axes), axes
+    return sort_points(points, axes), axes
 
 
 def _axis(key: str, points: Iterable[Point]) -> Axis:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.compare import compare_sides, texts
-from faultline.comparison.config_points import FAULT, Figure, Point, axes_of, in_order, points_of
+from faultline.comparison.compare import compare_sides, row_texts
+from faultline.comparison.config_points import FAULT, Figure, Point, axes_of, points_of, sort_points
 from faultline.comparison.selection import RecordGroup, shared_records
 from faultline.records.catalogue import by_group, metrics_of
 from faultline.records.columns import Metric
@@ -49,7 +49,7 @@ def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
     points: list[dict[str, Point]] = [side["points"] for side in sides]
     known = {**points[1], **points[0]}
     axes = axes_of(list(known.values()))
-    ordered = in_order(list(known.values()), axes)
+    ordered = sort_points(list(known.values()), axes)
     page, pages, offset = paginate(query.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
     both = len(points[0].keys() & points[1].keys())
@@ -124,7 +124,7 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
     )
     if metric is None or metric.better is None or shared_records(before, after):
         return {}
-    return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
+    return {row.point.config_id: row_texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
 
 
 def _row_figures(

@@ -65,7 +65,7 @@ def newest_summary(site: ResultsSite) -> dict[str, object] | None:
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.selection import entries_of_sweep
-    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+    from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
     from faultline.reports.views.sweep_summary import invalid_text, short_summary
 
     for tally in site.index.sweeps(MAX_SUMMARY_SWEEPS):
@@ -75,8 +75,8 @@ def newest_summary(site: ResultsSite) -> dict[str, object] | None:
         entries = entries_of_sweep(site.index, site.results, tally.name)
         if len({one.config_id for one in entries}) > MAX_SUMMARY_CONFIGURATIONS:
             continue
-        answer, invalid = answer_of(entries), invalid_runs_of(entries)
-        lines = short_summary(answer) if answer is not None and answer.tells else []
+        answer, invalid = summary_of(entries), invalid_runs_of(entries)
+        lines = short_summary(answer) if answer is not None and answer.has_content else []
         if invalid is not None and invalid.effects:
             lines = [*lines[: MAX_SUMMARY_LINES - 1], invalid_text(invalid), *lines[MAX_SUMMARY_LINES - 1 :]]
         if lines:

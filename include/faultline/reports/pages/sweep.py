@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.coverage import cell_text, gap_of
-from faultline.comparison.decisions import settled_in
+from faultline.comparison.decisions import decided_in_plan
 from faultline.comparison.selection import entries_of_sweep
 from faultline.experiment.nightly_file import NIGHTLY, is_nightly
 from faultline.records.catalogue import by_group
@@ -117,7 +117,7 @@ def _missing_cells(site: ResultsSite, sweep: str | None) -> dict[str, Any] | Non
     if plan is None:
         return None
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
-    gap = gap_of(plan, entries, settled_in(plan, entries))
+    gap = gap_of(plan, entries, decided_in_plan(plan, entries))
     shown = [(cell_text(gap, one), one.last or "never measured") for one in gap.missing[:MAX_MISSING]]
     return {"planned": gap.planned, "count": len(gap.missing), "cells": shown}
 

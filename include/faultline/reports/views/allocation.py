@@ -8,7 +8,7 @@ from typing import Any
 
 from faultline.comparison.allocation import Allocation, Slope, allocation_of
 from faultline.comparison.config_points import points_of
-from faultline.comparison.decisions import Decision, counted
+from faultline.comparison.decisions import Decision, counted_entries
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import MACRO
 from faultline.records.format import signed
@@ -19,22 +19,22 @@ from faultline.system.text import finite_or_none
 
 def allocation_lines(found: Allocation) -> list[str]:
     """Variance components, the best number of injections, and recovery by number of the injection."""
-    ageing = "" if found.ageing is None else ageing_text(found.ageing)
+    ageing = "" if found.drift is None else ageing_text(found.drift)
     return [line for line in (scatter_text(found), best_text(found), ageing) if line]
 
 
 def scatter_text(found: Allocation) -> str:
     """`Recoveries scatter by 2.1 s within a run and by 1.0 s between runs (standard deviations; …)`."""
     parts = found.components
-    counted = f"{parts.values} recoveries in {_runs(parts.runs)}"
-    if found.open_ended:
-        counted += f", {found.open_ended} not seen to end and counted as far as they were watched"
+    count = f"{parts.values} recoveries in {_runs(parts.runs)}"
+    if found.censored:
+        count += f", {found.censored} not seen to end and counted as far as they were watched"
     within = f"Recoveries scatter by {math.sqrt(parts.within):.1f} s within a run"
     if parts.between is None or parts.correlation is None:
-        return f"{within} (standard deviation; {counted}). Single runs cannot show how much runs differ."
+        return f"{within} (standard deviation; {count}). Single runs cannot show how much runs differ."
     low, high = (round(100 * one) for one in (parts.correlation.low, parts.correlation.high))
     return (
-        f"{within} and by {math.sqrt(parts.between):.1f} s between runs (standard deviations; {counted}): "
+        f"{within} and by {math.sqrt(parts.between):.1f} s between runs (standard deviations; {count}): "
         f"{100 * parts.correlation.value:.0f} % of the variance lies between runs (95 %: {low} … {high})."
     )
 
@@ -52,7 +52,7 @@ def best_text(found: Allocation) -> str:
         f"Most is known per machine-hour with {found.best} {_injections(found.best)} per run{range_text}; these runs "
         f"have {found.injections}. A start costs {start}, an injection {injection}"
     )
-    if found.best == found.injections or not found.worth_it:
+    if found.best == found.injections or not found.is_worthwhile:
         return f"{text}: no other number saves a tenth of the time."
     return f"{text}: injections={found.best} takes {100 * found.saving:.0f} % less time for the same interval."
 
@@ -74,7 +74,7 @@ def ageing_text(ageing: Slope) -> str:
 
 def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Sequence[Decision]) -> list[str]:
     """Each decision of a sweep in a line, and what is the way on where a recovery is undecided."""
-    points = points_of([one for blocks in counted(plan, entries).values() for one in blocks.values()])
+    points = points_of([one for blocks in counted_entries(plan, entries).values() for one in blocks.values()])
     further = next_step_text(decisions, allocation_of(points, entries))
     return [one.text for one in decisions] + ([further] if further else [])
 
@@ -82,15 +82,19 @@ def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Se
 def next_step_text(decisions: Sequence[Decision], found: Allocation | None) -> str:
     """Whether a sweep that decides about recoveries should continue, or a new one with another number of injections
     costs less machine time; empty where nothing is open, or single runs say nothing of it."""
-    more = [one.pairs + one.more for one in decisions if not one.decided and one.metric.key == MACRO and one.more]
+    more = [
+        one.pairs + one.more_pairs
+        for one in decisions
+        if not one.is_decided and one.metric.key == MACRO and one.more_pairs
+    ]
     if found is None or found.best is None or not more:
         return ""
     now = f"{found.injections} {_injections(found.injections)} per run"
     here = f"This sweep needs about {max(more)} pairs in all with {now}"
-    if not found.worth_it:
+    if not found.is_worthwhile:
         return f"{here}: measure more runs. {best_text(found)}"
     return (
-        f"{here}, a new one with injections={found.best} about {found.runs_instead(max(more))}. {best_text(found)} "
+        f"{here}, a new one with injections={found.best} about {found.equivalent_runs(max(more))}. {best_text(found)} "
         "`injections` is part of a configuration, so a sweep keeps it."
     )
 
@@ -103,7 +107,7 @@ def allocation_json(found: Allocation | None) -> dict[str, Any] | None:
     return {
         "recoveries": parts.values,
         "runs": parts.runs,
-        "not_seen_to_end": found.open_ended,
+        "not_seen_to_end": found.censored,
         "variance_within_s2": parts.within,
         "variance_between_s2": parts.between,
         "intraclass_correlation": _ends(parts.correlation),
@@ -114,8 +118,8 @@ def allocation_json(found: Allocation | None) -> dict[str, Any] | None:
         "best_injections": found.best,
         "best_injections_range": None if found.best is None else [found.least, found.most],
         "saving": found.saving,
-        "s_per_injection": None if found.ageing is None else _ends(found.ageing.change),
-        "runs_with_slope": 0 if found.ageing is None else found.ageing.runs,
+        "s_per_injection": None if found.drift is None else _ends(found.drift.change),
+        "runs_with_slope": 0 if found.drift is None else found.drift.runs,
     }
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from faultline.comparison.config_points import axes_of, in_order, names_of, points_of
-from faultline.comparison.coverage import gap_of, missed_nights
+from faultline.comparison.config_points import axes_of, names_of, points_of, sort_points
+from faultline.comparison.coverage import gap_of, missed_runs
 from faultline.comparison.nightly_history import (
     MetricHistory,
     NightlyRun,
-    changes_of_surroundings,
-    course_of,
-    course_of_commits,
-    nights_of,
+    commit_history_of,
+    environment_changes,
+    history_of,
+    nightly_runs_of,
 )
-from faultline.comparison.nightly_verdict import NightlyVerdict, kept_verdict
+from faultline.comparison.nightly_verdict import NightlyVerdict, stored_verdict
 from faultline.comparison.slo import SLO
 from faultline.records.catalogue import metrics_of
 from faultline.records.columns import Metric
@@ -77,14 +77,14 @@ class NightlyView:
     @cached_property
     def nights(self) -> list[NightlyRun]:
         """Those that have a record, the oldest first."""
-        return nights_of(self.entries)
+        return nightly_runs_of(self.entries)
 
     @cached_property
     def cells(self) -> dict[str, str]:
         """The names of the configurations by their ids."""
         points = points_of(self.entries)
         names = names_of(points)
-        return {point.config_id: names[point.config_id] for point in in_order(points, axes_of(points))}
+        return {point.config_id: names[point.config_id] for point in sort_points(points, axes_of(points))}
 
     @cached_property
     def cell(self) -> str:
@@ -112,17 +112,17 @@ class NightlyView:
     @cached_property
     def environment_changes(self) -> Mapping[str, str]:
         """What was different around the engine, by date."""
-        return changes_of_surroundings(self.nights)
+        return environment_changes(self.nights)
 
     @cached_property
     def history(self) -> MetricHistory | None:
         """The metric over the nightly runs."""
-        return course_of(self.nights, self.cell, self.metric) if self.metric else None
+        return history_of(self.nights, self.cell, self.metric) if self.metric else None
 
     @cached_property
     def _verdict_of(self) -> Callable[[str | None], NightlyVerdict]:
         # Of a year of nights only the verdicts that are looked at are read.
-        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
+        return cache(lambda sweep_id: stored_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
 
     @cached_property
     def limit(self) -> SLO | None:
@@ -135,7 +135,7 @@ class NightlyView:
     def figure(self) -> go.Figure | None:
         """The metric over nightly runs or commits; None where there is nothing to draw."""
         by_commit = self.axis == "commit"
-        drawn = course_of_commits(self.nights, self.cell, self.metric) if self.metric and by_commit else self.history
+        drawn = commit_history_of(self.nights, self.cell, self.metric) if self.metric and by_commit else self.history
         if drawn is None or not any(drawn.values):
             return None
         return history_figure(drawn, self.environment_changes, by_commit=by_commit, limit=self.limit)
@@ -150,7 +150,7 @@ class NightlyView:
         measured = {night.date for night in self.nights}
         waiting = [plan for plan in self._plans if plan.logical_date not in measured]
         rows = [(str(plan.logical_date), "nothing measured yet", gap_of(plan, ()).planned) for plan in waiting]
-        missed = missed_nights(self._plans, datetime.now(UTC))
+        missed = missed_runs(self._plans, datetime.now(UTC))
         rows += [(gap.series, _NOT_MEASURED.format(self.dag_id), gap.planned) for gap in missed]
         return {date: NightlyRow(date[:10], NightlyVerdict(summary=why), planned) for date, why, planned in rows}
 
@@ -177,7 +177,7 @@ class NightlyView:
         sweep = night.entries[-1].sweep_id
         plan = next((plan for plan in self._plans if plan.logical_date == night.date), None)
         every = [entry for entry in self.entries if str(entry.logical_date) == night.date]
-        place = self.history.places.index(night.date) if self.history else -1
+        place = self.history.positions.index(night.date) if self.history else -1
         value = self.history.values[place] if self.history else None
         return NightlyRow(
             day=night.day,

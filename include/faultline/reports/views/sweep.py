@@ -16,11 +16,11 @@ from faultline.comparison.config_points import (
     Axis,
     Figure,
     Point,
-    apart,
     axes_of,
     groups_of,
-    in_order,
     points_of,
+    sort_points,
+    split_controls,
 )
 from faultline.records.catalogue import DEFAULT, TAIL, metrics_in, metrics_of
 from faultline.records.columns import Metric, Sheet
@@ -93,7 +93,7 @@ class SweepView:
     def points(self) -> list[Point]:
         """The configurations in order."""
         points = points_of(self.members)
-        return in_order(points, axes_of(points))
+        return sort_points(points, axes_of(points))
 
     @cached_property
     def measured(self) -> list[Point]:
@@ -156,7 +156,7 @@ class SweepView:
         if self.view == "heat":
             return configurations.heat_map(self.measured, self.x, others[0], self.metric), 0
         figure, omitted_lines = configurations.curves(
-            in_order(self.measured, [*others, self.x]), self.x, others, self.metric
+            sort_points(self.measured, [*others, self.x]), self.x, others, self.metric
         )
         if (limit := _limit(self.choice, self.metric)) is not None:
             drawn = [high for point in self.measured if (high := point.figure(self.metric.key).high) is not None]
@@ -202,7 +202,7 @@ class SweepView:
     @property
     def has_controls(self) -> bool:
         """Whether there are controls among faults."""
-        return bool(apart(self.measured)[1])
+        return bool(split_controls(self.measured)[1])
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -241,7 +241,7 @@ class SweepView:
     def summary(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
         """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
         # Statistics take a second to import, and not every page needs them.
-        from faultline.comparison.sweep_summary import answer_of, invalid_runs_of, objective_of
+        from faultline.comparison.sweep_summary import invalid_runs_of, objective_of, summary_of
         from faultline.reports.figures.front import summary_view
 
         if len({entry.config_id for entry in self.members}) > MAX_CONFIGURATIONS:
@@ -252,9 +252,9 @@ class SweepView:
                 cost: (name, _parse_limit(name, self.choice.limits.get(cost, ""))) for cost, name, _ in COST_FIELDS
             }
             objective = objective_of(self.choice.minimise or None, limits)
-            found = answer_of(self.members, objective)
+            found = summary_of(self.members, objective)
         except ConfigError as error:
-            problem, found = str(error), answer_of(self.members)
+            problem, found = str(error), summary_of(self.members)
         view = summary_view(found, invalid_runs_of(self.members), figures)
         return None if view is None else {**view, "problem": problem}
 
@@ -265,7 +265,7 @@ class SweepView:
         found = []
         for x in self.axes[:MAX_AXES]:
             others = [axis for axis in self.axes if axis.key != x.key]
-            points = in_order(self.measured, [*others, x])
+            points = sort_points(self.measured, [*others, x])
             drawn = [(one, configurations.curves(points, x, others, one, small=True)[0]) for one in wanted]
             found.append((x.name, [(one, figure) for one, figure in drawn if figure.data]))
         return [(name, figures) for name, figures in found if figures]
@@ -359,10 +359,10 @@ def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
 def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:
     """What a heat map has no cell for: runs without a fault among runs with one."""
     texts = []
-    for point in apart(points)[1]:
+    for point in split_controls(points)[1]:
         one = point.figure(metric.key) if metric else Figure(0)
         if metric and one.median is not None:
-            where = ", ".join(axis.said(point) for axis in axes)
+            where = ", ".join(axis.text_of(point) for axis in axes)
             spread = f", {one.spread(metric)}" if one.spread(metric) else ""
             texts.append(f"{where}: {one.text(metric)} {metric.unit}{spread} (n = {one.n})")
     return texts

@@ -1,7 +1,4 @@
-"""The answer of a sweep in words: for pages, reports, notes and the terminal, so that all say the same.
-
-`output` prints them.
-"""
+"""Texts of a sweep summary, shared by pages, reports, notes and the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Callable, Sequence
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, EffectVerdict
 from faultline.comparison.recommendation import Recommendation
-from faultline.comparison.statistics.estimate import LEAST, EffectEstimate, Interval
+from faultline.comparison.statistics.estimate import MIN_REPETITIONS, EffectEstimate, Interval
 from faultline.comparison.sweep_summary import InvalidRuns, Placebo, SweepSummary
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, metrics_in
 from faultline.records.columns import Sheet
@@ -25,7 +22,7 @@ _COST_NAMES = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "
 _FACTOR = 1.6
 SINGLE_RUNS_TEXT = (
     f"Each configuration was measured once. A single run is noise, so nothing can be told yet: "
-    f"measure with repetitions={LEAST} or more; what is there is not measured again."
+    f"measure with repetitions={MIN_REPETITIONS} or more; what is there is not measured again."
 )
 
 
@@ -55,7 +52,7 @@ def effect_text(effect: Effect) -> str:
     name = SHORT_NAMES[effect.metric.key]
     if effect.verdict is EffectVerdict.EQUIVALENT:
         return f"{name} differs by less than {bound_text(effect)}"
-    both = " (with the other parameters both ways)" if effect.opposed else ""
+    both = " (with the other parameters both ways)" if effect.has_opposite_rows else ""
     return f"{name} {size_text(effect)}{both}"
 
 
@@ -70,14 +67,14 @@ def bound_text(effect: Effect) -> str:
 def required_repetitions_text(effect: Effect) -> str:
     """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
     short = required_repetitions(effect)
-    return f"{short} of each configuration would tell" if effect.more is not None else short
+    return f"{short} of each configuration would tell" if effect.more_repetitions is not None else short
 
 
 def required_repetitions(effect: Effect) -> str:
     """The same where a heading says what the number is."""
     parts = [effect.why] if effect.why else []
-    if effect.more is not None:
-        parts.append(f"about {effect.more:,} more {'repetition' if effect.more == 1 else 'repetitions'}")
+    if effect.more_repetitions is not None:
+        parts.append(f"about {pluralize(effect.more_repetitions, 'more repetition')}")
     return "; ".join(parts) or "no number of repetitions that one would measure tells"
 
 
@@ -166,8 +163,8 @@ def step_figures_text(effects: Sequence[Effect]) -> str:
 def _required_runs_text(effect: Effect) -> str:
     """`about 4 more runs of each would tell`."""
     parts = [effect.why] if effect.why else []
-    if effect.more is not None:
-        parts.append(f"about {pluralize(effect.more, 'more run')} of each would tell")
+    if effect.more_repetitions is not None:
+        parts.append(f"about {pluralize(effect.more_repetitions, 'more run')} of each would tell")
     return "; ".join(parts) or "no number of runs that one would measure tells"
 
 
@@ -181,33 +178,35 @@ def _runs_text(effects: Sequence[Effect]) -> str:
 
 def n_text(found: EffectEstimate) -> str:
     """`n = 12 pairs`; where repetitions do not pair, so many on either side."""
-    if not found.paired:
+    if not found.is_paired:
         return f"n = {found.n} a side"
     return f"n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
 
 
 def recommendation_lines(summary: SweepSummary) -> list[str]:
     """The advice in a sentence or more; why there is none."""
-    advice = summary.advice
+    advice = summary.recommendation
     if advice is None:
         return [summary.why[0].upper() + summary.why[1:] + "."] if summary.why else []
     if advice.best is None:
         return [f"{unmet_limits_text(advice)}."]
     lines = []
     # Draws from a few runs say too little.
-    share = f"; the best in {_share_text(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
+    is_ranked = advice.best.repetitions >= MIN_REPETITIONS
+    share = f"; the best in {_share_text(advice.confidence)} of draws" if is_ranked else ""
     objective = capitalize_first(_objective_text(advice))
     choice = f"{advice.best.name} ({_cost_text(advice, advice.best)}{share})."
-    if advice.told:
+    if advice.is_conclusive:
         lines.append(f"{objective}: {choice}")
     else:
         lines.append(f"{objective}: inconclusive. {_required_experiments_text(advice)}")
-        lines.append(f"{'Ahead so far' if advice.best.repetitions < LEAST else 'Lowest median'}: {choice}")
-    if advice.second and share:
-        second, often = advice.second
+        lines.append(f"{'Lowest median' if is_ranked else 'Ahead so far'}: {choice}")
+    if advice.runner_up and share:
+        second, often = advice.runner_up
         lines.append(f"Second: {second.name} ({_cost_text(advice, second)}; in {_share_text(often)}).")
-    if len(summary.choice.given) > 1:
-        lines.append(f"Each configuration counts at its worst of these cases: {'; '.join(summary.choice.given)}.")
+    if len(summary.choice.circumstances) > 1:
+        cases = "; ".join(summary.choice.circumstances)
+        lines.append(f"Each configuration counts at its worst of these cases: {cases}.")
     if advice.unknown or summary.choice.incomplete:
         lacking = "; ".join([*advice.unknown, *summary.choice.incomplete])
         lines.append(f"Left out, since not all of it was measured: {lacking}.")
@@ -222,9 +221,9 @@ def unmet_limits_text(advice: Recommendation) -> str:
         return "no configuration has all of these figures measured"
     misses = []
     for key, figure in advice.missed.items():
-        limit = advice.wish.limits.get(key, math.inf)
+        limit = advice.objective.limits.get(key, math.inf)
         if math.isinf(figure):
-            over = unit_text(key, advice.nearest.known_over(COSTS[key]))
+            over = unit_text(key, advice.nearest.lower_bound(COSTS[key]))
             misses.append(f"{_COST_NAMES[key]} was not seen to end ({over} at least)")
         else:
             misses.append(f"{_COST_NAMES[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
@@ -239,28 +238,27 @@ def unit_text(cost: str, value: float) -> str:
 
 def _objective_text(advice: Recommendation) -> str:
     """`the least CPU with recovery under 30 s`."""
-    return f"the least {_COST_NAMES[advice.wish.minimise]}" + (
-        f" with {_limits_text(advice)}" if advice.wish.limits else ""
-    )
+    limits = f" with {_limits_text(advice)}" if advice.objective.limits else ""
+    return f"the least {_COST_NAMES[advice.objective.minimise]}{limits}"
 
 
 def _limits_text(advice: Recommendation) -> str:
-    if not advice.wish.limits:
-        return f"a known {_COST_NAMES[advice.wish.minimise]}"
+    if not advice.objective.limits:
+        return f"a known {_COST_NAMES[advice.objective.minimise]}"
     return " and ".join(
         "a recovery that ends" if math.isinf(limit) else f"{_COST_NAMES[key]} under {unit_text(key, limit)}"
-        for key, limit in advice.wish.limits.items()
+        for key, limit in advice.objective.limits.items()
     )
 
 
 def _cost_text(advice: Recommendation, one: Candidate) -> str:
     decided = []
-    for key in dict.fromkeys((advice.wish.minimise, *advice.wish.limits)):
+    for key in dict.fromkeys((advice.objective.minimise, *advice.objective.limits)):
         figure = one.figure(COSTS[key])
         if figure is not None and math.isfinite(figure):
             decided.append(f"{_COST_NAMES[key]} {unit_text(key, figure)}")
         elif figure is not None:
-            decided.append(f"{_COST_NAMES[key]} > {unit_text(key, one.known_over(COSTS[key]))}")
+            decided.append(f"{_COST_NAMES[key]} > {unit_text(key, one.lower_bound(COSTS[key]))}")
     return ", ".join(decided)
 
 
@@ -271,23 +269,24 @@ def _share_text(share: float) -> str:
 
 def _required_experiments_text(advice: Recommendation) -> str:
     if advice.experiments is None:
-        return "No number of repetitions that one would measure tells: they are too alike."
+        return "No feasible number of repetitions would decide."
     more = "experiment" if advice.experiments == 1 else "experiments"
-    return f"About {advice.experiments:,} more {more} would tell ({advice.up_to} repetitions of each that may be best)."
+    each = f"{advice.target_repetitions} repetitions of each that may be best"
+    return f"About {advice.experiments:,} more {more} would tell ({each})."
 
 
 def front_rows(summary: SweepSummary) -> list[tuple[str, list[str], str, int]]:
     """For each candidate: name, figures with units, where it stands, and repetitions."""
     rows = []
-    for place in summary.front.places:
+    for place in summary.front.entries:
         figures = []
         for key, value in zip(summary.front.keys, place.figures, strict=True):
             metric = BY_KEY[key]
             infinite = math.isinf(value)
-            shown = place.candidate.known_over(key) if infinite else value
+            shown = place.candidate.lower_bound(key) if infinite else value
             figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")
-        where = "on the front" if place.beaten_by is None else f"beaten by {place.beaten_by}"
-        sure = "" if place.certain else ", not certain"
+        where = "on the front" if place.dominated_by is None else f"beaten by {place.dominated_by}"
+        sure = "" if place.is_certain else ", not certain"
         rows.append((place.candidate.name, figures, where + sure, place.candidate.repetitions))
     return rows
 
@@ -306,12 +305,12 @@ def placebo_text(placebo: Placebo | None) -> str:
     many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
     called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
     text = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
-    return text if placebo.relied_on else f"{text} The recoveries here are not to be relied on."
+    return text if placebo.is_reliable else f"{text} The recoveries here are not to be relied on."
 
 
 def summary_lines(summary: SweepSummary) -> list[str]:
     """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
-    if summary.single:
+    if summary.is_unrepeated:
         lines = [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
     else:
         lines = headline_lines(summary.effects)
@@ -329,13 +328,13 @@ def summary_lines(summary: SweepSummary) -> list[str]:
 
 def short_summary(summary: SweepSummary) -> list[str]:
     """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
-    if summary.single:
+    if summary.is_unrepeated:
         return [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
-    advice = recommendation_lines(summary) if summary.advice is not None else []
+    advice = recommendation_lines(summary) if summary.recommendation is not None else []
     trade, rest = headline_lines(summary.effects), remaining_effects(summary.effects)
     decided = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
     undecided = sum(effect.verdict is EffectVerdict.INCONCLUSIVE for effect in rest)
-    doubt = summary.recoveries and summary.placebo is not None and not summary.placebo.relied_on
+    doubt = summary.recoveries and summary.placebo is not None and not summary.placebo.is_reliable
     return [
         *(["the recoveries are not to be relied on"] if doubt else []),
         *trade,
