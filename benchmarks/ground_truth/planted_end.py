@@ -79,7 +79,7 @@ def _bins(script: Script, run: RunSpec, course: ScriptedTimeline, lost: np.ndarr
     """Commits, or seconds in the style `record`, with the lag at their ends."""
     if script.style == "batch":
         ends = np.array([row.commit_ns for row in course.rows])
-        lag = np.array([course.due(row.commit_ns) - row.upto for row in course.rows])
+        lag = np.array([course.due(row.commit_ns) - row.record_end for row in course.rows])
         return _Bins(np.concatenate([[0], ends[:-1]]), ends, lag)
     last = int(max(course.emit_ns.max(), course.due_ns.max()) // NS)
     ends = np.arange(1, last + 2) * NS

@@ -51,7 +51,7 @@ def refused(installation: Installation, *arguments: str) -> str:
         (("word_count", "stat_mb=3"), "did you mean state_mb?"),
         (("word_count", "fault_at_s=70"), "fault_at_s: 70 lies outside"),
         (("word_count", "state_mb=9000"), "state_mb: 9000 MB exceeds"),
-        (("word_count", "executors=64", "executor_memory_mb=262144"), "do not fit a worker"),
+        (("word_count", "executors=64", "executor_memory_mb=262144"), "executor_memory_mb: "),
         (("word_count", "rate"), "rate: give KEY=VALUE"),
         (("word_count", "seed=1", "seed=2"), "seed: given twice"),
         (("word_count", "repetition=x"), "repetition"),

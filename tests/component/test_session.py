@@ -96,7 +96,7 @@ def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installatio
         with pytest.raises(JobServerUnavailable, match="failed: FileNotFoundError"):
             run_in_session(settings, "harvest", ["--config", str(settings.home / "none")])
         process.wait(120)
-    with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
+    with pytest.raises(JobServerUnavailable, match="session unavailable"):
         run_in_session(settings, "aggregate", aggregate(settings))
 
 

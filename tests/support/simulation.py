@@ -163,7 +163,7 @@ class Simulated:
         }
 
     def _batch_of(self) -> Ints:
-        uptos = [row.upto for row in self.course.rows]
+        uptos = [row.record_end for row in self.course.rows]
         return 1 + np.searchsorted(uptos, np.arange(len(self.due_ms)), side="right").astype(np.int64)
 
 
@@ -190,7 +190,7 @@ def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] =
     delays = random.integers(0, LATEST_MS * MS, size=len(course.rows)).tolist()
     for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
         begun, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
-        commits.append(Commit(0, number, begun, committed, _ends(row.upto, run.partitions)))
+        commits.append(Commit(0, number, begun, committed, _ends(row.record_end, run.partitions)))
     lives = [ProcessRun(0, T0_WALL_NS - 5 * NS, None)]
     for number, killed in enumerate(kills, start=1):
         noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))

@@ -1,1 +1,1 @@
-"""What runs a workload, and the evidence that it leaves."""
+"""Engines, which run workloads, and the evidence that they leave."""

@@ -1,7 +1,11 @@
-"""`batches.json`: the commits of an attempt, as the harvest reads them to tell which batch took a record.
+"""File `batches.json` of an attempt: its commits, by which the harvest assigns records to batches.
+
+Content:
 
 {"method", "batches": [{"lineage", "batch", "planned_wall_ns", "committed_wall_ns", "end_offsets", "start_offsets"}],
-"reached"}; what the columns are is said of `Commit` and `Traces`.
+"reached"}
+
+For the fields see `faultline.engines.protocol.Commit` and `Traces`.
 """
 
 from __future__ import annotations
@@ -19,21 +23,24 @@ BATCHES_FILE = "batches.json"
 
 
 def write_batches(folder: Path, commits: Sequence[Commit], *, method: str, reached: Offsets) -> None:
-    """Writes the file into the folder of an attempt. Raises InfrastructureError when there is no commit."""
+    """Write the file into an attempt's folder.
+
+    Raises InfrastructureError if there is no commit.
+    """
     if not commits:
-        raise InfrastructureError(f"{folder.name}: the checkpoint holds no committed batch; clear the whole run")
+        raise InfrastructureError(f"{folder.name}: missing commits in the checkpoint; fix: clear the whole run")
     write_json(folder / BATCHES_FILE, batches_document(commits, method=method, reached=reached))
 
 
 def batches_document(commits: Iterable[Commit], *, method: str, reached: Offsets) -> dict[str, Any]:
-    """The content of the file."""
+    """Return the content of the file."""
     return {"method": method, "batches": [_row(commit) for commit in commits], "reached": dict(reached)}
 
 
 def read_batches(folder: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]:
-    """Method, commits in order, and the offsets that the query reached.
+    """Return the method, the commits in order, and the offsets that were committed at the end.
 
-    Raises InfrastructureError when the file is missing or no JSON object.
+    Raises InfrastructureError if the file is missing or not a JSON object.
     """
     content = read_document(folder / BATCHES_FILE)
     ordered = tuple(sorted(map(_commit, content["batches"]), key=lambda commit: (commit.epoch, commit.number)))

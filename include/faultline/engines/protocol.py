@@ -1,6 +1,6 @@
-"""What an engine is to the rest of the house: the evidence that it leaves, in one form, and what it can be asked.
+"""Interfaces and data types of engines: common form of the evidence, and the requests that an engine serves.
 
-Instants are wall-clock nanoseconds since the epoch. Offsets are ends (the first that is not in it), by partition.
+Instants are wall-clock nanoseconds since the epoch. Offsets map a partition to an exclusive end.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS
 from faultline.system.settings import Settings
 
-if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
+if TYPE_CHECKING:  # recorder and supervisor import this module, and do not need configurations
     from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 Offsets = Mapping[str, int]
 
-# What `EngineEvent.kind` may be.
+# Values of `EngineEvent.kind`.
 KINDS = (
-    "answered",  # an application showed itself for the first time
-    "registered",  # a process that does work became known to it
-    "lost",  # such a process was given up
+    "answered",  # first answer of an application
+    "registered",  # a worker process registered
+    "lost",  # a worker process was given up
     "task_started",
     "task_lost",
-    "state_loaded",  # a task has read the state of a store; opening what is at hand is no loading
+    "state_loaded",  # a task read the state of a store; opening local state does not count
     "snapshot",  # a snapshot of a store reached the checkpoint
-    "disconnected",  # a connection to the broker broke
+    "disconnected",  # lost connection to the broker
 )
 CYCLES = ("checkpoint", "snapshot")
 GRANULARITIES = ("batch", "record")
-# Events that an engine numbers itself run through one row, which stands for a partition.
+# Partition name for events that an engine numbers itself in a single sequence.
 NUMBERED_PARTITION = "0"
 
 
 def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
-    """Offsets by partition as JSON gives them, with both types made sure of."""
+    """Convert offsets by partition, as read from JSON, to strings and integers."""
     return {str(partition): int(offset) for partition, offset in value.items()}
 
 
 def covers(committed: Offsets, wanted: Offsets) -> bool:
-    """Whether `committed` has reached `wanted` on every partition."""
+    """Return whether `committed` has reached `wanted` on every partition."""
     return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
 
 
 def uncommitted_count(committed: Offsets, wanted: Offsets) -> int:
-    """How many offsets of `wanted` were not committed, over all partitions."""
+    """Return the number of offsets of `wanted` that are not committed, over all partitions."""
     return sum(max(0, offset - committed.get(partition, 0)) for partition, offset in wanted.items())
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, which ends a batch. `epoch`: the state lineage, from 0; `number`: counts within it.
+    """Commit that ends a batch.
 
-    `planned_ns`: None where nobody noted it. `starts`: where a later epoch began; only on its first commit.
+    `epoch`: the state epoch, from 0; `number`: counts within the epoch. `planned_ns`: None if not recorded. `starts`:
+    where a later epoch started; only on its first commit.
     """
 
     epoch: int
@@ -71,16 +72,16 @@ class Commit:
     starts: Offsets | None = None
 
     def covers(self, offsets: Offsets) -> bool:
-        """Whether every partition of `offsets` was committed at least that far."""
+        """Return whether every partition of `offsets` is committed at least that far."""
         return covers(self.ends, offsets)
 
 
 @dataclass(frozen=True)
 class EngineEvent:
-    """Something that the engine was seen to do, and which raw file says so in which words.
+    """Observed event of an engine, with the raw file and text that it is read from.
 
-    `role`: of the process that it is about, or that did it. `process`: its name, `<application>/<name>` where names
-    come again. `task`: the task that did it, known by this name within its process. `store`: of state, which one.
+    `role`: of the process that the event concerns. `process`: its name, `<application>/<name>` if names repeat. `task`:
+    the task that caused the event, unique within its process. `store`: the state store concerned.
     """
 
     kind: str
@@ -94,18 +95,18 @@ class EngineEvent:
 
     @property
     def source(self) -> str:
-        """Where it was read, for a timeline."""
+        """Evidence of the event, for a timeline."""
         return f"{self.file}: {self.text}"
 
     @property
     def name(self) -> str:
-        """The process's name within its application."""
+        """Name of the process within its application."""
         return self.process.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class ProcessRun:
-    """One life of what the workload supervisor keeps running; either end is None where it was not noted."""
+    """One run of a process under the workload supervisor; either end is None if not recorded."""
 
     incarnation: int
     began_ns: int | None
@@ -114,7 +115,7 @@ class ProcessRun:
 
 @dataclass(frozen=True)
 class StateEpoch:
-    """A state lineage that was begun because the one before it was lost."""
+    """State epoch that started after the previous one was lost."""
 
     number: int
     began_ns: int
@@ -123,7 +124,10 @@ class StateEpoch:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as the engine reported it at its end: how long it took, and how much of that it computed, in ms."""
+    """Batch as reported by the engine at its end, with times in ms.
+
+    `compute_ms`: the part of the duration spent on computation; None if not reported.
+    """
 
     number: int
     wall_ns: int
@@ -133,7 +137,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a process that does work had done by an instant, since it started: finished tasks, ms of GC and of tasks."""
+    """Cumulative counters of a worker process at one instant: finished tasks, GC time and task time in ms."""
 
     process: str
     wall_ns: int
@@ -144,7 +148,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Pause:
-    """A time in which a process did nothing but collect garbage."""
+    """Stop-the-world pause of garbage collection."""
 
     start_ns: int
     end_ns: int
@@ -152,7 +156,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Collections:
-    """Garbage collection of one process, by its own log. `process`: as `Totals` and `EngineEvent` name it."""
+    """Garbage collections of one process, from its own log. `process`: as in `Totals` and `EngineEvent`."""
 
     role: str
     process: str
@@ -162,15 +166,16 @@ class Collections:
 
 @dataclass(frozen=True)
 class Traces:
-    """The evidence of one attempt, from whichever raw files its engine leaves.
+    """Evidence of one attempt, read from the raw files of its engine.
 
-    `method`: how the harvest found a tuple's first output, `batch`, `id` or `rank`. `commits`: in order of epoch and
-    number. `reached`: the offsets that were committed at the end. `seen`: of each kind in order of time. `lives`: of
-    what the workload supervisor restarts. `work`: batches that were reported with their times. `totals`: samples, in
-    order of time. `collections`: of each process that logged them, none in attempts from before they were logged.
-    `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
-    changed since, as a recovery would read them; None where nobody looked. `late_rows`: dropped, since they came late.
-    `settings`: those that a user's job or program ran under; None if they were not collected.
+    `method`: how the harvest finds a tuple's first output: `batch`, `id` or `rank`. `commits`: ordered by epoch and
+    number. `reached`: the offsets committed at the end. `events`: of each kind in order of time. `process_runs`: of the
+    supervised process. `batches`: those reported with their times. `totals`: samples in order of time. `collections`:
+    of each process that logged them.
+
+    `state_rows`: live rows after the last batch that reported them. `state_bytes`: size of the last snapshot and the
+    later changelog, as a recovery would read them; None if not measured. `late_rows`: rows dropped as late. `settings`:
+    those of a user job or program; None if not collected.
     """
 
     method: str
@@ -188,24 +193,24 @@ class Traces:
     settings: Mapping[str, str] | None = None
 
     def events_of(self, kind: str) -> list[EngineEvent]:
-        """What was seen of a kind, in order of time."""
+        """Return the events of a kind, in order of time."""
         return [one for one in self.events if one.kind == kind]
 
 
 @dataclass(frozen=True)
 class FaultInterval:
-    """The time that belongs to one fault: from its delivery to the next one, which is None for the last."""
+    """Time that belongs to one fault: from its delivery to the next delivery, which is None for the last."""
 
     t0_ns: int
     until_ns: int | None = None
 
     @property
     def earliest_ns(self) -> int:
-        """An instant of another clock's grain before this lies before t0."""
+        """Earliest instant that counts as t0, given the resolution of other clocks."""
         return self.t0_ns - CLOCK_RESOLUTION_NS
 
     def contains(self, wall_ns: int | None) -> bool:
-        """Whether an instant belongs to the fault: not before t0, and before the next fault."""
+        """Return whether an instant belongs to the fault: not before t0, and before the next fault."""
         return (
             wall_ns is not None and wall_ns >= self.earliest_ns and (self.until_ns is None or wall_ns < self.until_ns)
         )
@@ -213,7 +218,7 @@ class FaultInterval:
 
 @dataclass(frozen=True)
 class VictimGroup:
-    """Victims of one role, as the conductor's lines name them, and the time that belongs to the fault."""
+    """Victims of one role, as the fault scheduler recorded them, and the interval of the fault."""
 
     role: str
     victims: Sequence[Mapping[str, Any]]
@@ -222,9 +227,9 @@ class VictimGroup:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an experiment may ask of an engine.
+    """Options of an experiment that an engine supports.
 
-    `cycles`: whose phases a fault can be aimed at. `granularity`: of its output and its commits.
+    `cycles`: those whose phases a fault can target. `granularity`: of its output and its commits.
     """
 
     commit_modes: frozenset[str]
@@ -232,39 +237,38 @@ class Capabilities:
     granularity: frozenset[str]
 
     def unknown_values(self) -> list[str]:
-        """What nobody in the house knows of."""
+        """Return the declared values that are not defined."""
         known = ((self.commit_modes, COMMIT_MODES), (self.cycles, CYCLES), (self.granularity, GRANULARITIES))
         return sorted(one for mine, all_of_them in known for one in mine - set(all_of_them))
 
 
 class Progress(Protocol):
-    """How far a running workload has come; each call looks anew."""
+    """Progress of a running workload; each call reads it again."""
 
     def committed(self) -> Offsets:
-        """Offsets of the newest commit; before the first, where the query began, or nothing."""
+        """Return the offsets of the newest commit; before the first, where the query started, or nothing."""
 
     def covering(self, offsets: Offsets) -> int:
-        """How many commits there are at whose end all records below `offsets` were taken."""
+        """Return the number of commits that cover all records below `offsets`."""
 
     def commits_since(self, wall_ns: int) -> Sequence[Commit]:
-        """The commits made after an instant, in order."""
+        """Return the commits made after an instant, in order."""
 
     def runs(self) -> int:
-        """How often the query was begun; the last time counts once it has committed."""
+        """Return how often the query was started; the last start counts once it has committed."""
 
     def last_commit_ns(self) -> int:
-        """When the newest commit was made; 0 before the first."""
+        """Return the instant of the newest commit; 0 before the first."""
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        """The instant at which the first `cycle` at or after `not_before_ns` began; None when none did in time."""
+        """Return when the first `cycle` at or after `not_before_ns` started; None if none did in time."""
 
 
 class EvidenceReader(Protocol):
-    """How an engine's raw files are read, once a run is over.
+    """Reader of an engine's raw files, used after a run.
 
-    `roles`: of its processes, which a fault can hit, and of what it depends on. `replacer`: in words, who starts
-    another process for one that does work and was lost. `job_settings`: what names of settings begin with that a job
-    or program may set for itself.
+    `roles`: of the engine's processes that a fault can hit, and of those that it depends on. `replacer`: description of
+    what replaces a lost worker process. `job_settings`: prefix of the settings that a user job or program may set.
     """
 
     roles: frozenset[str]
@@ -272,27 +276,29 @@ class EvidenceReader(Protocol):
     job_settings: str
 
     def traces(self, folder: Path) -> Traces:
-        """The traces in the folder of an attempt. Raises InfrastructureError, naming the file that is broken."""
+        """Return the traces of an attempt's folder.
+
+        Raises InfrastructureError that names the broken file.
+        """
 
     def is_evidence(self, log: str, line: str) -> bool:
-        """Whether the traces are read from this line, among others, of a file of this name under `spark-logs/`."""
+        """Return whether the traces need this line of a log with this name under `spark-logs/`."""
 
     def detect(self, hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-        """When the engine, or who watches over it, noticed what was done to the victims; of several the last one's."""
+        """Return when the engine or its supervisor detected the loss of the victims; the last one counts."""
 
     def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
-        """Why losing these victims changed nothing for the run; None when it did."""
+        """Return why the loss of these victims did not affect the run; None if it did."""
 
 
 class Engine(EvidenceReader, Protocol):
-    """What runs a workload: asked before a run, while it lasts, and at its end.
+    """Engine that runs workloads, with its operations before, during and after a run.
 
-    `exclusive_workloads`: the workloads that nothing else runs; empty for the default.
-    `packages`: the
-    installed distributions that it is made of, whose versions an environment names, and what they are in words.
-    `parameters`: of a configuration those that not every engine reads, and this one does. `programs`: the folder of
-    the checkout that holds what it runs, None where it runs nothing of a build. `error_line`: matches lines of a
-    log that say why a workload ended, better than others with an error in them.
+    `exclusive_workloads`: those that only this engine runs; empty for the default engine. `packages`: the installed
+    distributions that it consists of, with their descriptions; an environment names their versions. `parameters`: those
+    of a configuration that this engine reads and some other engine does not. `programs`: the folder of the checkout
+    with its programs; None if it runs no programs of a build. `error_line`: matches log lines that state why a workload
+    ended.
     """
 
     name: str
@@ -304,79 +310,86 @@ class Engine(EvidenceReader, Protocol):
     error_line: re.Pattern[str]
 
     def build_settings(self) -> dict[str, str]:
-        """Its settings that are alike in every experiment; the label of a build hangs on them."""
+        """Return the settings common to all experiments; they enter the label of a build."""
 
     def settings(self, config: Configuration) -> dict[str, str]:
-        """All of its settings in an experiment, as the record shows them."""
+        """Return all settings of an experiment, as the record shows them."""
 
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
-        """Raises ConfigError, naming the key, for a build under test that it cannot run an experiment with: a setting
-        that is not its own or is decided already; of an engine without programs, any."""
+        """Raise ConfigError for a build under test that this engine cannot run.
+
+        Rejected are settings of other programs and reserved settings; an engine without programs rejects every build.
+        The error names the key.
+        """
 
     def program_hashes(self, folder: Path) -> dict[str, str]:
-        """SHA-256 of each program in such a folder that a build's label hangs on, by its path in there."""
+        """Return the SHA-256 of each program that enters the label of a build, by relative path."""
 
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
-        """Of its processes that are JVMs, by role: `options`, with names in capitals in place of paths, and `heap_mb`.
-        `with_archive`: whether there is an archive of loaded classes. None of an engine that is no Java program."""
+        """Return the options and `heap_mb` of its JVMs by role, with placeholders for paths.
+
+        `with_archive`: whether a CDS archive exists. An engine without JVMs returns nothing.
+        """
 
     def check(self, config: Configuration) -> None:
-        """Raises ConfigError, naming the key, for what it can never run here."""
+        """Raise ConfigError, naming the key, for a configuration that can never run here."""
 
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
-        """The build of it that runs an experiment, in words and by its hash; None where that is the installed one."""
+        """Return description and hash of the engine build of an experiment; None for the installed one."""
 
     def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
-        """Where an experiment reaches this installation's services: of an engine there may be several builds."""
+        """Return the endpoints of this installation's services for an experiment."""
 
     def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
-        """What it lacks to begin at once, in words; None when it lacks nothing."""
+        """Return why an experiment cannot start yet; None if it can."""
 
     def restart_delays(self, settings: Settings) -> dict[str, Path]:
-        """Where a fault holds down those of its embedded services that one can end, by the node that each is."""
+        """Return the restart-delay files of its embedded services, by node."""
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
-        """What the plan says of where this run of it will be reached, by keys of its own."""
+        """Return the addresses of a run for the attempt plan, by engine-specific keys."""
 
     def submit(self, run: Run, runtime: Runtime) -> Submission:
-        """What is to be started; writes the files that it reads."""
+        """Write the files that the workload reads, and return the processes to start."""
 
     def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
-        """The generator with these arguments as a job on the engine's cluster."""
+        """Return the generator with these arguments as a job on the engine's cluster."""
 
     def while_starting(self, run: Run) -> Callable[[], None]:
-        """What is to be called now and then until all that was primed is committed: it holds back what can wait."""
+        """Return a function to call repeatedly until the preload is committed."""
 
     def on_ready(self, run: Run, runtime: Runtime) -> None:
-        """All that was primed is committed. What hastened the start so far is taken away here, so that processes which
-        a fault makes it start again do it as everybody's do."""
+        """Remove startup optimisations once the preload is committed.
+
+        Processes that a fault restarts later then start as usual.
+        """
 
     def sampler(self, run: Run) -> Sampler:
-        """What the recorder asks each second."""
+        """Return the sampler that the recorder calls each second."""
 
     def state_guardian(self, run: Run) -> StateGuardian | None:
-        """Who sees to it that lost state stays lost; None where the engine keeps what it should."""
+        """Return the guardian that discards lost state; None if the engine keeps its state."""
 
     def progress(self, run: Run) -> Progress:
-        """How far the workload has come."""
+        """Return the progress of the workload."""
 
     def live_reader(self, run: Run) -> Callable[[], Traces]:
-        """Reader of what a run has left so far, in part and before any harvest; each call reads what is new."""
+        """Return a reader of partial traces during the run; each call reads what is new."""
 
     def collect(self, run: Run) -> None:
-        """Gathers into the attempt's folder what the run left elsewhere, `batches.json` among it.
+        """Copy evidence from outside the attempt's folder into it, and write `batches.json`.
 
-        Repeating it gives the same. Raises InfrastructureError when what was left cannot be read.
+        Idempotent. Raises InfrastructureError if the evidence cannot be read.
         """
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:
-        """Who makes the three tables, as the file says that `faultline.lifecycle.collect.collect_raw_data` writes.
+        """Return the function that writes the three tables; its argument is the file of `collect.collect_raw_data`.
 
-        None: the program `harvest`, which reads both topics on a Spark of its own, whoever wrote them.
+        None selects the Spark program `harvest`, which reads both topics for any engine.
         """
 
     def keep_logs(self, run: Run) -> None:
-        """Lets go of memory and processes of a run that is over, and keeps what a later harvest reads. Idempotent."""
+        """Release memory and processes of a finished run, and keep what a later harvest reads. Idempotent."""
 
     def discard(self, run: Run) -> None:
-        """Removes what the run made outside its raw files, once it is harvested or given up. Idempotent."""
+        """Remove what the run made outside its raw files, after harvest or abandonment. Idempotent."""

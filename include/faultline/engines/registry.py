@@ -1,7 +1,7 @@
-"""The engines by name: each sub-package of `faultline.engines` with a module `engine` offers one, as `ENGINE`.
+"""Registry of engines: each sub-package of `faultline.engines` with a module `engine` offers one, as `ENGINE`.
 
-Importing this fails, naming the files, when two engines have a name or a workload in common, when one declares
-something that nobody knows, and unless exactly one engine runs the workloads that no other claims.
+Import fails, naming the files, if two engines share a name or workload, if an engine declares an undefined capability,
+or if the number of default engines is not one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from faultline.system.text import suggest
 
 
 class Configured(Protocol):
-    """What an engine is chosen by."""
+    """Configuration, as far as it selects the engine."""
 
     @property
     def workload(self) -> str: ...
 
 
 class Registry:
-    """`found`: engines by the file that offers each. Raises ValueError when they do not go together.
+    """Engines by name and by workload.
 
-    `usual`: the engine that runs the workloads which no other claims.
+    `found`: engines by the file that offers each. `default`: the engine for workloads that no engine claims. Raises
+    ValueError if the engines conflict.
     """
 
     def __init__(self, found: Mapping[str, Engine]) -> None:
@@ -38,39 +39,41 @@ class Registry:
         files: dict[str, str] = {}
         for file, engine in found.items():
             if unknown := engine.capabilities.unknown_values():
-                raise ValueError(f"{file}: nobody knows the capability {', '.join(unknown)}")
-            claims = [f"workload {name}" for name in sorted(engine.exclusive_workloads)] or ["rest of the workloads"]
+                raise ValueError(f"{file}: unknown capability {', '.join(unknown)}")
+            claims = [f"workload {name}" for name in sorted(engine.exclusive_workloads)] or ["default engine"]
             for claim in (f"name {engine.name}", *claims):
                 if claim in files:
-                    raise ValueError(f"{file}: the {claim} is taken by {files[claim]}")
+                    raise ValueError(f"{file}: duplicate {claim}, already claimed by {files[claim]}")
                 files[claim] = file
             self.by_name[engine.name] = engine
             self._by_workload |= dict.fromkeys(engine.exclusive_workloads, engine)
         others = [engine for engine in found.values() if not engine.exclusive_workloads]
         if not others:
-            raise ValueError(f"{', '.join(found)}: no engine runs the workloads that none of them claims")
+            raise ValueError(f"{', '.join(found)}: missing default engine; expected one without exclusive workloads")
         self.default = others[0]
-        # Parameters that not every engine reads.
         self.parameters = frozenset().union(*(engine.parameters for engine in found.values()))
 
     def of(self, config: Configured) -> Engine:
-        """The engine that has a configuration's workload for itself, else the one that runs the rest."""
+        """Return the engine of a configuration's workload."""
         return self.of_workload(config.workload)
 
     def of_workload(self, workload: str) -> Engine:
-        """The engine that has a workload for itself, else the one that runs the rest."""
+        """Return the engine that claims a workload, else the default engine."""
         return self._by_workload.get(workload, self.default)
 
     def at(self, plan: AttemptPlan) -> Engine:
-        """The engine that a plan names, else its workload. Raises InfrastructureError when it is there no more."""
+        """Return the engine that a plan names, else that of its workload.
+
+        Raises InfrastructureError if the engine does not exist.
+        """
         name = plan.engine.name or self.of(plan).name
         if name not in self.by_name:
-            raise InfrastructureError(f"plan.json: engine {name}{suggest(name, self.by_name)}")
+            raise InfrastructureError(f"plan.json: unknown engine {name}{suggest(name, self.by_name)}")
         return self.by_name[name]
 
 
 def _discover_engines() -> Iterator[tuple[str, Engine]]:
-    """(file, engine) of each sub-package that offers one."""
+    """Yield (file, engine) of each sub-package that offers one."""
     for package in pkgutil.iter_modules(engines.__path__, f"{engines.__name__}."):
         if package.ispkg and find_spec(f"{package.name}.engine") is not None:
             module = import_module(f"{package.name}.engine")

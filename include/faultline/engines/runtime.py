@@ -1,4 +1,4 @@
-"""What an engine gives the lifecycle for a run: what is started, what is sampled, and who guards its state."""
+"""Processes, samplers and state guardians that an engine provides for a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from faultline.system.journal import Journal, Line
 
 @dataclass(frozen=True)
 class Runtime:
-    """What this machine has for programs on a JVM; the room `installation` knows where.
+    """JVM installation on this machine.
 
-    `cds_archive`: the archive of loaded classes, None where there is none.
+    `cds_archive`: the CDS archive; None if there is none.
     """
 
     java_home: Path
@@ -27,10 +27,10 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Program:
-    """A process that is to be started.
+    """Process to start.
 
-    `role`: its name among those of the run. `command`: the program and its arguments; complete, unless a kind of its
-    own says to whom it is handed. `environment`: beside that of whoever starts it.
+    `role`: its name within the run. `command`: the program and its arguments; subclasses define how it is launched.
+    `environment`: variables in addition to the inherited ones.
     """
 
     role: str
@@ -40,8 +40,11 @@ class Program:
 
 @dataclass(frozen=True)
 class SupervisedProgram:
-    """A program that the workload supervisor keeps running: when it dies, it starts it again, so often, after
-    `restart_delay_s`. 0 times: the engine does that itself."""
+    """Program that the workload supervisor restarts after a crash.
+
+    It is restarted at most `max_restarts` times, each `restart_delay_s` after its end. 0: the engine restarts it
+    itself.
+    """
 
     program: Program
     max_restarts: int
@@ -50,9 +53,9 @@ class SupervisedProgram:
 
 @dataclass(frozen=True)
 class Submission:
-    """What runs a workload, which goes on while all of these processes do: the end of one ends the others.
+    """Processes that run a workload together; if one ends, the supervisor ends the others.
 
-    `stops_on_request`: its processes look for the attempt's stop file; else they are ended by a signal.
+    `stops_on_request`: the processes poll the attempt's stop file; otherwise they are ended by a signal.
     """
 
     processes: tuple[SupervisedProgram, ...]
@@ -61,10 +64,10 @@ class Submission:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A program of `spark_jobs/` that reads what is there, and ends.
+    """Batch job: a program of `spark_jobs/` that reads existing data and ends.
 
-    `large`: reads much, so that Spark's optimisations pay. `run`: the one whose topics it reads, under whose mark it
-    runs; None: it reads files alone.
+    `large`: reads enough data that Spark's optimisations pay off. `run`: the run whose topics it reads and whose
+    process tag it bears; None if it reads only files.
     """
 
     program: str
@@ -75,45 +78,49 @@ class BatchJob:
 
     @property
     def is_user_job(self) -> bool:
-        """Whether it runs the user's job once more, under the settings and with the jars of the run; never where other
-        jobs come after it."""
+        """Whether it executes the user's job again, with the run's settings and jars.
+
+        Such a job never shares its process with later jobs.
+        """
         return self.run is not None and self.run.attempt.job.is_dir()
 
 
 def write_program_configuration(run: Run, by_engine: Mapping[str, Any]) -> Path:
-    """Writes what the workload's program is told: the plan's part, and what the engine adds; what both name is the
-    workload's."""
+    """Write the configuration of the workload's program: the engine's entries and those of the plan.
+
+    Entries of the plan take precedence.
+    """
     path = run.attempt.folder / "workload_config.json"
     write_json(path, {**by_engine, **run.plan.program})
     return path
 
 
 class Sampler(Protocol):
-    """What the recorder takes down of an engine each second.
+    """Source of the engine samples that the recorder writes each second.
 
-    `rules`: the roles of the run's processes by their command lines.
-    `child_roles`: the role of what a process starts, by the role of that process, where the two differ.
+    `rules`: the roles of the run's processes by command line. `child_roles`: the role of child processes by the role of
+    their parent, where the two differ.
     """
 
     rules: Sequence[RoleRule]
     child_roles: Mapping[str, str]
 
     def sample(self) -> Iterable[Line]:
-        """Lines for the recorder's journal, each with its `kind`; none while the engine does not answer."""
+        """Return lines for the recorder's journal, each with its `kind`; none if the engine does not answer."""
 
 
 class StateGuardian(Protocol):
-    """Sees to it that no state outlives what was lost, where the engine itself would keep it (commit mode `none`)."""
+    """Guardian that discards state after a loss where the engine would keep it (commit mode `none`)."""
 
     def watch(self, journal: Journal) -> None:
-        """One look, several times a second while the workload runs; journals what it did."""
+        """Check once and journal the actions; called several times a second while the workload runs."""
 
     def on_driver_exit(self, journal: Journal) -> None:
-        """The supervised program has died, and is not started again yet."""
+        """Handle the exit of the supervised program, before its restart."""
 
 
 class NoSampler:
-    """For an engine that is one process below the supervisor, and writes down itself what it does."""
+    """Sampler of an engine that is one supervised process and writes its own traces."""
 
     rules: Sequence[RoleRule] = ()
     child_roles: Mapping[str, str] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""What the journal of the workload supervisor tells, whichever engine it kept running: its lives, and state epochs."""
+"""Process runs, state epochs and exit reasons from the journal and logs of the workload supervisor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DRIVER = "driver"
 
 
 def process_runs_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessRun, ...]:
-    """Every life of a process, in the order in which they began or, where that was not noted, ended."""
+    """Return every run of a process, ordered by start or, if that is not recorded, by end."""
     found: list[ProcessRun] = []
-    # Journals of before there were several tell of the driver alone.
+    # Journals written before there were several roles name none and concern the driver.
     for line in (one for one in lines if one.get("role", DRIVER) == role):
         if line.get("event") == "start":
             found.append(ProcessRun(int(line["incarnation"]), int(line["wall_ns"]), None))
@@ -31,7 +31,7 @@ def process_runs_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessR
 
 
 def epochs_of(lines: Iterable[Line]) -> tuple[StateEpoch, ...]:
-    """The state lineages that were begun after a loss, in order (commit mode `none`)."""
+    """Return the state epochs that started after a loss, in order (commit mode `none`)."""
     return tuple(
         StateEpoch(int(line["lineage"]), int(line["wall_ns"]), str(line.get("reason")))
         for line in events(lines, "lineage")
@@ -39,37 +39,38 @@ def epochs_of(lines: Iterable[Line]) -> tuple[StateEpoch, ...]:
 
 
 def driver_exited(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """The first end of a life in the time of the fault, as the supervisor saw it."""
-    for life in traces.process_runs:
-        if life.ended_ns is not None and hit.span.contains(life.ended_ns):
-            number = life.incarnation
+    """Return the first driver exit within the fault's interval, as recorded by the supervisor."""
+    for run in traces.process_runs:
+        if run.ended_ns is not None and hit.span.contains(run.ended_ns):
+            number = run.incarnation
             return EngineEvent(
-                "lost", "driver", f"driver-{number}", life.ended_ns, SUPERVISOR_JOURNAL, f"exit of incarnation {number}"
+                "lost", "driver", f"driver-{number}", run.ended_ns, SUPERVISOR_JOURNAL, f"exit of incarnation {number}"
             )
     return None
 
 
-# What the log of a program that ended says of why.
+# Exit reasons, from the log of a program that ended.
 
 
-# What Python writes above a traceback, and the line below one that says what was raised, in a log of several processes:
-# one of Python inside a worker stands there beside the driver's own, which is about the worker's.
+# A log may hold tracebacks of several processes: a Python worker's and the driver's, which refers to it.
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b")
 _MAX_LENGTH = 300
 
 
-def exit_reason(log: Path, telling: re.Pattern[str]) -> str:
-    """The line that says most: what Python raised last, else the last that the pattern matches, else the last error,
-    warning or line."""
+def exit_reason(log: Path, pattern: re.Pattern[str]) -> str:
+    """Return the most informative line of a dead process's log.
+
+    Preference: the last exception of Python, the last match of the pattern, the last error, warning, or any line.
+    """
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return "(no log)"
     last = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=len(lines))
-    # The first: what a JVM logs as it ends comes after it.
+    # The first match, because a JVM logs more lines as it shuts down.
     raised = [line for line in lines[last:] if _EXCEPTION.match(line) and _TRACEBACK not in line][:1]
-    told = [line for line in lines if telling.search(line)]
+    matched = [line for line in lines if pattern.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
     warnings = [line for line in lines if " WARN " in line]
-    return (raised or told or errors or warnings or lines or ["(empty)"])[-1][:_MAX_LENGTH]
+    return (raised or matched or errors or warnings or lines or ["(empty)"])[-1][:_MAX_LENGTH]

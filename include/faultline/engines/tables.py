@@ -1,8 +1,8 @@
-"""The tables that every harvest leaves, whoever reads the topics: as `spark_jobs/harvest.py` writes them.
+"""Tables that every harvest writes, with the schemas of `spark_jobs/harvest.py`.
 
-Events that an engine makes and numbers itself are harvested here, from `batches.json` alone: no topic holds them, and
-no generator sent them by a schedule. An event is there as soon as its batch is planned, and done when the batch is
-committed. A batch takes all of its events in at once, so its length is their latency.
+This module also harvests events that an engine generates and numbers itself. No topic holds them, so `batches.json` is
+the only source. An event is available when its batch is planned, and done when its batch is committed. A batch takes
+all of its events at once, so its duration is their latency.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ COUNTS = pa.schema(
 
 
 def write_tables(target: Path, tables: Mapping[str, pa.Table]) -> None:
-    """Writes `NAME.parquet` of each into the folder, in this order; none is seen before it is whole.
+    """Write each table atomically as `NAME.parquet` into the folder, in this order.
 
-    Raises InfrastructureError naming the one that cannot be written.
+    Raises InfrastructureError that names the table that cannot be written.
     """
     for name, table in tables.items():
         part, path = target / f".{name}.part", target / f"{name}.parquet"
@@ -58,39 +58,39 @@ MS = 1_000_000
 def harvest(config: Path) -> None:
     """Write the three tables of a harvest; see `faultline.lifecycle.collect.collect_raw_data`.
 
-    Records and counts stay empty: nothing is kept of single events. Batches that filled the state are gone, but for the
-    last of them. Raises InfrastructureError when batches after the gate are gone, too: nobody could say how large the
-    next one was.
+    Records and counts stay empty, because single events are not kept. Batches that filled the state are purged, except
+    for the last one. Raises InfrastructureError if batches after T0 are purged, because the size of the next one is
+    then unknown.
     """
-    wanted = json.loads(config.read_text())
-    batches = json.loads(Path(wanted["batches"]).read_text())["batches"]
+    request = json.loads(config.read_text())
+    batches = json.loads(Path(request["batches"]).read_text())["batches"]
     first = min(batches, key=lambda batch: int(batch["batch"]))
-    if first["batch"] and first["committed_wall_ns"] > _gate_ns(config.parent):
+    if first["batch"] and first["committed_wall_ns"] > _t0_ns(config.parent):
         raise InfrastructureError(
-            f"{config.parent.name}: batches before {first['batch']} are gone, some of them measured; raise batch_events"
+            f"{config.parent.name}: measured batches before {first['batch']} are purged; fix: raise batch_events"
         )
     made = {"records": RECORDS.empty_table(), "tuples": tuples(batches), "counts": COUNTS.empty_table()}
-    write_tables(Path(wanted["target"]), made)
+    write_tables(Path(request["target"]), made)
 
 
 def tuples(batches: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """One row for each batch with events: when they were taken in, when their batch was committed, and how many.
+    """Return one row for each batch with events: start, commit and number of events.
 
-    Of the first batch that is known nobody knows how large it was, unless it is batch 0: it has no row.
+    The first known batch has no row unless it is batch 0, because its size is unknown.
     """
     rows, ordered = [], sorted(batches, key=lambda one: int(one["batch"]))
-    before = int(ordered[0]["end_offsets"][NUMBERED_PARTITION]) if ordered and ordered[0]["batch"] else 0
+    previous_end = int(ordered[0]["end_offsets"][NUMBERED_PARTITION]) if ordered and ordered[0]["batch"] else 0
     for batch in ordered:
         end = int(batch["end_offsets"][NUMBERED_PARTITION])
-        if end > before:
+        if end > previous_end:
             planned, committed = int(batch["planned_wall_ns"]) // MS, int(batch["committed_wall_ns"]) // MS
-            rows.append((0, int(batch["batch"]), planned, committed, False, end - before))
-            before = end
+            rows.append((0, int(batch["batch"]), planned, committed, False, end - previous_end))
+            previous_end = end
     columns = zip(*rows, strict=True) if rows else [[] for _ in TUPLES]
     return pa.table(
         [pa.array(list(values), field.type) for values, field in zip(columns, TUPLES, strict=True)], schema=TUPLES
     )
 
 
-def _gate_ns(attempt: Path) -> int:
+def _t0_ns(attempt: Path) -> int:
     return int(json.loads((attempt / "gate.json").read_text())["t0_wall_ns"])

@@ -105,7 +105,7 @@ def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
 
 def _exit_reason(run: Run, end: Line) -> str:
     log = run.attempt.engine_logs / f"{end['role']}-{end['incarnation']}.log"
-    return f"the last words of {log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
+    return f"exit reason in {log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
 
 
 def spawn_process(

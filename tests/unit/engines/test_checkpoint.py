@@ -1,4 +1,4 @@
-"""What a recovery would read of a checkpoint: newest snapshots and later changelogs, of all operators and stores."""
+"""State sizes, offsets, cycles and state epochs of checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from faultline.system.journal import Journal, read_journal, write_lines
 
 
 def snapshot(folder: Path, version: int, table_bytes: int) -> int:
-    """An archive that refers to one table file; its size and the table's."""
+    """Write an archive that references one table file, and return the size of both."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{version}.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -32,7 +32,7 @@ def snapshot(folder: Path, version: int, table_bytes: int) -> int:
     return path.stat().st_size + table_bytes
 
 
-def test_every_store_of_every_operator_counts(tmp_path: Path) -> None:
+def test_state_sizes_include_all_stores(tmp_path: Path) -> None:
     state = tmp_path / "state"
     sums = snapshot(state / "0" / "0", 4, 1000)
     snapshot(state / "0" / "0", 2, 77_777)  # older
@@ -49,7 +49,7 @@ def test_every_store_of_every_operator_counts(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_store_in_memory_counts_alike_and_a_query_without_state_has_none(tmp_path: Path) -> None:
+def test_in_memory_stores_count_and_stateless_queries_have_no_state(tmp_path: Path) -> None:
     assert state_document(tmp_path) == {"snapshot_bytes": 0, "changelog_bytes": 0, "snapshots": []}
     store = tmp_path / "state" / "0" / "0"
     store.mkdir(parents=True)
@@ -73,30 +73,30 @@ KAFKA = '{"orders":{"0":5,"1":3}}'
         ([RATE], None, {"0": 17}),
         ([DASH, KAFKA], "orders", {"0": 5, "1": 3}),
         (['{"prices":{"0":900}}', KAFKA], "orders", {"0": 5, "1": 3}),
-        ([KAFKA, '{"orders":{"0":4,"1":9}}'], "orders", {"0": 4, "1": 3}),  # read twice: the slower reading counts
+        ([KAFKA, '{"orders":{"0":4,"1":9}}'], "orders", {"0": 4, "1": 3}),  # two sources: the smaller offset counts
         ([KAFKA, '{"orders":{"0":4}}'], "orders", {"0": 4, "1": 0}),
         (['{"prices":{"0":900}}'], "orders", None),
         ([DASH], "orders", None),
         (["17"], None, None),
     ],
 )
-def test_offsets_are_found_by_their_source(
+def test_offsets_are_selected_by_topic(
     tmp_path: Path, sources: list[str], topic: str | None, ends: dict[str, int] | None
 ) -> None:
-    """A rate source, another topic, or one that has not begun is passed over, wherever it stands."""
+    """Rate sources, other topics and sources that have not started are ignored, in any order."""
     file = tmp_path / "0"
     file.write_text("\n".join(["v1", "{}", *sources]))
     with nullcontext() if ends else pytest.raises(ValueError, match="no offsets"):
         assert read_offsets(file, topic) == ends
 
 
-# ---- Cycles of a checkpoint, from the files that begin them ----
+# Cycles of a checkpoint.
 
 NS = 10**9
 
 
 @given(instants=st.lists(st.integers(1, 1000), min_size=1, max_size=8, unique=True), start=st.integers(0, 1100))
-def test_the_first_cycle_from_an_instant_on_is_found_in_whatever_order_files_lie(
+def test_the_first_cycle_is_found_independent_of_file_order(
     tmp_path_factory: pytest.TempPathFactory, instants: list[int], start: int
 ) -> None:
     checkpoint = tmp_path_factory.mktemp("checkpoint")
@@ -111,24 +111,24 @@ def test_the_first_cycle_from_an_instant_on_is_found_in_whatever_order_files_lie
     assert found == (min(later) if later else None)
 
 
-# ---- How often a query on Spark has begun, by what its listener told ----
+# Query starts from the listener journal.
 
 
-# A run that begins, and its commits; the run A of "AB" was killed before it committed.
-@pytest.mark.parametrize(("told", "runs"), [("", 0), ("A", 0), ("Aa", 1), ("AaaB", 1), ("ABb", 2), ("AaBb", 2)])
-def test_the_last_run_counts_once_it_has_committed(tmp_path: Path, told: str, runs: int) -> None:
+# Capital: a run starts; small letter: it commits. Run A of "AB" was killed before a commit.
+@pytest.mark.parametrize(("lines", "runs"), [("", 0), ("A", 0), ("Aa", 1), ("AaaB", 1), ("ABb", 2), ("AaBb", 2)])
+def test_the_last_run_counts_once_it_has_committed(tmp_path: Path, lines: str, runs: int) -> None:
     listener = tmp_path / "listener.jsonl"
-    kinds = [("started" if one.isupper() else "progress", one.lower()) for one in told]
+    kinds = [("started" if one.isupper() else "progress", one.lower()) for one in lines]
     write_lines(listener, [{"event": kind, "run_id": run} for kind, run in kinds])
     assert CheckpointProgress(tmp_path / "checkpoint", listener).runs() == runs
     assert CheckpointProgress(tmp_path / "checkpoint", tmp_path / "none.jsonl").runs() == 0
 
 
-# ---- State lineages of commit mode `none`: ended on a loss, counted on, and kept for the harvest ----
+# State epochs of commit mode `none`.
 
 
 def write_batch(folder: Path, number: int, end: int, wall_s: int) -> None:
-    """One committed batch in Spark's format."""
+    """Write one committed batch in Spark's format."""
     for name, text in (("offsets", "v1\n{}\n" + json.dumps({"in": {"0": end}})), ("commits", "v1\n{}")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         file = folder / name / str(number)
@@ -137,7 +137,7 @@ def write_batch(folder: Path, number: int, end: int, wall_s: int) -> None:
 
 
 def write_start(folder: Path, start: int) -> None:
-    """Where the source began, as Spark notes it."""
+    """Write the source's start in Spark's format."""
     (folder / "sources" / "0").mkdir(parents=True)
     (folder / "sources" / "0" / "0").write_text("\0v1\n" + json.dumps({"in": {"0": start}}))
 
@@ -152,12 +152,12 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 
 @pytest.fixture
-def keeper(attempt: Attempt, driver: Driver) -> StateEpochManager:
+def manager(attempt: Attempt, driver: Driver) -> StateEpochManager:
     return StateEpochManager(attempt, "http://127.0.0.1:1")
 
 
 class Driver:
-    """Spark's REST interface as a test wants it."""
+    """Fake of Spark's REST API."""
 
     def __init__(self) -> None:
         self.lost: list[str] = []
@@ -181,23 +181,23 @@ def control(attempt: Attempt) -> dict[str, Any]:
     return value
 
 
-def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(
-    attempt: Attempt, keeper: StateEpochManager, driver: Driver
+def test_a_lost_executor_ends_the_epoch_once_the_query_has_stopped(
+    attempt: Attempt, manager: StateEpochManager, driver: Driver
 ) -> None:
     write_batch(attempt.checkpoint.resolve(), 0, 10, 100)
     with Journal(attempt.supervisor_journal) as journal:
-        keeper.watch(journal)
+        manager.watch(journal)
         assert control(attempt) == {"lineage": 0, "stop": False}
         driver.lost = ["1"]
-        keeper.watch(journal)
+        manager.watch(journal)
         assert control(attempt) == {"lineage": 0, "stop": True}
-        keeper.watch(journal)
-        assert keeper.lineage == 0, "the query has not stopped yet, its checkpoint is still in use"
+        manager.watch(journal)
+        assert manager.epoch == 0, "the query has not stopped yet, its checkpoint is still in use"
         control_files(attempt)["stopped"].write_text("0")
-        keeper.watch(journal)
+        manager.watch(journal)
         assert control(attempt) == {"lineage": 1, "stop": False}
-        keeper.watch(journal)
-        assert control(attempt) == {"lineage": 1, "stop": False}, "one loss ends one lineage"
+        manager.watch(journal)
+        assert control(attempt) == {"lineage": 1, "stop": False}, "one loss ends one epoch"
     assert not (throwaway.make_ephemeral_checkpoint(attempt) / "lineage-0").exists()
     assert [line["lineage"] for line in read_journal(attempt.supervisor_journal)] == [1]
 
@@ -209,37 +209,35 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(
     commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
     seen = [(one.epoch, one.number, one.ends, one.starts) for one in commits]
     assert seen == [(0, 0, {"0": 10}, None), (1, 0, {"0": 40}, {"0": 25}), (1, 1, {"0": 50}, None)]
-    assert commits[0].planned_ns == commits[0].committed_ns == 100 * 10**9, "a copy keeps the instants"
+    assert commits[0].planned_ns == commits[0].committed_ns == 100 * 10**9, "copies preserve file times"
 
 
-def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
-    attempt: Attempt, keeper: StateEpochManager, driver: Driver
-) -> None:
+def test_losses_of_one_fault_end_one_epoch(attempt: Attempt, manager: StateEpochManager, driver: Driver) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         driver.lost = ["1"]
-        keeper.watch(journal)
-        driver.lost = ["1", "2"]  # noticed while the query stops
-        keeper.watch(journal)
+        manager.watch(journal)
+        driver.lost = ["1", "2"]  # detected while the query stops
+        manager.watch(journal)
         control_files(attempt)["stopped"].write_text("0")
-        driver.lost = ["1", "2", "3"]  # noticed just as the next lineage begins
-        keeper.watch(journal)
-        keeper.watch(journal)
-    assert keeper.lineage == 1
+        driver.lost = ["1", "2", "3"]  # detected when the next epoch starts
+        manager.watch(journal)
+        manager.watch(journal)
+    assert manager.epoch == 1
     assert control(attempt) == {"lineage": 1, "stop": False}
 
 
-def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, keeper: StateEpochManager) -> None:
+def test_an_epoch_without_commits_has_reached_its_start(attempt: Attempt, manager: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
-        keeper.on_driver_exit(journal)
+        manager.on_driver_exit(journal)
     write_start(attempt.checkpoint.resolve(), 25)
     assert checkpoint.latest_offsets(attempt.checkpoint) == {"0": 25}
     assert CheckpointProgress(attempt.checkpoint, attempt.listener_journal).committed() == {"0": 25}
 
 
-def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: StateEpochManager) -> None:
+def test_a_driver_exit_ends_the_epoch(attempt: Attempt, manager: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
-        keeper.on_driver_exit(journal)
-        keeper.on_driver_exit(journal)
-    assert keeper.lineage == 2
+        manager.on_driver_exit(journal)
+        manager.on_driver_exit(journal)
+    assert manager.epoch == 2
     assert sorted(path.name for path in attempt.lineages.iterdir()) == ["0", "1"]
     assert checkpoint.commits_of(attempt.checkpoint, attempt.lineages) == []

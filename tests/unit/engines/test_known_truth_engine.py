@@ -1,4 +1,4 @@
-"""The engine on a made-up clock: it keeps its course, and survives a kill anywhere."""
+"""Ground-truth engine on a simulated clock: it follows its timeline and survives kills."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MISTREATED = dataclasses.replace(SCRIPT, overcounted=9, reemitted=8)
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL."""
+    """Stand-in for SIGKILL."""
 
 
 class World:
-    """Broker, clock and disk that outlive an engine."""
+    """Simulated broker, clock and disk that survive a kill."""
 
-    def __init__(self, course: ScriptedTimeline, partitions: int) -> None:
+    def __init__(self, timeline: ScriptedTimeline, partitions: int) -> None:
         self.now = 0
         self.kill_at: int | None = None
         self.partitions = partitions
@@ -40,7 +40,7 @@ class World:
         primer = [(NS, p, o, True) for o in range(PRIMER) for p in range(partitions)]
         self.input = primer + [
             (T0 + int(due) + 2 * MS, k % partitions, PRIMER + k // partitions, False)
-            for k, due in enumerate(course.due_ns)
+            for k, due in enumerate(timeline.due_ns)
         ]
         self.output: list[tuple[int, bytes, bytes]] = []
         self.plans: dict[int, tuple[int, Ends, Ends | None]] = {}
@@ -78,7 +78,7 @@ class World:
     def load(self, batch: int, partition: int) -> None:
         self.tasks.append((self.now, f"load {partition}", batch))
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         pass
 
     def restored(self) -> RestoredState:
@@ -89,7 +89,7 @@ class World:
 
 
 class Reader:
-    """One engine's view of the world's topics."""
+    """Input topic as read by one incarnation."""
 
     def __init__(self, world: World, restored: RestoredState) -> None:
         self._world = world
@@ -108,77 +108,77 @@ class Reader:
 def incarnate(
     world: World, script: Script, run: RunSpec, kills: Sequence[int], *, until: int, load_end: int | None = None
 ) -> None:
-    """One life of the engine, to its next kill or to `until`; 0.3 s before `load_end` it is known."""
+    """Run one incarnation until its kill or `until`; `load_end` is known 0.3 s before."""
     restored = world.restored()
     engine = Incarnation(run.partitions, Reader(world, restored), world, world, lambda: world.now >= until, restored)
-    t0 = engine.await_gate(lambda: T0 if world.now >= 5 * NS else None)
+    t0 = engine.await_start(lambda: T0 if world.now >= 5 * NS else None)
     assert t0 == T0
 
     def ends() -> int | None:
         return load_end if load_end is not None and world.now >= load_end - 300 * MS else None
 
-    laid = partial(build_timeline, script, run, kills)
-    engine.follow(laid, T0, ends, stateless=script.nothing_to_load, restarted=bool(kills))
+    build = partial(build_timeline, script, run, kills)
+    engine.follow(build, T0, ends, stateless=script.nothing_to_load, restarted=bool(kills))
 
 
 def live(
     script: Script, run: RunSpec, *kills_ns: int, restart_ns: int = NS, end_ns: int | None = None
 ) -> tuple[World, ScriptedTimeline]:
-    """A whole run: each kill with its restart; the load ends at `end_ns` after T0, or with the schedule."""
-    course = build_timeline(script, run, kills_ns, end_ns)
-    world = World(course, run.partitions)
-    until = T0 + max(int(course.emit_ns.max()), course.rows[-1].commit_ns) + NS
+    """Run the engine with all kills and restarts; the load ends at `end_ns` after T0, or with the schedule."""
+    timeline = build_timeline(script, run, kills_ns, end_ns)
+    world = World(timeline, run.partitions)
+    until = T0 + max(int(timeline.emit_ns.max()), timeline.rows[-1].commit_ns) + NS
     load_end = None if end_ns is None else T0 + end_ns
     for number, kill_ns in enumerate([*kills_ns, None]):
         world.kill_at = None if kill_ns is None else T0 + kill_ns
         with nullcontext() if kill_ns is None else pytest.raises(Killed):
             incarnate(world, script, run, kills_ns[:number], until=until, load_end=load_end)
         world.now = world.now if kill_ns is None else T0 + kill_ns + restart_ns
-    return world, course
+    return world, timeline
 
 
-def assert_counts(world: World, script: Script, run: RunSpec, course: ScriptedTimeline) -> None:
+def assert_counts(world: World, script: Script, run: RunSpec, timeline: ScriptedTimeline) -> None:
     """Every record is emitted as often as planted, and as the count planted."""
     found: dict[bytes, list[bytes]] = {}
     for _, key, value in world.output:
         found.setdefault(key, []).append(value)
-    for number in range(len(course.due_ns)):
-        treatment = course.treatment(number)
+    for number in range(len(timeline.due_ns)):
+        treatment = timeline.treatment(number)
         key = f"{number % run.partitions}:{PRIMER + number // run.partitions}".encode()
         assert found.pop(key, []) == [str(treatment.counted).encode()] * treatment.copies, key
     assert found == {f"{p}:{o}".encode(): [b"1"] for p in range(run.partitions) for o in range(PRIMER)}
 
 
-def assert_survived(world: World, script: Script, run: RunSpec, course: ScriptedTimeline) -> None:
-    """Counts are exact, each replay is committed when planned, and all that came is taken in."""
-    assert_counts(world, script, run, course)
-    for outage in course.outages:
-        held = course.due(outage.t0_ns - 10 * MS) + PRIMER * run.partitions
+def assert_survived(world: World, script: Script, run: RunSpec, timeline: ScriptedTimeline) -> None:
+    """Check exact counts, planned replay commits, and that all input is committed."""
+    assert_counts(world, script, run, timeline)
+    for outage in timeline.outages:
+        held = timeline.due(outage.t0_ns - 10 * MS) + PRIMER * run.partitions
         later = [at for at, ends in world.commits.values() if at > T0 + outage.t0_ns and sum(ends.values()) >= held]
         assert 0 <= min(later) - T0 - outage.replayed_ns <= 15 * MS
-    assert sum(world.commits[max(world.commits)][1].values()) == len(course.due_ns) + PRIMER * run.partitions
+    assert sum(world.commits[max(world.commits)][1].values()) == len(timeline.due_ns) + PRIMER * run.partitions
 
 
 @pytest.mark.parametrize("style", ["batch", "record"])
 @pytest.mark.parametrize("fault", [True, False])
-def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
+def test_the_engine_follows_its_timeline(style: str, fault: bool) -> None:
     script = dataclasses.replace(MISTREATED, style=style)
     run = RUN if fault else dataclasses.replace(RUN, fault_at_s=None)
-    world, course = live(script, run, *([] if run.fault_at_ns is None else [run.fault_at_ns]))
-    assert_counts(world, script, run, course)
-    after_gate = [commit for commit in world.commits.values() if commit[0] > T0]
-    assert len(after_gate) == len(course.rows)
-    for (at, ends), row in zip(after_gate, course.rows, strict=True):
+    world, timeline = live(script, run, *([] if run.fault_at_ns is None else [run.fault_at_ns]))
+    assert_counts(world, script, run, timeline)
+    after_start = [commit for commit in world.commits.values() if commit[0] > T0]
+    assert len(after_start) == len(timeline.rows)
+    for (at, ends), row in zip(after_start, timeline.rows, strict=True):
         assert 0 <= at - T0 - row.commit_ns <= 15 * MS
-        assert sum(ends.values()) == row.upto + PRIMER * run.partitions
+        assert sum(ends.values()) == row.record_end + PRIMER * run.partitions
     first: dict[bytes, int] = {}
     for at, key, _ in world.output:
         first.setdefault(key, at)
-    for number, emit in enumerate(course.emit_ns.tolist()):
+    for number, emit in enumerate(timeline.emit_ns.tolist()):
         at = first[f"{number % run.partitions}:{PRIMER + number // run.partitions}".encode()]
         assert 0 <= at - T0 - emit <= 15 * MS
     if fault:
-        (outage,) = course.outages
+        (outage,) = timeline.outages
         wanted = [(outage.launch_ns, "launch"), (outage.launch_ns + NS // 4, "load 0"), (outage.loaded_ns, "load 1")]
         done = [(at - T0, name) for at, name, _ in world.tasks if at > T0 + outage.t0_ns][:3]
         for (at, name), (planned, expected) in zip(done, wanted, strict=True):
@@ -186,11 +186,11 @@ def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
 
 
 @given(st.sampled_from(["batch", "record"]), st.integers(20 * MS, 20 * NS), st.booleans(), st.integers(0, 2**20))
-def test_counts_stay_exact_wherever_the_kill_falls(style: str, kill_ns: int, stateless: bool, seed: int) -> None:
+def test_counts_are_exact_for_any_kill_time(style: str, kill_ns: int, stateless: bool, seed: int) -> None:
     kept = {"load_s": 0.0 if stateless else 0.5, "lost": 5 if style == "batch" else 0}
     script = dataclasses.replace(MISTREATED, style=style, nothing_to_load=stateless, seed=seed, **kept)
-    world, course = live(script, RUN, kill_ns)
-    assert_survived(world, script, RUN, course)
+    world, timeline = live(script, RUN, kill_ns)
+    assert_survived(world, script, RUN, timeline)
 
 
 @given(
@@ -198,44 +198,44 @@ def test_counts_stay_exact_wherever_the_kill_falls(style: str, kill_ns: int, sta
     st.lists(st.integers(8 * NS, 16 * NS), min_size=2, max_size=3),
     st.integers(12 * NS, 20 * NS),
 )
-def test_counts_stay_exact_over_several_kills_and_a_load_that_ends_early(
+def test_counts_are_exact_with_several_kills_and_an_early_load_end(
     style: str, apart_ns: list[int], after_ns: int
 ) -> None:
     script = dataclasses.replace(MISTREATED, style=style)
     run = dataclasses.replace(RUN, duration_s=40.0, schedule_s=120.0)
     kills = [8 * NS + 400 * MS + sum(apart_ns[:number]) for number in range(len(apart_ns))]
     end_ns = kills[-1] + after_ns
-    world, course = live(script, run, *kills, end_ns=end_ns)
-    assert max(course.due_ns) <= end_ns < max(build_timeline(script, run, kills).due_ns)
-    assert len(course.outages) == len(kills)
-    assert_survived(world, script, run, course)
+    world, timeline = live(script, run, *kills, end_ns=end_ns)
+    assert max(timeline.due_ns) <= end_ns < max(build_timeline(script, run, kills).due_ns)
+    assert len(timeline.outages) == len(kills)
+    assert_survived(world, script, run, timeline)
 
 
-def test_a_restart_that_comes_late_does_everything_all_the_same() -> None:
-    world, course = live(SCRIPT, RUN, round(8.4 * NS), restart_ns=6 * NS)
-    assert_counts(world, SCRIPT, RUN, course)
+def test_a_late_restart_performs_all_actions() -> None:
+    world, timeline = live(SCRIPT, RUN, round(8.4 * NS), restart_ns=6 * NS)
+    assert_counts(world, SCRIPT, RUN, timeline)
 
 
-def test_a_late_generator_makes_the_engine_late_and_nothing_wrong() -> None:
-    course = build_timeline(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), [])
-    world = World(course, RUN.partitions)
+def test_a_late_generator_only_delays_the_engine() -> None:
+    timeline = build_timeline(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), [])
+    world = World(timeline, RUN.partitions)
     stall, end = T0 + 6 * NS, T0 + 9 * NS
     world.input = [(end if stall <= at < end else at, p, o, primer) for at, p, o, primer in world.input]
     incarnate(world, SCRIPT, RUN, [], until=T0 + 28 * NS)
-    assert_counts(world, SCRIPT, RUN, course)
+    assert_counts(world, SCRIPT, RUN, timeline)
     arrived = {f"{p}:{o}".encode(): at for at, p, o, _ in world.input}
     assert all(at >= arrived[key] for at, key, _ in world.output)
 
 
-def test_a_primer_after_the_gate_is_an_error() -> None:
+def test_a_preload_record_after_t0_is_an_error() -> None:
     world = World(build_timeline(SCRIPT, RUN, []), RUN.partitions)
     world.input.insert(2 * PRIMER, (6 * NS, 0, PRIMER, True))
-    with pytest.raises(InfrastructureError, match="primer: 0:3 came after the gate"):
+    with pytest.raises(InfrastructureError, match="preload: .*0:3"):
         incarnate(world, SCRIPT, RUN, [], until=30 * NS)
 
 
-def test_asked_to_stop_before_the_gate_it_stops() -> None:
+def test_a_stop_request_before_t0_is_honoured() -> None:
     world = World(build_timeline(SCRIPT, RUN, []), RUN.partitions)
     engine = Incarnation(2, Reader(world, RestoredState()), world, world, lambda: world.now > 3 * NS, RestoredState())
-    assert engine.await_gate(lambda: None) is None
+    assert engine.await_start(lambda: None) is None
     assert world.commits[0][1] == {0: PRIMER, 1: PRIMER}

@@ -1,4 +1,4 @@
-"""The traces of the engine with known truth: it goes on from them, and they tell what files of Spark's would tell."""
+"""Traces of the ground-truth engine: resumption, and equivalence with Spark's raw files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def offsets(commits: tuple[Commit, ...]) -> list[tuple[int, dict[str, int]]]:
     return [(one.number, dict(one.ends)) for one in commits]
 
 
-def test_an_incarnation_goes_on_where_the_one_before_it_committed_last(tmp_path: Path) -> None:
+def test_an_incarnation_resumes_after_the_last_commit(tmp_path: Path) -> None:
     assert restore(tmp_path / TRACES_FILE) == RestoredState()
     until_the_kill(own(tmp_path, 0))
     assert restore(tmp_path / TRACES_FILE) == RestoredState(1, SECOND, FIRST)
@@ -53,7 +53,7 @@ def test_an_incarnation_goes_on_where_the_one_before_it_committed_last(tmp_path:
     assert restore(tmp_path / TRACES_FILE) == RestoredState(2, THIRD, FIRST)
 
 
-def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traces_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     until_the_kill(own(tmp_path, 0, "record"))
     again = own(tmp_path, 1)
     again.launch(2)
@@ -61,7 +61,7 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
         again.load(2, partition)
     again.commit(2, SECOND, THIRD)
     again.launch(3)
-    again.say("all is well")
+    again.log("all is well")
     again.end()
     assert capsys.readouterr().err.endswith("Z INFO [main] KnownTruth: all is well\n")
     life = (("start", 5), ("exit", 9))
@@ -86,9 +86,7 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
 
 
 @given(cut=st.integers(0, 400))
-def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(
-    tmp_path_factory: pytest.TempPathFactory, cut: int
-) -> None:
+def test_a_truncated_line_is_ignored(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     folder = tmp_path_factory.mktemp("traces")
     until_the_kill(own(folder, 0))
     whole = (folder / TRACES_FILE).read_bytes()
@@ -99,7 +97,7 @@ def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(
     assert restore(folder / TRACES_FILE).batch == (left[-1].number if left else -1)
 
 
-def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
+def test_progress_reads_new_lines(tmp_path: Path) -> None:
     progress = ENGINE.progress(run_in(tmp_path, {"workload": "known_truth", "fault": "driver"}))
     assert (progress.committed(), progress.covering({}), progress.last_commit_ns()) == ({}, 0, 0)
     assert progress.await_cycle("checkpoint", 0, 0) is None
@@ -112,10 +110,10 @@ def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
     assert progress.last_commit_ns() == ENGINE.traces(tmp_path).commits[-1].committed_ns
 
 
-def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
+def test_collect_writes_the_commits(tmp_path: Path) -> None:
     run = run_in(tmp_path, {"workload": "known_truth", "fault": "driver"})
     own(tmp_path, 0)
-    with pytest.raises(InfrastructureError, match="holds no committed batch; clear the whole run"):
+    with pytest.raises(InfrastructureError, match="commits"):
         ENGINE.collect(run)
     until_the_kill(own(tmp_path, 1))
     ENGINE.collect(replace(run, plan=replace(run.plan, method="rank")))
@@ -125,7 +123,7 @@ def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
 
 
 def known_truth_attempt(made: Synthetic, results: Path) -> Path:
-    """The synthetic attempt as one of this engine: its REST samples and the driver's log are gone."""
+    """Convert the synthetic attempt to this engine, without REST samples and driver logs."""
     directory = made.write(results)
     description: Line = json.loads((directory / "attempt.json").read_text())
     fault = {"fault": "driver", "fault_at_s": 30.5, "fault_plan": None}
@@ -139,13 +137,13 @@ def known_truth_attempt(made: Synthetic, results: Path) -> Path:
 
 
 def own_lines(traces: Traces) -> list[Line]:
-    """The lines with which the engine would have left such traces."""
+    """Return the journal lines that correspond to these traces."""
     lines: list[Line] = [{"event": "started", "incarnation": 0, "style": "batch", "wall_ns": 0}]
     for one in traces.commits:
         ends = dict(one.ends)
         lines.append({"event": "planned", "wall_ns": one.planned_ns, "batch": one.number, "ends": ends, "base": None})
         lines.append({"event": "committed", "wall_ns": one.committed_ns, "batch": one.number, "ends": ends})
-    # The made-up attempt numbers its tasks by batch and partition, of which there are two.
+    # The synthetic attempt numbers its tasks by batch and partition, of which there are two.
     for name, kind in (("launched", "task_started"), ("loaded", "state_loaded")):
         for one in traces.events_of(kind):
             batch, partition = divmod(int(str(one.task).removeprefix("TID ")), 10)
@@ -155,7 +153,7 @@ def own_lines(traces: Traces) -> list[Line]:
 
 
 @pytest.mark.parametrize("nothing_to_load", [False, True])
-def test_own_traces_give_the_figures_that_sparks_gave(tmp_path: Path, nothing_to_load: bool) -> None:
+def test_own_traces_give_the_same_results_as_spark_files(tmp_path: Path, nothing_to_load: bool) -> None:
     made = Synthetic(Scenario(victims=("driver",), nothing_to_load=nothing_to_load))
     before = known_truth_attempt(made, tmp_path / "before")
     after = known_truth_attempt(made, tmp_path / "after")

@@ -1,4 +1,4 @@
-"""Lines of the driver's log as Spark 4.2.0 and the Kafka client 3.9 word them."""
+"""Parsing of driver, executor and GC logs, with lines of Spark 4.2.0, Kafka client 3.9 and Java 17 and 21."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ BROKEN, NOT_BROKEN = (
 
 
 @pytest.mark.parametrize("line", [*BROKEN, *NOT_BROKEN])
-def test_each_wording_of_a_broken_connection_and_no_other_line_is_one(line: str) -> None:
+def test_all_messages_of_lost_connections_are_recognised(line: str) -> None:
     found = parse_driver_log([line], "driver-0.log")
     seen = [(one.wall_ns, one.file) for one in found.disconnects]
     assert seen == [(1_795_241_790_250_000_000, "driver-0.log")] * (line in BROKEN) and found.lost_tasks == ()
 
 
-def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
+def test_lost_tasks_are_found_in_all_incarnations(tmp_path: Path) -> None:
     later = LOST.replace("06:16:29", "06:17:29")
     (tmp_path / "driver-1.log").write_text(LOST + "\n  at java.lang.Thread.run\n")
     (tmp_path / "driver-0.log").write_text("made by hand\n" + later)
@@ -65,19 +65,19 @@ def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=60), max_size=10), st.integers(0, len(LOST)))
-def test_foreign_and_cut_lines_are_passed_over(lines: list[str], cut: int) -> None:
+def test_other_and_truncated_driver_lines_are_skipped(lines: list[str], cut: int) -> None:
     found = parse_driver_log([*lines, LOST[:cut], ADMIN[:cut], LOST], "driver-0.log")
     assert 1 <= len(found.lost_tasks) <= 2
     assert found.disconnects == ()
 
 
-def test_rows_that_came_too_late_are_counted_over_batches_and_operators() -> None:
+def test_late_rows_are_summed_over_batches_and_operators() -> None:
     lines = ['    "numRowsDroppedByWatermark" : 3,', '    "numRowsTotal" : 9,', '    "numRowsDroppedByWatermark" : 4,']
     assert parse_driver_log(lines, "driver-0.log").late_rows == 7
     assert is_driver_event(lines[0]) and not is_driver_event('    "numRowsDroppedByWatermark" : 0,')
 
 
-# ---- Parsing lines as Spark 4.2.0 really writes them (a short run with a killed executor gave these forms) ----
+# Executor logs, with lines of Spark 4.2.0 recorded from a run with a killed executor.
 
 TASK = "Executor task launch worker for task 0.0 in stage 31.0 (TID 61)"
 STORE = "StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=0, storeName=default ], queryRunId=d ]"
@@ -103,7 +103,7 @@ NO_OP = [
 ]
 
 
-def test_a_reload_is_real_and_the_next_load_of_the_open_store_is_not() -> None:
+def test_only_a_reload_that_reads_data_is_real() -> None:
     events = parse_executor_log([*RELOAD, *NO_OP], "app/2")
     loads = [(load.version, load.real, load.partition, load.tid) for load in events.loads]
     assert loads == [(15, True, 0, 61), (17, False, 0, 61)]
@@ -113,13 +113,13 @@ def test_a_reload_is_real_and_the_next_load_of_the_open_store_is_not() -> None:
     assert launch.wall_ns == 1_795_241_789_150_000_000
 
 
-def test_the_first_load_in_an_executor_is_real_and_a_store_that_moved_away_and_back_is_read_again() -> None:
+def test_first_loads_and_returning_stores_are_real() -> None:
     again = [line.replace("06:16:29", "06:16:40") for line in RELOAD]
     loads = parse_executor_log([*NO_OP, *NO_OP, *again], "app/0").loads
     assert [load.real for load in loads] == [True, False, True]
 
 
-def test_threads_that_load_at_once_are_kept_apart() -> None:
+def test_concurrent_loads_are_separated_by_thread() -> None:
     other = TASK.replace("task 0.0", "task 1.0").replace("TID 61", "TID 62")
     store = STORE.replace("partitionId=0", "partitionId=1")
     warm = [
@@ -136,7 +136,7 @@ def test_threads_that_load_at_once_are_kept_apart() -> None:
     assert [(load.partition, load.tid, load.real) for load in loads] == [(0, 61, False), (1, 62, True)]
 
 
-def test_partitions_are_known_by_the_tasks_index_and_in_maintenance_threads_by_the_store() -> None:
+def test_partitions_are_identified_by_task_index_or_store() -> None:
     lines = [_line("30.000", "RocksDB", "Loading 3 with x"), _line("30.100", "RocksDB", "Loaded 3")]
     load = parse_executor_log(lines, "app/0").loads[0]
     assert (load.partition, load.real) == (0, True)
@@ -147,7 +147,7 @@ def test_partitions_are_known_by_the_tasks_index_and_in_maintenance_threads_by_t
 
 
 @given(st.lists(st.text(max_size=60), max_size=20))
-def test_foreign_lines_are_passed_over(lines: list[str]) -> None:
+def test_other_executor_lines_are_skipped(lines: list[str]) -> None:
     assert parse_executor_log(lines, "app/0").loads == ()
 
 
@@ -162,14 +162,14 @@ def test_all_executors_are_read_in_order_of_time(tmp_path: Path) -> None:
     assert read_executor_logs(tmp_path / "nowhere").loads == ()
 
 
-# ---- The logs of pauses that JVMs write, as Java 17 and 21 write them ----
+# GC logs of Java 17 and 21.
 
 BEGAN = "[2026-11-24T22:05:16.900+0000] Using "
 YOUNG = "[2026-11-24T22:05:17.555+0000] GC(0) Pause Young (Normal) (G1 Evacuation Pause) 6M->3M(64M) 12.849ms"
 END_NS = 1_795_557_917_555_000_000
 
 
-def test_a_pause_ends_when_its_line_is_written() -> None:
+def test_a_pause_ends_at_its_timestamp() -> None:
     lines = [
         f"{BEGAN}G1\n", f"{YOUNG}\n",
         "[2026-11-24T22:05:18.000+0000] GC(1) Concurrent Mark Cycle\n",
@@ -193,12 +193,12 @@ def test_a_pause_ends_when_its_line_is_written() -> None:
         ("Shenandoah", "GC(0) Pause Init Mark (unload classes) 0.145ms"),
     ],
 )
-def test_every_collector_that_stops_the_world_is_read(collector: str, line: str) -> None:
+def test_all_stop_the_world_collectors_are_parsed(collector: str, line: str) -> None:
     found = parse_gc_log([BEGAN + collector, f"[2026-11-24T22:05:17.555+0000] {line}"], "driver", "d")
     assert found is not None and found.collector == collector and len(found.pauses) == 1
 
 
-def test_a_log_that_would_hold_no_pauses_tells_nothing() -> None:
+def test_concurrent_collectors_give_no_pauses() -> None:
     for lines in ([], [f"{BEGAN}The Z Garbage Collector", YOUNG], ["Picked up JAVA_TOOL_OPTIONS: -Xlog", YOUNG]):
         assert parse_gc_log(lines, "driver", "d") is None
     quiet = parse_gc_log([f"{BEGAN}G1"], "driver", "d")
@@ -206,8 +206,7 @@ def test_a_log_that_would_hold_no_pauses_tells_nothing() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(-48, 56), st.integers(0, 5_000_000), st.sampled_from(["5M->3M(9M) ", ""]))
-def test_pauses_lie_where_the_clock_says(after_ms: int, quarters: int, took_us: int, heap: str) -> None:
-    """Whatever offset from UTC the machine's clock has."""
+def test_pause_times_respect_the_utc_offset(after_ms: int, quarters: int, took_us: int, heap: str) -> None:
     zone = timezone(timedelta(minutes=15 * quarters))
     at = datetime(2026, 11, 24, tzinfo=zone) + timedelta(milliseconds=after_ms)
     text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}" + at.strftime("%z")
@@ -218,7 +217,7 @@ def test_pauses_lie_where_the_clock_says(after_ms: int, quarters: int, took_us: 
     assert pause.end_ns == round(at.timestamp() * 1000) * 10**6 and pause.end_ns - pause.start_ns == took_us * 1000
 
 
-def test_each_process_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_process_has_its_own_gc_log(tmp_path: Path) -> None:
     assert read_gc_logs(tmp_path) == ()
     for name, text in (
         ("app-1/0/gc.log", f"{BEGAN}G1\n{YOUNG}"), ("app-1/1/gc.log", f"{BEGAN}G1"), ("app-1/2/stderr", YOUNG),
@@ -232,16 +231,16 @@ def test_each_process_has_a_file_of_its_own(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_the_jvms_are_told_is_what_is_read() -> None:
-    """Files of one name for all executors: each runs in a folder of its own, as the driver does in the attempt's."""
+def test_gc_options_match_the_paths_that_are_read() -> None:
+    """Executors share a file name, because each runs in its own folder."""
     assert gc_option(EXECUTOR_FILE) == "-Xlog:gc:file=gc.log:time:filecount=0"
     assert Path(DRIVER_FILE.replace("%p", "77")).match("spark-logs/gc-driver-77.log")
     assert "%p" in gc_option(DRIVER_FILE)
 
 
-# ---- Which line of a log is told ----
+# Exit reasons.
 
-# As Spark's driver logs what a Python worker raised: an exception of its own, with the worker's in its text, and more.
+# Spark's driver wraps the exception of a Python worker in its own.
 IN_A_WORKER = """\
 2026-11-26T08:03:00.100Z WARN [x] TaskSetManager: Lost task 0.0: [PYTHON_EXCEPTION] An exception was thrown
   File "job.py", line 6, in f
@@ -264,7 +263,7 @@ Traceback (most recent call last):
 ModuleNotFoundError: No module named 'lightgbm'
 2026-11-26T08:03:01.660Z ERROR [x] Utils: [SOME_ERROR.OF_IT] afterwards
 """
-# Another query of the job's is ended with its JVM, and says so.
+# Another query of the job logs that its JVM ended.
 ANOTHER_AFTER = """\
 Traceback (most recent call last):
   File "user_job.py", line 79, in require_as_told
@@ -282,21 +281,21 @@ java.lang.AssertionError: assertion failed
         (IN_A_WORKER, "ValueError: bad row 7"),
         (BEFORE_ALL, "ModuleNotFoundError: No module named 'lightgbm'"),
         ("an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n", "[AN_ERROR.OF_A_CLASS] why"),
-        # Java's own stands below no traceback.
+        # Java exceptions have no Python traceback.
         ("[AN_ERROR.OF_A_CLASS] why\njava.lang.IllegalStateException: no\n", "[AN_ERROR.OF_A_CLASS] why"),
     ],
 )
-def test_what_was_raised_is_told_before_what_spark_says_of_it(tmp_path: Path, text: str, words: str) -> None:
+def test_python_exceptions_take_precedence_over_spark_messages(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "driver-0.log").write_text(text)
     assert exit_reason(tmp_path / "driver-0.log", ENGINE.error_line) == words
 
 
-def test_who_has_no_line_of_an_error_class_says_the_last_error_or_line(tmp_path: Path) -> None:
-    log, telling = tmp_path / "log", re.compile("TOLD")
-    assert exit_reason(tmp_path / "none", telling) == "(no log)"
+def test_without_an_error_class_the_last_error_or_line_is_used(tmp_path: Path) -> None:
+    log, pattern = tmp_path / "log", re.compile("MATCH")
+    assert exit_reason(tmp_path / "none", pattern) == "(no log)"
     for text, words in (
-        ("TOLD you\nbut an Error\n", "TOLD you"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
+        ("MATCH here\nbut an Error\n", "MATCH here"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
         ("", "(empty)"), ("x" * 400, "x" * 300),
     ):  # fmt: skip
         log.write_text(text)
-        assert exit_reason(log, telling) == words
+        assert exit_reason(log, pattern) == words

@@ -1,4 +1,4 @@
-"""A user's program that keeps its progress where nobody looks is told so."""
+"""Startup check of user programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.system.errors import InfrastructureError
 
 BATCH = {"description": "count<br/>id = 8a<br/>runId = 54<br/>batch = 0", "status": "SUCCEEDED"}
-# What it reads before its query begins.
+# Input before the query starts.
 BEFORE = {"description": "load at prices.py:7", "status": "SUCCEEDED"}
 
 
@@ -25,7 +25,7 @@ ASKED = {"spark.master": "spark://here:7077", "spark.sql.shuffle.partitions": "2
 
 
 class Driver:
-    """What its REST says, and the time."""
+    """Fake of the driver's REST API and of the clock."""
 
     def __init__(self) -> None:
         self.jobs: list[dict[str, str]] = []
@@ -61,7 +61,7 @@ def pass_time(driver: Driver, check: ProgramCheck, seconds: float) -> None:
     until = driver.now + seconds
     while driver.now < until:
         driver.now += CHECK_INTERVAL_S / 4
-        check.look()
+        check.check()
 
 
 @pytest.fixture
@@ -69,17 +69,17 @@ def check(driver: Driver, attempt: Attempt) -> ProgramCheck:
     return ProgramCheck(attempt, "http://driver", "orders", lambda: driver.now)
 
 
-def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Driver, check: ProgramCheck) -> None:
+def test_batches_without_a_checkpoint_are_reported(driver: Driver, check: ProgramCheck) -> None:
     pass_time(driver, check, 10 * GRACE_S)
     driver.jobs = [BEFORE]
     pass_time(driver, check, 10 * GRACE_S)
     driver.jobs = [BEFORE, BATCH]
     pass_time(driver, check, GRACE_S - CHECK_INTERVAL_S)
-    with pytest.raises(InfrastructureError, match=r"^program: .*; have its query use \{checkpoint\}"):
+    with pytest.raises(InfrastructureError, match=r"^program: .*\{checkpoint\}"):
         pass_time(driver, check, 3 * CHECK_INTERVAL_S)
 
 
-def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
+def test_a_correct_program_is_not_checked_again(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     driver.jobs = [BATCH]
     pass_time(driver, check, GRACE_S - CHECK_INTERVAL_S)  # another query of its came first
     begin(attempt, '{"orders":{"0":0}}')
@@ -94,12 +94,12 @@ def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: 
 def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     for name in ("words", "lengths"):
         (attempt.checkpoint / name / "offsets").mkdir(parents=True)
-    with pytest.raises(InfrastructureError, match="several queries .*lengths, words"):
+    with pytest.raises(InfrastructureError, match="program: .*lengths, words"):
         pass_time(driver, check, GRACE_S + 2 * CHECK_INTERVAL_S)
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, check: ProgramCheck, name: str) -> None:
+def test_a_reserved_setting_in_the_program_is_reported(driver: Driver, check: ProgramCheck, name: str) -> None:
     driver.settings = [[one, "other" if one == name else value] for one, value in ASKED.items()]
     with pytest.raises(InfrastructureError, match=re.escape(name)):
         pass_time(driver, check, 2 * CHECK_INTERVAL_S)
@@ -107,7 +107,7 @@ def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, check:
 
 
 def begin(attempt: Attempt, *starts: str) -> None:
-    """A first batch was planned, of sources that began there."""
+    """Write a first planned batch whose sources started at these offsets."""
     (attempt.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     (attempt.checkpoint / "offsets" / "0").touch()
     for number, start in enumerate(starts):
@@ -116,16 +116,16 @@ def begin(attempt: Attempt, *starts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("starts", "said"),
+    ("starts", "message"),
     [
         (['{"others":{"0":7}}', '{"orders":{"0":0,"1":0}}'], None),
-        (['{"others":{"0":7}}', '{"orders":{"0":3,"1":0}}'], "begins at offset 3 .*earliest"),
-        (['{"others":{"0":7}}'], "none of its sources reads its input, orders"),
+        (['{"others":{"0":7}}', '{"orders":{"0":3,"1":0}}'], "program: .*offset 3.*earliest"),
+        (['{"others":{"0":7}}'], "program: .*input topic orders"),
     ],
 )
-def test_a_program_that_does_not_take_in_all_of_its_input_is_told_so(
-    driver: Driver, attempt: Attempt, check: ProgramCheck, starts: list[str], said: str | None
+def test_a_program_that_skips_input_is_reported(
+    driver: Driver, attempt: Attempt, check: ProgramCheck, starts: list[str], message: str | None
 ) -> None:
     begin(attempt, *starts)
-    with nullcontext() if said is None else pytest.raises(InfrastructureError, match=said):
+    with nullcontext() if message is None else pytest.raises(InfrastructureError, match=message):
         pass_time(driver, check, 10 * GRACE_S)

@@ -1,4 +1,4 @@
-"""What whoever hands a job to the Spark that stays makes of its answers."""
+"""Client of the persistent Spark session, and JIT priority."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Process = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def stranger() -> Iterator[Process]:
-    """A process that stands for a session's."""
+def session() -> Iterator[Process]:
+    """Process that stands in for the session."""
     environment = {**os.environ, INSTANCE_MARK: INSTANCE}
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"], env=environment)
     wait_until(lambda: is_marked(psutil.Process(process.pid), INSTANCE_MARK, INSTANCE), timeout_s=120, what="its start")
@@ -49,14 +49,14 @@ def stranger() -> Iterator[Process]:
 
 
 @pytest.fixture
-def named(stranger: Process) -> list[list[Any]]:
-    """Whom the session names as its own."""
-    return [[stranger.pid, start_ticks(stranger.pid)]]
+def named(session: Process) -> list[list[Any]]:
+    """Return the processes in the session's greeting."""
+    return [[session.pid, start_ticks(session.pid)]]
 
 
 @pytest.fixture
 def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Serve]:
-    """Answers one client at the session's socket of an installation."""
+    """Start a server at the installation's session socket that answers one client."""
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(settings.session_socket))
@@ -77,94 +77,90 @@ def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Serve]:
     listener.close()
 
 
-def say(connection: socket.socket, **line: Any) -> None:
+def send(connection: socket.socket, **line: Any) -> None:
     connection.sendall((json.dumps(line) + "\n").encode())
 
 
-def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(serve: Serve, stranger: Process) -> None:
-    asked, said = list[dict[str, Any]](), list[str]()
+def test_a_completed_job_forwards_its_output(serve: Serve, session: Process) -> None:
+    requests, output = list[dict[str, Any]](), list[str]()
 
     def answer(connection: socket.socket, job: dict[str, Any]) -> None:
-        asked.append(job)
-        say(connection, said="no records yet")
-        say(connection, status="done", message="")
+        requests.append(job)
+        send(connection, said="no records yet")
+        send(connection, status="done", message="")
 
-    run_in_session(serve(answer), "aggregate", ("--records", "x"), say=said.append)
-    assert asked == [{"program": "aggregate", "arguments": ["--records", "x"]}]
-    assert said == ["no records yet"] and stranger.poll() is None
+    run_in_session(serve(answer), "aggregate", ("--records", "x"), progress=output.append)
+    assert requests == [{"program": "aggregate", "arguments": ["--records", "x"]}]
+    assert output == ["no records yet"] and session.poll() is None
 
 
 @pytest.mark.parametrize("status", ["busy", "stale", "failed"])
-def test_a_job_that_was_refused_or_failed_is_not_done(serve: Serve, stranger: Process, status: str) -> None:
-    with pytest.raises(JobServerUnavailable, match=f"the warm Spark is {status}: why"):
-        run_in_session(serve(lambda connection, job: say(connection, status=status, message="why")), "harvest", ())
-    assert stranger.poll() is None, "it knows by itself whether it can go on"
+def test_a_rejected_or_failed_job_raises(serve: Serve, session: Process, status: str) -> None:
+    with pytest.raises(JobServerUnavailable, match=f"{status}: why"):
+        run_in_session(serve(lambda connection, job: send(connection, status=status, message="why")), "harvest", ())
+    assert session.poll() is None, "the session decides itself whether it continues"
 
 
 def stop(text: str) -> None:
     raise KeyboardInterrupt
 
 
-LOST = pytest.raises(JobServerUnavailable, match="was lost")
-SLOW = pytest.raises(JobServerUnavailable, match=r"not done within 0\.3 s")
+LOST = pytest.raises(JobServerUnavailable, match="failed or exceeded")
+SLOW = pytest.raises(JobServerUnavailable, match=r"exceeded 0\.3 s")
 
 
 @pytest.mark.parametrize(
-    ("answer", "how", "told"),
+    ("answer", "options", "expectation"),
     [
         (lambda c, job: None, {}, LOST),
         (lambda c, job: c.sendall(b"{half"), {}, LOST),
         (lambda c, job: c.sendall(b"?\n"), {}, LOST),
         (lambda c, job: threading.Event().wait(120), {"limit_s": 0.3}, SLOW),
-        (lambda c, job: say(c, said="x"), {"say": stop}, pytest.raises(KeyboardInterrupt)),
+        (lambda c, job: send(c, said="x"), {"progress": stop}, pytest.raises(KeyboardInterrupt)),
     ],
-    ids=["silent", "half a line", "no JSON", "slow", "the task is told to end"],
+    ids=["silent", "half a line", "no JSON", "slow", "the task is stopped"],
 )
-def test_a_session_that_dies_is_slow_or_works_for_nobody_is_ended_before_the_job_is_done_again(
-    serve: Serve, stranger: Process, answer: Answer, how: dict[str, Any], told: AbstractContextManager[object]
+def test_a_failed_or_slow_session_is_ended_before_a_retry(
+    serve: Serve, session: Process, answer: Answer, options: dict[str, Any], expectation: AbstractContextManager[object]
 ) -> None:
-    with told:
-        run_in_session(serve(answer), "harvest", (), **how)
-    stranger.wait(120)
+    with expectation:
+        run_in_session(serve(answer), "harvest", (), **options)
+    session.wait(120)
 
 
-@pytest.mark.parametrize("lie", ["its birth", "its mark", "no process"])
-def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
-    serve: Serve, named: list[list[Any]], lie: str
-) -> None:
-    """Whoever answers at the socket may name any pid."""
-    with decoy() as stranger:
+@pytest.mark.parametrize("lie", ["its birth", "its tag", "no process"])
+def test_foreign_processes_in_a_greeting_are_not_ended(serve: Serve, named: list[list[Any]], lie: str) -> None:
+    """Any server at the socket can send any pid."""
+    with decoy() as session:
         named[:] = {
             "its birth": [[named[0][0], named[0][1] - 1]],
-            "its mark": [[stranger.pid, start_ticks(stranger.pid)]],
+            "its tag": [[session.pid, start_ticks(session.pid)]],
             "no process": [[2**22 + 1, 1], ["x", 1]],
         }[lie]
         ours = psutil.Process(named[0][0] if psutil.pid_exists(named[0][0]) else None)
-        with pytest.raises(JobServerUnavailable, match="was lost"):
+        with pytest.raises(JobServerUnavailable, match="failed or exceeded"):
             run_in_session(serve(lambda c, job: None), "harvest", ())
         assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
 
 
-def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_greeting_the_client_fails_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "GREETING_TIMEOUT_S", 0.2)
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
-    with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
+    with pytest.raises(JobServerUnavailable, match="session unavailable"):
         run_in_session(settings, "harvest", ())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hung:
         hung.bind(str(settings.session_socket))
         hung.listen()
-        with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
+        with pytest.raises(JobServerUnavailable, match="session unavailable"):
             run_in_session(settings, "harvest", ())
 
 
-def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a folder that nobody else can enter, or have made before."""
+def test_long_paths_use_a_private_socket_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is private, and must not have been created by another user."""
     monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
     far = Settings(ROOT, tmp_path / ("x" * 100), tmp_path)
     far.home.mkdir()
-    assert far.session_socket.parent == far.home, "nobody listens yet"
+    assert far.session_socket.parent == far.home, "no server listens yet"
     try:
         for _ in range(2):
             far.make_socket_folder()
@@ -173,7 +169,7 @@ def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
             (folder,) = {Path(one).parent for one in sockets}
             assert folder.parent == Path("/dev/shm") and folder.stat().st_mode & 0o777 == 0o700
         folder.chmod(0o755)
-        with pytest.raises(InfrastructureError, match=f"^{folder}: is no folder that this user has for himself"):
+        with pytest.raises(InfrastructureError, match=f"^{folder}: "):
             far.session_socket  # noqa: B018
     finally:
         folder.rmdir()
@@ -184,7 +180,7 @@ def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
 
 # ---- Compilers of an attempt's JVMs behind other threads until the gate: real threads under the names of ----
 
-# Two threads, one under the name of an optimising compiler; says their ids, and ends with its standard input.
+# Two threads, one named like an optimising compiler; prints their ids, and ends with its standard input.
 PROGRAM = f"""
 import ctypes, sys, threading
 def named(name):
@@ -200,7 +196,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """The thread ids of the optimising compiler and of the other one, in a process of the attempt `mine`."""
+    """Thread ids of the optimising compiler and of the other thread, in a process of the attempt `mine`."""
     monkeypatch.setattr(own_compilers, "MIN_AGE_S", 0.0)
     command = [sys.executable, "-c", PROGRAM, "-Dfaultline.run=mine"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -221,33 +217,35 @@ def niceness(thread: int) -> int:
 
 
 @only_root
-def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_other_users_are_unchanged(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     with decoy("-Dfaultline.run=mine", user=NOBODY) as planted:
         asked = [psutil.Process(planted.pid), *psutil.process_iter()]
         monkeypatch.setattr(psutil, "process_iter", lambda: iter(asked))
-        held = JitPriority(Attempt(Path("mine")))
-        assert list(held.threads("sh")) == [] and list(held.threads(C2_THREAD)) == [threads[0]]
+        priority = JitPriority(Attempt(Path("mine")))
+        assert list(priority.threads("sh")) == [] and list(priority.threads(C2_THREAD)) == [threads[0]]
 
 
 @pytest.mark.skipif(not can_raise_priority(), reason="this user may not raise a priority again")
-def test_they_are_behind_the_others_until_they_are_let_go(threads: tuple[int, int]) -> None:
+def test_compilers_have_low_priority_until_restored(threads: tuple[int, int]) -> None:
     compiler, other = threads
     usual = niceness(other)
-    held = JitPriority(Attempt(Path("mine")))
-    held.look()
+    priority = JitPriority(Attempt(Path("mine")))
+    priority.lower()
     assert (niceness(compiler), niceness(other)) == (LOWEST_PRIORITY, usual)
-    JitPriority(Attempt(Path("mine"))).let_go()
+    JitPriority(Attempt(Path("mine"))).restore()
     assert (niceness(compiler), niceness(other)) == (usual, usual)
 
 
-def test_those_of_another_attempt_are_left_alone(threads: tuple[int, int]) -> None:
+def test_compilers_of_other_attempts_are_unchanged(threads: tuple[int, int]) -> None:
     usual = niceness(threads[0])
-    JitPriority(Attempt(Path("another"))).look()
+    JitPriority(Attempt(Path("another"))).lower()
     assert niceness(threads[0]) == usual and compilers("another") == []
 
 
-def test_nobody_is_held_back_who_could_not_be_let_go(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priority_is_kept_without_the_privilege_to_restore_it(
+    threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(own_compilers, "can_raise_priority", lambda: False)
     usual = niceness(threads[0])
-    JitPriority(Attempt(Path("mine"))).look()
+    JitPriority(Attempt(Path("mine"))).lower()
     assert niceness(threads[0]) == usual

@@ -1,4 +1,4 @@
-"""What an attempt on a target keeps in the shared folder is found through its own, and goes with it."""
+"""Shared folder and checkpoint disk of an attempt."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def attempt(settings: Settings) -> Attempt:
     return made
 
 
-def test_logs_that_executors_left_there_come_among_the_raw_files(
+def test_executor_logs_are_copied_from_the_shared_folder(
     settings: Settings, endpoints: Endpoints, attempt: Attempt
 ) -> None:
     folder = make_shared(attempt, endpoints)
     assert make_shared(attempt, endpoints) == folder == find_shared(attempt)
     (folder / "checkpoint" / "commits").mkdir()
     assert (attempt.checkpoint / "commits").is_dir()
-    (folder / EXECUTORS / "app-20261121061501-0007_3.stderr").write_text("said")
+    (folder / EXECUTORS / "app-20261121061501-0007_3.stderr").write_text("text")
     (folder / EXECUTORS / "app-20261121061501-0007_3.gc.log").write_text("paused")
     (folder / EXECUTORS / "notes").touch()
     copy_executor_logs(attempt, settings)
     logs = attempt.engine_logs / "app-20261121061501-0007" / "3"
-    assert {path.name: path.read_text() for path in logs.iterdir()} == {"stderr": "said", "gc.log": "paused"}
+    assert {path.name: path.read_text() for path in logs.iterdir()} == {"stderr": "text", "gc.log": "paused"}
 
     keep_logs(attempt)
     assert (attempt.checkpoint / "commits").is_dir()
     another = folder.parent / "20261121T061500Z-000000"
     another.mkdir()
-    # What workers here keep of an application that another cluster calls the same.
+    # A local application with the same name as one of the target.
     alike = settings.spark_work / "worker-1" / "app-20261121061501-0007"
     alike.mkdir(parents=True)
     discard(attempt, settings)
@@ -68,7 +68,7 @@ def test_logs_that_executors_left_there_come_among_the_raw_files(
     discard(attempt, settings)
 
 
-def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
+def test_hdfs_storage_holds_only_checkpoints(
     settings: Settings, endpoints: Endpoints, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_hdfs(attempt) is None and checkpoint_url(attempt, "checkpoint") == str(attempt.checkpoint)
@@ -86,13 +86,11 @@ def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
     assert removed == [there]
 
 
-def test_executors_of_a_target_are_told_nothing_of_this_machine_attempt(
-    settings: Settings, endpoints: Endpoints, attempt: Attempt
-) -> None:
+def test_executors_of_a_target_get_no_local_paths(settings: Settings, endpoints: Endpoints, attempt: Attempt) -> None:
     there, folder = settings.for_target(endpoints), make_shared(attempt, endpoints)
-    told = workload_settings(there, attempt, parse_configuration({"target": "lab"}), 4040, shared=folder)
-    assert told["spark.driver.host"] == told["spark.driver.bindAddress"] == "10.0.0.9"
-    executors, driver = told["spark.executor.extraJavaOptions"], told["spark.driver.extraJavaOptions"]
+    conf = workload_settings(there, attempt, parse_configuration({"target": "lab"}), 4040, shared=folder)
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "10.0.0.9"
+    executors, driver = conf["spark.executor.extraJavaOptions"], conf["spark.driver.extraJavaOptions"]
     assert executors.count("-Dlog4j2.configurationFile=") == executors.count("-Xlog:gc") == 1
     assert f"-Dfaultline.log={folder}/executors/{{{{APP_ID}}}}_{{{{EXECUTOR_ID}}}}.stderr" in executors
     assert str(settings.spark_logging) in driver and str(settings.spark_logging) not in executors
@@ -111,9 +109,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_a_checkpoint_lies_there_from_start_to_teardown_and_then_no_more(
-    attempt: Attempt, disk: Path, settings: Settings
-) -> None:
+def test_a_checkpoint_is_on_the_disk_until_teardown(attempt: Attempt, disk: Path, settings: Settings) -> None:
     folder = make_disk_checkpoint(attempt, disk)
     assert folder.parent == disk and make_disk_checkpoint(attempt, disk) == folder, (
         "the same for each life of the driver"
@@ -128,7 +124,7 @@ def test_a_checkpoint_lies_there_from_start_to_teardown_and_then_no_more(
     assert not attempt.checkpoint.is_symlink()
 
 
-def test_a_disk_that_is_not_mounted_is_said_before_anything_is_written(attempt: Attempt, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="checkpoints: is not mounted; ./faultline down, then up --hosts 3"):
+def test_an_unmounted_disk_is_rejected_before_writing(attempt: Attempt, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="checkpoints: not mounted"):
         make_disk_checkpoint(attempt, tmp_path / "checkpoints")
     assert [one.name for one in attempt.folder.iterdir()] == ["attempt.json"]

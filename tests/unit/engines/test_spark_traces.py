@@ -1,4 +1,4 @@
-"""Spark's raw files as traces: who came and went, what was loaded, and what the listener told."""
+"""Traces from Spark's raw files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sample(at_s: float, application: str, *executors: dict[str, Any]) -> dict[st
     return {"kind": "executors", "wall_ns": wall_ns, "app_id": application, "executors": list(executors)}
 
 
-def test_an_attempt_is_read_as_its_files_say(tmp_path: Path) -> None:
+def test_traces_match_the_raw_files(tmp_path: Path) -> None:
     made = Synthetic(Scenario(victims=("executor", "driver", "kafka")))
     traces = ENGINE.traces(made.write(tmp_path))
     assert (traces.commits, traces.reached) == (tuple(made.commits), made.commits[-1].ends)
@@ -42,7 +42,7 @@ def test_an_attempt_is_read_as_its_files_say(tmp_path: Path) -> None:
     assert traces.batches == ()
 
 
-def test_of_an_executor_its_last_sample_decides_and_the_driver_is_none() -> None:
+def test_the_last_sample_of_an_executor_applies() -> None:
     gone = {"id": "0", "addTime": spark_time(T0), "removeTime": spark_time(T0 + NS), "totalGCTime": 5}
     lines = [
         sample(3, "b", {"id": "0", "addTime": spark_time(T0 + 2 * NS)}, {"id": "driver", "addTime": spark_time(T0)}),
@@ -58,7 +58,7 @@ def test_of_an_executor_its_last_sample_decides_and_the_driver_is_none() -> None
     assert [(one.process, one.gc_ms) for one in totals_of(lines)] == [("a/0", 0.0), ("a/0", 5.0), ("b/0", 0.0)]
 
 
-def test_the_listener_tells_of_times_and_state() -> None:
+def test_batch_times_and_state_come_from_the_listener() -> None:
     lines: list[dict[str, Any]] = [
         {"event": "progress", "batch": 1, "wall_ns": 7, "duration_ms": {"triggerExecution": 30, "addBatch": 20}},
         {"event": "progress", "batch": 2, "wall_ns": 8, "duration_ms": {"latestOffset": 3}, "state": {"rows": 4}},
@@ -70,7 +70,7 @@ def test_the_listener_tells_of_times_and_state() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=6))
-def test_each_life_has_its_ends_however_many_there_are(lived: list[tuple[int, bool]]) -> None:
+def test_each_process_run_has_its_start_and_end(lived: list[tuple[int, bool]]) -> None:
     lines, wanted, now = [], [], 0
     for number, ended in lived:
         now += 10
@@ -85,19 +85,19 @@ def test_each_life_has_its_ends_however_many_there_are(lived: list[tuple[int, bo
     assert (noticed and noticed.wall_ns) == (first and first.ended_ns)
 
 
-def test_lineages_are_epochs() -> None:
+def test_lineage_events_are_epochs() -> None:
     line = {"event": "lineage", "lineage": 1, "reason": "lost", "wall_ns": 5}
     assert epochs_of([{"event": "start", "incarnation": 0, "wall_ns": 1}, line]) == (StateEpoch(1, 5, "lost"),)
 
 
-def test_an_executor_is_known_by_its_command_line() -> None:
+def test_executors_are_identified_by_command_line() -> None:
     for command in (["java", "--executor-id", "7", "--app-id", "a-1"], "java --executor-id=7 --app-id=a-1 x"):
         assert identity_of({"command": command}) == ("a-1", "7")
     assert identity_of({"command": ["java", "--executor-id", "7"]}) == (None, "7")
     assert identity_of({"command": None}) is None
 
 
-def test_an_application_that_had_answered_by_the_fault_owns_its_executors() -> None:
+def test_executors_belong_to_the_application_at_t0() -> None:
     gone = {"id": "0", "removeTime": spark_time(T0 + 9 * NS)}
     traces = Traces("batch", events=tuple(events_of_samples([sample(0, "a", gone), sample(5, "b", gone)])))
     victim = [{"command": ["java", "--executor-id", "0"]}]
@@ -107,9 +107,7 @@ def test_an_application_that_had_answered_by_the_fault_owns_its_executors() -> N
 
 
 @given(st.integers(0, 6), st.sampled_from(["batch", "rank", "id"]))
-def test_commits_come_back_from_the_file_that_the_harvest_reads(
-    tmp_path_factory: Any, left_out: int, method: str
-) -> None:
+def test_commits_round_trip_through_batches_json(tmp_path_factory: Any, left_out: int, method: str) -> None:
     folder = tmp_path_factory.mktemp("attempt")
     commits = Synthetic(Scenario(commit_mode="none")).commits[left_out:]
     write_batches(folder, commits[::-1], method=method, reached={"0": 7})

@@ -91,7 +91,7 @@ def test_what_cannot_log_in_gets_a_gate_before_whatever_stands_there(tmp_path: P
         end_ledger(attempt.ledger)
 
 
-LAST_WORDS = "the last words of driver-0.log: [AN_ERROR.OF_A_CLASS] why"
+LAST_WORDS = "exit reason in driver-0.log: [AN_ERROR.OF_A_CLASS] why"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ LAST_WORDS = "the last words of driver-0.log: [AN_ERROR.OF_A_CLASS] why"
         (True, [], "supervisor: ended early: it left no message"),
         (True, [0], f"workload: ended by itself, with status 0; {LAST_WORDS}"),
         (True, [1], "supervisor: ended early: it left no message"),
-        (True, [1, 1], "workload: ended 2 times; the last words of driver-1.log: (no log)"),
-        (False, [1], "workload: ended before anything was measured; the last words of driver-0.log: ValueError: none"),
+        (True, [1, 1], "workload: ended 2 times; exit reason in driver-1.log: (no log)"),
+        (False, [1], "workload: ended before anything was measured; exit reason in driver-0.log: ValueError: none"),
     ],
 )
 def test_a_workload_that_ended_is_told_by_its_own_last_words(

@@ -80,10 +80,10 @@ def test_an_engine_without_snapshots_is_aimed_at_none(monkeypatch: pytest.Monkey
     ("values", "said"),
     [
         ({"rate": 500_000, "duration_s": 86_400}, "rate: 500,000 records/s for 86,420 s take 2,160 GB at least, and "),
-        ({"partitions": 1024}, "partitions: with shuffle_partitions 1,026 tasks a batch, which take "),
+        ({"partitions": 1024}, "partitions: got 1,026 tasks per batch"),
         (
             {"state_store": "memory", "commit_mode": "aligned-changelog"},
-            "commit_mode: aligned-changelog is a log of RocksDB's, and state_store=memory has none; use aligned, or ",
+            "commit_mode: got aligned-changelog",
         ),
     ],
 )

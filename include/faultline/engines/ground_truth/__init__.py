@@ -1,6 +1,6 @@
-"""The engine with known truth: a plain consumer and producer whose every instant and count is scripted.
+"""Ground-truth engine: a plain consumer and producer with a scripted instant for every action.
 
-It is the standard against which the measuring chain is checked: what a script plants is what Kafka,
-recorder, harvest and judge must give back. Nothing is imported here, because the configuration reads
-`faultline.experiment.workloads.known_truth_script` and shall stay light.
+It is the standard for the measuring chain: Kafka, recorder, harvest and judge must reproduce the planted values. This
+module imports nothing, because the configuration reads `faultline.experiment.workloads.known_truth_script` and must
+stay light.
 """

@@ -1,9 +1,9 @@
-"""The workload `known_truth` as a program, started and restarted by the workload supervisor.
+"""Program of the workload `known_truth`, started and restarted by the workload supervisor.
 
     python -m faultline.engines.ground_truth --config FILE faultline-run=<attempt>
 
-FILE is the attempt's workload_config.json. Exit codes: 0 the stop file appeared and all was emitted;
-1 Kafka or a file failed; 2 the configuration was refused.
+FILE is the attempt's workload_config.json. Exit codes: 0 the stop file appeared and all output was emitted; 1 Kafka or
+a file failed; 2 the configuration is invalid.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from faultline.system.journal import events, find_last, read_journal
 
 
 class MonotonicClock:
-    """The monotonic clock, which all processes of a host share."""
+    """Monotonic clock, shared by all processes of a host."""
 
     def now_ns(self) -> int:
-        """The present."""
+        """Return the current time."""
         return time.monotonic_ns()
 
     def sleep_ns(self, duration_ns: int) -> None:
-        """Sleeps."""
+        """Sleep for a duration; return at once if it is negative."""
         time.sleep(max(0, duration_ns) / 1e9)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one incarnation; gives its exit code."""
-    parser = argparse.ArgumentParser(prog="faultline.engines.ground_truth", description="The engine with known truth.")
+    """Run one incarnation and return its exit code."""
+    parser = argparse.ArgumentParser(prog="faultline.engines.ground_truth", description="Ground-truth engine.")
     parser.add_argument("--config", type=Path, required=True, help="workload_config.json of the attempt")
-    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    parser.add_argument("token", nargs="?", help="process tag of the run: faultline-run=<attempt>")
     options = parser.parse_args(arguments)
     try:
         run_incarnation(json.loads(options.config.read_text(encoding="utf-8")))
@@ -56,37 +56,37 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_incarnation(config: dict[str, Any]) -> None:
-    """One incarnation from its start to the stop file."""
+    """Run one incarnation from its start until the stop file appears."""
     script, run = parse_script(config["truth"] or {}), RunSpec.from_mapping(config)
     starts = events(read_journal(Path(config["supervisor_journal"])), "start")
     incarnation = max(0, len(starts) - 1)
     journal, stop_file = Path(config["traces"]), Path(config["stop_file"])
     restored = restore(journal)
     traces = TraceJournal(journal, incarnation=incarnation, style=script.style)
-    traces.say(f"incarnation {incarnation} goes on after batch {restored.batch}")
+    traces.log(f"incarnation {incarnation} continues after batch {restored.batch}")
     begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
     transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
     engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
-    t0_mono_ns = engine.await_gate(_start_reader(Path(config["gate"])))
+    t0_mono_ns = engine.await_start(_start_reader(Path(config["gate"])))
     if t0_mono_ns is not None:
         kills_ns = _kill_times_ns(config, run, t0_mono_ns) if incarnation else []
         for killed_ns in kills_ns[-1:]:
-            traces.say(
+            traces.log(
                 f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_seconds_since(t0_mono_ns):.3f} s after T0"
             )
 
-        def course(until_ns: int | None) -> ScriptedTimeline:
+        def timeline(until_ns: int | None) -> ScriptedTimeline:
             return build_timeline(script, run, kills_ns, until_ns)
 
-        # Nothing of the preparation is looked at again: no pause of the collector at a scripted instant.
+        # Freezing the prepared objects avoids garbage-collection pauses at scripted instants.
         gc.collect()
         gc.freeze()
         engine.follow(
-            course, t0_mono_ns, _load_end_reader(config), stateless=script.nothing_to_load, restarted=incarnation > 0
+            timeline, t0_mono_ns, _load_end_reader(config), stateless=script.nothing_to_load, restarted=incarnation > 0
         )
     transport.close()
     traces.end()
-    traces.say("ends as it was asked to")
+    traces.log("stopped")
 
 
 def _start_reader(path: Path) -> Callable[[], int | None]:
@@ -94,13 +94,13 @@ def _start_reader(path: Path) -> Callable[[], int | None]:
 
 
 def _load_end_reader(config: dict[str, Any]) -> Callable[[], int | None]:
-    """What tells when the load ends, on the monotonic clock; None while the schedule says it."""
+    """Return a function that reads the end of the load, on the monotonic clock; None while unknown."""
     path = config.get("load_end")
     return (lambda: None) if path is None else (lambda: _read_instant(Path(path), "end_mono_ns"))
 
 
 def _read_instant(path: Path, name: str) -> int | None:
-    """What a file says that is put there by a rename; None until then."""
+    """Return an instant from a file that is created atomically; None while it is missing."""
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))[name])
     except FileNotFoundError:
@@ -108,9 +108,9 @@ def _read_instant(path: Path, name: str) -> int | None:
 
 
 def _kill_times_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int]:
-    """When kills were delivered, in ns after T0: by the conductor's journal, else as planned.
+    """Return when kills were delivered, in ns after T0: from the fault scheduler's journal, else as planned.
 
-    A death that nobody planned counts from the supervisor's exit line. Empty when it came before T0.
+    An unplanned exit counts from the supervisor's exit line. Empty if it happened before T0.
     """
     first: dict[int, int] = {}
     for line in events(read_journal(Path(config["conductor_journal"])), "delivered"):

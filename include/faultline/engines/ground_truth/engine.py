@@ -1,4 +1,4 @@
-"""The engine with known truth, as the house sees it: what it can do, how far it is, and what it left."""
+"""Ground-truth engine: its capabilities, progress and evidence."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
 
-# By this name in its command line a fault knows the process as its victim (`fault.identity`).
+# `fault.identity` recognises the victim by this name in the command line.
 PROGRAM = "faultline.engines.ground_truth"
 
-
-# How often a commit is looked for that begins a cycle.
+# Interval between two reads while waiting for a cycle.
 CYCLE_POLL_S = 0.02
 
 
 class TraceProgress:
-    """By the journal of the engine, of which each call reads what is new; see `faultline.engines.protocol.Progress`."""
+    """Progress from the engine's journal; each call reads only new lines.
+
+    See `faultline.engines.protocol.Progress`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._reader = JournalReader(path)
@@ -64,7 +66,7 @@ class TraceProgress:
         return [commit for commit in self._commits() if commit.committed_ns > wall_ns]
 
     def runs(self) -> int:
-        """One at the most: what a killed process did goes on in the next."""
+        """Return at most 1, because a restarted process continues the work of the killed one."""
         return min(1, len(self._commits()))
 
     def last_commit_ns(self) -> int:
@@ -72,8 +74,11 @@ class TraceProgress:
         return commits[-1].committed_ns if commits else 0
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        """A cycle begins with each commit. Only later injections of a run ask: a script says when its first fault
-        comes, and the configuration refuses one that is aimed."""
+        """Return the first commit at or after `not_before_ns`; each commit starts a cycle.
+
+        Only later injections of a run call this: a script plans the first fault, and the configuration rejects aimed
+        faults.
+        """
         while time.monotonic_ns() < until_mono_ns:
             began = next((one for one in self._commits() if one.committed_ns >= not_before_ns), None)
             if began is not None:
@@ -87,9 +92,10 @@ class TraceProgress:
 
 
 class GroundTruthEngine:
-    """See `engines.protocol.Engine`. It is one process, needs no room on a cluster, and keeps no state on disk.
+    """Engine of one process that needs no cluster and keeps no state on disk.
 
-    Attempts of before it had traces of its own hold forged files of Spark, and are read as Spark's.
+    See `faultline.engines.protocol.Engine`. Attempts without a trace journal hold synthetic Spark files and are read as
+    attempts of Spark.
     """
 
     name = "known_truth"
@@ -112,9 +118,7 @@ class GroundTruthEngine:
         return {}
 
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
-        raise ConfigError(
-            f"{key}: {config.workload} runs no programs of a build; leave it out, or use another workload"
-        )
+        raise ConfigError(f"{key}: got a build; expected none for {config.workload}, which runs no programs of a build")
 
     def program_hashes(self, folder: Path) -> dict[str, str]:
         return {}
@@ -123,7 +127,7 @@ class GroundTruthEngine:
         return {}
 
     def check(self, config: Configuration) -> None:
-        """What contradicts its script was refused with the configuration."""
+        """Do nothing: the configuration has already rejected what contradicts its script."""
 
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return None
@@ -144,13 +148,13 @@ class GroundTruthEngine:
         from faultline.experiment.common_parameters import MAX_RESTARTS
 
         attempt, plan = run.attempt, run.plan
-        told = write_program_configuration(run, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)})
-        command = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
+        config_file = write_program_configuration(run, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)})
+        command = (sys.executable, "-P", "-m", PROGRAM, "--config", str(config_file), run_token(attempt.id))
         program = Program("driver", command, {})
         return Submission((SupervisedProgram(program, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s),))
 
     def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
-        raise NotImplementedError("generator_on: was refused with the configuration")
+        raise NotImplementedError("generator_on: rejected with the configuration")
 
     def while_starting(self, run: Run) -> Callable[[], None]:
         return lambda: None
@@ -180,10 +184,10 @@ class GroundTruthEngine:
         return harvest
 
     def keep_logs(self, run: Run) -> None:
-        """Nothing: it holds no memory once its process has ended."""
+        """Do nothing: no memory is held once the process has ended."""
 
     def discard(self, run: Run) -> None:
-        """Nothing: all it leaves are raw files."""
+        """Do nothing: all files are raw files of the attempt."""
 
     def traces(self, folder: Path) -> Traces:
         return own.read_traces(folder) if (folder / own.TRACES_FILE).exists() else read_from_spark(folder)

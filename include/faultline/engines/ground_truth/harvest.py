@@ -1,8 +1,8 @@
-"""The harvest of an experiment with the engine of known truth, without Spark.
+"""Harvest of an experiment on the ground-truth engine, without Spark.
 
-The engine has one state lineage, and each record is a tuple under the key `<partition>:<offset>`. What it handles is
-small, so that a plain consumer and pandas are done before a Spark session would have started. The tables are those of
-`spark_jobs/harvest.py`, which a test holds them against.
+The engine has one state epoch, and each record is a tuple with the key `<partition>:<offset>`. The data is small, so a
+consumer and pandas finish before a Spark session would start. The tables equal those of `spark_jobs/harvest.py`; a test
+compares them.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Output = tuple[str, str, int, int]
 
 
 def harvest(config: Path) -> None:
-    """Read both topics and write the three tables; see `faultline.lifecycle.collect.collect_raw_data`.
+    """Read both topics and write the three tables, as `faultline.lifecycle.collect.collect_raw_data` configured.
 
-    Raises InfrastructureError when a topic cannot be read.
+    Raises InfrastructureError if a topic cannot be read.
     """
-    wanted = json.loads(config.read_text())
-    known = json.loads(Path(wanted["batches"]).read_text())
+    request = json.loads(config.read_text())
+    known = json.loads(Path(request["batches"]).read_text())
     inputs = [
         (one.partition(), one.offset(), one.timestamp()[1], _is_primer(one))
-        for one in read_topic(wanted["bootstrap"], wanted["input_topic"])
+        for one in read_topic(request["bootstrap"], request["input_topic"])
     ]
-    ahead_ms = int(wanted.get("emitted_ahead_ms", 0))
+    ahead_ms = int(request.get("emitted_ahead_ms", 0))
     outputs = [
         (_text(one.key()), _text(one.value()), one.timestamp()[1] - ahead_ms, one.offset())
-        for one in read_topic(wanted["bootstrap"], wanted["output_topic"])
+        for one in read_topic(request["bootstrap"], request["output_topic"])
     ]
-    write_tables(Path(wanted["target"]), tables(inputs, outputs, known["batches"], known.get("reached")))
+    write_tables(Path(request["target"]), tables(inputs, outputs, known["batches"], known.get("reached")))
 
 
 def tables(
@@ -56,8 +56,10 @@ def tables(
     batches: Sequence[Mapping[str, Any]],
     reached: Mapping[str, int] | None = None,
 ) -> dict[str, pa.Table]:
-    """The tables by name, from what the topics hold, from the committed batches, and from the offsets that were
-    committed at the end."""
+    """Return the tables by name.
+
+    `reached`: the offsets that were committed at the end; None: those of the last batch.
+    """
     records = pd.DataFrame(list(inputs), columns=["partition", "offset", "timestamp_ms", "primer"])
     records["batch"] = _batch_of(records, batches)
     ends = reached or (max(batches, key=lambda one: int(one["batch"]))["end_offsets"] if batches else {})
@@ -76,12 +78,12 @@ def tables(
 
 
 def _batch_of(records: pd.DataFrame, batches: Sequence[Mapping[str, Any]]) -> pd.Series[Any]:
-    """The first batch whose end offset on the record's partition exceeds the record's; none for what no batch took."""
+    """Return the first batch whose end offset exceeds the record's offset; NA if no batch took the record."""
     found = pd.Series(pd.NA, index=records.index, dtype="Int64")
     ordered = sorted(batches, key=lambda one: int(one["batch"]))
     for partition, own in records.groupby("partition"):
         ends = np.array([int(one["end_offsets"].get(str(partition), 0)) for one in ordered], dtype=np.int64)
-        # A batch that says nothing of the partition ends where the one before it did.
+        # A batch without this partition ends where the previous batch did.
         place = np.searchsorted(np.maximum.accumulate(ends), own["offset"].to_numpy(), side="right")
         numbers = pd.array([int(one["batch"]) for one in ordered] + [pd.NA], dtype="Int64")
         found.loc[own.index] = numbers[place]
@@ -89,22 +91,22 @@ def _batch_of(records: pd.DataFrame, batches: Sequence[Mapping[str, Any]]) -> pd
 
 
 def _tuples(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
-    """Tuples that share batch, production and emission time, with their number."""
-    # A record counts once, so that any output of at least 1 reflects it; but only of one that a batch took.
+    """Return the number of tuples by batch, production time and emission time."""
+    # A record counts once, so any output of at least 1 reflects it, if a batch took the record.
     first = sent[sent["count"] >= 1].groupby("key")["emitted_ms"].min()
     emitted = records["key"].map(first).astype("Int64").where(records["batch"].notna())
-    alike = records.assign(produced_ms=records["timestamp_ms"], emitted_ms=emitted)
+    groups = records.assign(produced_ms=records["timestamp_ms"], emitted_ms=emitted)
     columns = ["lineage", "batch", "produced_ms", "emitted_ms", "primer"]
-    return alike.groupby(columns, dropna=False).size().reset_index(name="n")
+    return groups.groupby(columns, dropna=False).size().reset_index(name="n")
 
 
 def _counts(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
-    """By key: what is expected, what came last, and what kinds of outputs there were."""
+    """Return the expected count, last output and numbers of outputs by key."""
     undrained = records["undrained"].astype("int64")
     drawn = (~records["primer"].astype(bool)).astype("int64")
     expected = pd.DataFrame({"key": records["key"], "expected": 1, "undrained": undrained, "drawn": drawn})
     by_key = sent.groupby("key")["count"]
-    # All outputs of a key stand in one partition, so the highest offset is the last output, readable or not.
+    # All outputs of a key are in one partition, so the highest offset is the last output.
     last = sent.sort_values("offset").drop_duplicates("key", keep="last").set_index("key")
     final = pd.DataFrame(
         {
@@ -131,18 +133,18 @@ def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
 
 
-# The engine's transport over a real broker: a consumer without a group, and an idempotent producer.
-
-
 _MAX_MESSAGES = 2000
 _TIMEOUT_S = 10.0
 _FLUSH_S = 60.0
-# The output topic is read at a restart, before anything else happens: seconds, not minutes.
+# Time limit for reading a topic, which delays a restart.
 _READ_LIMIT_S = 30.0
 
 
 class KafkaTransport:
-    """`starts`: the first offset to read from each partition of the input topic."""
+    """Transport over a Kafka broker: a consumer without a group and an idempotent producer.
+
+    `starts`: the first offset to read from each partition of the input topic.
+    """
 
     def __init__(self, bootstrap: str, source: str, sink: str, starts: Mapping[int, int]) -> None:
         self._bootstrap, self._source, self._sink = bootstrap, source, sink
@@ -154,7 +156,7 @@ class KafkaTransport:
                 **kafka_client(bootstrap, user=WORKLOAD),
                 "enable.idempotence": True,
                 "acks": "all",
-                # Nothing may wait in the queue: what a kill finds there was never emitted, yet is stamped.
+                # A record that a kill finds in the queue would have a timestamp but never be emitted.
                 "linger.ms": 0,
                 "delivery.report.only.error": True,
                 "log_level": 3,
@@ -162,7 +164,10 @@ class KafkaTransport:
         )
 
     def poll(self) -> Iterator[Arrival]:
-        """What the consumer's thread has fetched. Raises InfrastructureError when it cannot go on."""
+        """Yield the fetched records.
+
+        Raises InfrastructureError on a permanent error.
+        """
         while True:
             messages = self._consumer.consume(_MAX_MESSAGES, 0)
             for message in messages:
@@ -176,7 +181,7 @@ class KafkaTransport:
                 return
 
     def emit(self, key: bytes, value: bytes) -> None:
-        """Sends one output record; librdkafka stamps it with the present."""
+        """Send one output record; librdkafka sets its timestamp."""
         while True:
             try:
                 self._producer.produce(self._sink, value, key, on_delivery=self._on_failure)
@@ -186,17 +191,22 @@ class KafkaTransport:
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Returns when every output is acknowledged. Raises InfrastructureError when one is not within 60 s."""
+        """Wait until every output is acknowledged.
+
+        Raises InfrastructureError after 60 s.
+        """
         left = self._producer.flush(_FLUSH_S)
         if left or self._failed:
-            raise InfrastructureError(f"topic {self._sink}: {left} outputs not acknowledged {self._failed}".rstrip())
+            raise InfrastructureError(
+                f"topic {self._sink}: flush failed: {left} outputs not acknowledged {self._failed}".rstrip()
+            )
 
     def emitted(self) -> Mapping[bytes, int]:
-        """How often each key lies in the output topic, read from its beginning to its present end."""
+        """Return the number of output records by key, up to the current end of the topic."""
         return Counter(message.key() for message in read_topic(self._bootstrap, self._sink))
 
     def close(self) -> None:
-        """Leaves the broker."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _on_failure(self, error: Any, _message: Any) -> None:
@@ -205,9 +215,9 @@ class KafkaTransport:
 
 
 def read_topic(bootstrap: str, topic: str) -> Iterator[Any]:
-    """Every record between a topic's beginning and its present end, in order within each partition.
+    """Yield every record up to a topic's current end, in order within each partition.
 
-    Raises InfrastructureError when it cannot be read, or not within 30 s.
+    Raises InfrastructureError if the topic cannot be read within 30 s.
     """
     reader = _consumer(bootstrap)
     try:
@@ -222,19 +232,19 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Any]:
         deadline = time.monotonic() + _READ_LIMIT_S
         while open_ends:
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"topic {topic}: not read back within {_READ_LIMIT_S:g} s")
+                raise InfrastructureError(f"topic {topic}: read failed: not complete within {_READ_LIMIT_S:g} s")
             for message in reader.consume(_MAX_MESSAGES, 0.01):
                 if (error := message.error()) is not None:
                     _raise_if_permanent(error)
                     continue
-                # A record that came since the ends were asked for is not of this reading.
+                # Ignore records that arrived after the ends were read.
                 end = open_ends.get(message.partition(), 0)
                 if message.offset() < end:
                     yield message
                 if message.offset() + 1 >= end:
                     open_ends.pop(message.partition(), None)
     except KafkaException as error:
-        raise InfrastructureError(f"topic {topic}: cannot be read back: {error.args[0]}") from None
+        raise InfrastructureError(f"topic {topic}: read failed: {error.args[0]}") from None
     finally:
         reader.close()
 
@@ -243,11 +253,11 @@ def _consumer(bootstrap: str) -> Any:
     return Consumer(
         {
             **kafka_client(bootstrap, user=WORKLOAD),
-            # Required, though partitions are assigned and nothing is committed to the broker.
+            # Required by the client, although partitions are assigned and no offsets are committed.
             "group.id": "faultline-known-truth",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # A fetch answers as soon as there is a byte; the wait only bounds how long an idle one is held.
+            # A fetch returns at the first byte; the wait only bounds an idle fetch.
             "fetch.min.bytes": 1,
             "fetch.wait.max.ms": 50,
             "fetch.error.backoff.ms": 20,
@@ -259,7 +269,7 @@ def _consumer(bootstrap: str) -> Any:
 
 
 def _raise_if_permanent(error: Any) -> None:
-    """Raises InfrastructureError for an error that does not pass by itself."""
-    passing = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PARTITION_EOF)
-    if error.fatal() or error.code() not in passing and not error.retriable():
-        raise InfrastructureError(f"kafka: {error}; is the broker up, and does the topic exist?")
+    """Raise InfrastructureError for an error that is not transient."""
+    transient = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PARTITION_EOF)
+    if error.fatal() or error.code() not in transient and not error.retriable():
+        raise InfrastructureError(f"kafka: read failed: {error}; fix: check that the broker runs and the topic exists")

@@ -1,8 +1,8 @@
-"""The course of a scripted run: when each record is emitted, and when each commit covers how many.
+"""Timeline of a scripted run: when each record is emitted, and how many records each commit covers.
 
-It is a pure function of script, run, the kills so far and the load's end. The engine follows it, and the truth is read
-off it. All instants are integer nanoseconds after T0. Records are numbered 0, 1, … as the generator's schedule
-has them; record k lies in partition k mod `partitions`.
+It is a pure function of the script, the run, the kills so far and the end of the load. The engine follows it, and the
+ground truth is derived from it. All instants are integer nanoseconds after T0. Records are numbered 0, 1, … in the
+order of the send schedule; record k lies in partition k mod `partitions`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from generators.pacing import SendSchedule
 Ints = npt.NDArray[np.int64]
 NS = 1_000_000_000
 MS = 1_000_000
-# After the commit of the replay the grid goes on at its first instant that is at least this far away.
+# Minimum time between the commit of the replay and the next instant of the grid.
 GUARD_NS = 50 * MS
-# Where in its second the backlog of the style `record` is worked off, well away from both of its ends.
+# Style `record` finishes its backlog in the middle of a second, away from bin boundaries.
 MID_SECOND_NS = NS // 2
-# So long after a fault records are sent for sure, even where the load ends once its recovery is over.
+# Records are always sent for this long after a fault, even if the load ends at its recovery.
 MIN_SENDING_S = 30.0
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What the course needs to know of the run, besides the script."""
+    """Parameters of the run that the timeline depends on."""
 
     rate: float
     warmup_s: float
@@ -40,12 +40,15 @@ class RunSpec:
     checkpoint_interval_s: float
     partitions: int
     fault_at_s: float | None
-    # Of the generator, which sends for longer than the measured window where that may begin later; None: no longer.
+    # Duration of the send schedule, which exceeds the window if the window may start later; None: equal.
     schedule_s: float | None = None
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Self:
-        """From `workload_config.json`. Raises ConfigError naming the key that is missing."""
+        """Build it from `workload_config.json`.
+
+        Raises ConfigError that names a missing key.
+        """
         try:
             return cls(
                 rate=float(config["rate"]),
@@ -57,36 +60,36 @@ class RunSpec:
                 schedule_s=None if config.get("schedule_s") is None else float(config["schedule_s"]),
             )
         except KeyError as error:
-            raise ConfigError(f"{error.args[0]}: missing in workload_config.json; clear the whole run") from None
+            raise ConfigError(f"{error.args[0]}: missing in workload_config.json; fix: clear the whole run") from None
 
     @property
     def end_s(self) -> float:
-        """Seconds after T0 at which the measured window ends, unless the conductor moves it."""
+        """End of the measured window in s after T0, unless the fault scheduler moves it."""
         return self.warmup_s + self.duration_s
 
     @property
     def fault_at_ns(self) -> int | None:
-        """The planned t0 after T0."""
+        """Planned t0 in ns after T0."""
         return None if self.fault_at_s is None else _ns(self.fault_at_s)
 
     @property
     def interval_ns(self) -> int:
-        """The grid of commits."""
+        """Interval of the commit grid."""
         return _ns(self.checkpoint_interval_s)
 
 
 @dataclass(frozen=True)
 class ScriptedCommit:
-    """One commit: planned, committed, and how many records of the schedule it covers in all."""
+    """Commit with its planned and commit instants, and the number of records that it covers in total."""
 
     planned_ns: int
     commit_ns: int
-    upto: int
+    record_end: int
 
 
 @dataclass(frozen=True)
 class Outage:
-    """The instants of the fault that the script plants, after T0."""
+    """Instants of a planted fault, in ns after T0."""
 
     t0_ns: int
     launch_ns: int
@@ -95,20 +98,20 @@ class Outage:
 
     @classmethod
     def of(cls, script: Script, t0_ns: int) -> Self:
-        """The outage of a kill that was delivered at `t0_ns`."""
+        """Return the outage of a kill delivered at `t0_ns`."""
         launch = t0_ns + _ns(script.redeploy_s)
         loaded = launch + _ns(script.load_s)
         return cls(t0_ns, launch, loaded, loaded + _ns(script.replay_s))
 
     @property
     def length_ns(self) -> int:
-        """From t0 to the commit of what the broker held at t0."""
+        """Time from t0 to the commit of the records that the broker held at t0."""
         return self.replayed_ns - self.t0_ns
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """How often a record is emitted, and as what count."""
+    """Number of emissions of a record, and the emitted count."""
 
     copies: int = 1
     counted: int = 1
@@ -119,7 +122,10 @@ DEFAULT_TREATMENT = Treatment()
 
 @dataclass(frozen=True)
 class ScriptedTimeline:
-    """due_ns, emit_ns: shape (records,). rows: in order of time. treated: the records that are not PLAIN."""
+    """Timeline of a run.
+
+    `due_ns`, `emit_ns`: shape (records,). `rows`: in order of time. `treatments`: those that are not the default.
+    """
 
     due_ns: Ints
     emit_ns: Ints
@@ -128,45 +134,46 @@ class ScriptedTimeline:
     treatments: Mapping[int, Treatment]
 
     def due(self, at_ns: int) -> int:
-        """Records due at or before an instant."""
+        """Return the number of records due at or before an instant."""
         return int(np.searchsorted(self.due_ns, at_ns, side="right"))
 
     def treatment(self, number: int) -> Treatment:
-        """What happens to record `number`."""
+        """Return the treatment of record `number`."""
         return self.treatments.get(number, DEFAULT_TREATMENT)
 
 
 def build_timeline(
     script: Script, run: RunSpec, kills_ns: Sequence[int], until_ns: int | None = None
 ) -> ScriptedTimeline:
-    """The course of a run whose engine is killed at these instants after T0, each once it is back from the one before.
+    """Return the timeline of a run whose engine is killed at these instants after T0.
 
-    `until_ns`: nothing is sent that is due later; None: the whole schedule is. What is emitted and committed before a
-    kill, or before the end of the load, does not depend on it.
+    Each kill happens after recovery from the previous one. `until_ns`: records due later are not sent; None: the whole
+    schedule is sent. Emissions and commits before a kill or the load end do not depend on it.
     """
     schedule = SendSchedule.for_duration(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
     due = schedule.due_array(0, 1, schedule.count)
-    mistreated = choose_treatments(script, run, due)
+    treatments = choose_treatments(script, run, due)
     if until_ns is not None:
         due = due[: np.searchsorted(due, until_ns, side="right")]
     outages = tuple(Outage.of(script, at) for at in kills_ns)
-    lay = _batch_timeline if script.style == "batch" else _record_timeline
-    emit, rows = lay(script, run, due, outages)
+    build = _batch_timeline if script.style == "batch" else _record_timeline
+    emit, rows = build(script, run, due, outages)
     return ScriptedTimeline(
-        due, emit, rows, outages, {number: how for number, how in mistreated.items() if number < len(due)}
+        due, emit, rows, outages, {number: how for number, how in treatments.items() if number < len(due)}
     )
 
 
 def choose_treatments(script: Script, run: RunSpec, due_ns: Ints) -> dict[int, Treatment]:
-    """The mistreated records by number, chosen by seed among those due in the measured window, soon after any fault.
+    """Choose the treated records by seed among those due in the measured window, shortly after any fault.
 
-    Before the fault they would bend the baseline. Raises ConfigError when there are too few to choose from.
+    Records before the fault are excluded, because they would distort the baseline. Raises ConfigError if there are too
+    few.
     """
     begin_s = run.warmup_s if run.fault_at_s is None else run.fault_at_s
     end_s = run.end_s if run.fault_at_s is None else min(run.end_s, begin_s + MIN_SENDING_S)
     first, last = np.searchsorted(due_ns, [_ns(begin_s), _ns(end_s)]).tolist()
     if script.mistreated > last - first:
-        raise ConfigError(f"truth.lost: {script.mistreated} records to mistreat, but only {last - first}; use fewer")
+        raise ConfigError(f"truth.lost: got {script.mistreated} treated records; expected at most {last - first}")
     chosen = random.Random(script.seed).sample(range(first, last), script.mistreated)
     kinds = [(script.lost, Treatment(copies=0)), (script.overcounted, Treatment(counted=2))]
     kinds.append((script.reemitted, Treatment(copies=2)))
@@ -177,54 +184,54 @@ def choose_treatments(script: Script, run: RunSpec, due_ns: Ints) -> dict[int, T
 def _batch_timeline(
     script: Script, run: RunSpec, due: Ints, outages: Sequence[Outage]
 ) -> tuple[Ints, tuple[ScriptedCommit, ...]]:
-    """Style `batch`: what is due at a grid instant is emitted, then committed, one latency later."""
+    """Style `batch`: records due at a grid instant are emitted and committed one latency later."""
     total, step = len(due), run.interval_ns
 
     def due_at(at_ns: int) -> int:
         return int(np.searchsorted(due, at_ns, side="right"))
 
     rows: list[ScriptedCommit] = []
-    late: list[int] = []  # how much later than its commit a batch is emitted
-    ahead, reached = list(outages), _batch_end(due_at)
-    index, number, recovering = 1, 1, False  # on the grid, and since the last replay
-    while ahead or not rows or rows[-1].upto < total:
+    late: list[int] = []  # delay of each batch's emission after its commit
+    pending, batch_end = list(outages), _batch_end(due_at)
+    index, number, recovering = 1, 1, False  # on the grid; batches since the last replay
+    while pending or not rows or rows[-1].record_end < total:
         at = index * step
-        row = ScriptedCommit(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), reached(number, at))
-        if ahead and row.commit_ns > ahead[0].t0_ns:
-            outage = ahead.pop(0)
+        row = ScriptedCommit(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), batch_end(number, at))
+        if pending and row.commit_ns > pending[0].t0_ns:
+            outage = pending.pop(0)
             held = due_at(outage.t0_ns)
             rows.append(ScriptedCommit(outage.loaded_ns, outage.replayed_ns, held))
             late.append(0)
             index, number, recovering = (outage.replayed_ns + GUARD_NS) // step + 1, 1, True
-            reached = _backlog_end(script, outage, held, due_at)
+            batch_end = _backlog_end(script, outage, held, due_at)
             continue
         slow = recovering and script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
         rows.append(row)
         late.append(round(script.slow_ms * MS) if slow else 0)
         index, number = index + 1, number + 1
-    sizes = np.diff([0, *(row.upto for row in rows)])
+    sizes = np.diff([0, *(row.record_end for row in rows)])
     emit = np.repeat(np.array([row.commit_ns + delay for row, delay in zip(rows, late, strict=True)]), sizes)
-    # A batch that would take nothing is not planned, but for the replay, which is always committed.
+    # Empty batches are not planned, except for the replay, which is always committed.
     kept = [row for row, size in zip(rows, sizes.tolist(), strict=True) if size or _is_replay(row, outages)]
     return emit.astype(np.int64), tuple(kept)
 
 
 def _batch_end(due_at: Callable[[int], int]) -> Callable[[int, int], int]:
-    """A batch takes all that is due when it is planned."""
+    """Return a function for batches that take all records due when they are planned."""
     return lambda number, at_ns: due_at(at_ns)
 
 
 def _backlog_end(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
-    """How far the n-th batch (from 1) after the replay gets, planned at an instant."""
+    """Return a function for the record end of the n-th batch (from 1) after the replay."""
 
-    def upto(number: int, at_ns: int) -> int:
+    def record_end(number: int, at_ns: int) -> int:
         if not script.recovers:
             return due_at(at_ns - outage.length_ns)
         backlog = due_at(at_ns) - held
         share = min(number, script.catchup_bins + 1)
         return held + backlog * share // (script.catchup_bins + 1)
 
-    return upto
+    return record_end
 
 
 def _is_replay(row: ScriptedCommit, outages: Sequence[Outage]) -> bool:
@@ -234,24 +241,24 @@ def _is_replay(row: ScriptedCommit, outages: Sequence[Outage]) -> bool:
 def _record_timeline(
     script: Script, run: RunSpec, due: Ints, outages: Sequence[Outage]
 ) -> tuple[Ints, tuple[ScriptedCommit, ...]]:
-    """Style `record`: each record is emitted one latency after its production; commits take what is emitted."""
+    """Style `record`: each record is emitted one latency after its production; commits take emitted records."""
     wobble = np.array(WOBBLE)[(due // NS) % len(WOBBLE)] * script.spread_ms
     emit: Ints = due + np.round((script.latency_ms + wobble) * MS).astype(np.int64)
     for outage in outages:
         emit = _delay_emissions(script, due, emit, outage)
-    ahead = list(outages)
+    pending = list(outages)
     reached = np.maximum.accumulate(emit)
     rows: list[ScriptedCommit] = []
 
     def commit(planned_ns: int, at_ns: int) -> None:
-        upto = int(np.searchsorted(reached, at_ns, side="right"))
-        if upto > (rows[-1].upto if rows else 0) or planned_ns < at_ns:  # the replay is always committed
-            rows.append(ScriptedCommit(planned_ns, at_ns, upto))
+        record_end = int(np.searchsorted(reached, at_ns, side="right"))
+        if record_end > (rows[-1].record_end if rows else 0) or planned_ns < at_ns:  # the replay is always committed
+            rows.append(ScriptedCommit(planned_ns, at_ns, record_end))
 
     at = run.interval_ns
-    while not rows or rows[-1].upto < len(due):
-        if ahead and ahead[0].t0_ns < at <= ahead[0].t0_ns + run.interval_ns:
-            outage = ahead.pop(0)
+    while not rows or rows[-1].record_end < len(due):
+        if pending and pending[0].t0_ns < at <= pending[0].t0_ns + run.interval_ns:
+            outage = pending.pop(0)
             commit(outage.loaded_ns, outage.replayed_ns)
             at = ((outage.replayed_ns + GUARD_NS) // run.interval_ns + 1) * run.interval_ns
         commit(at, at)
@@ -260,21 +267,21 @@ def _record_timeline(
 
 
 def _delay_emissions(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
-    """The emissions of the style `record` with an outage between them."""
+    """Return the emissions of the style `record` with an outage between them."""
     emit = normal.copy()
-    waiting = normal > outage.t0_ns
+    pending = normal > outage.t0_ns
     later = due > outage.t0_ns
-    emit[waiting & ~later] = outage.replayed_ns
+    emit[pending & ~later] = outage.replayed_ns
     if not script.recovers:
         emit[later] = normal[later] + outage.length_ns
         return emit
-    back_ns, healthy_ns = lag_recovery(script, outage)
-    backlog = np.nonzero(later & (normal < back_ns))[0]
-    # Half of the backlog goes out evenly, the other half at once: until then the lag is far out of band.
+    recovered_ns, healthy_ns = lag_recovery(script, outage)
+    backlog = np.nonzero(later & (normal < recovered_ns))[0]
+    # Emitting half of the backlog at the end keeps the lag above its threshold until then.
     half = len(backlog) // 2
-    steps = (back_ns - outage.replayed_ns) * np.arange(1, half + 1) // (half + 1)
+    steps = (recovered_ns - outage.replayed_ns) * np.arange(1, half + 1) // (half + 1)
     emit[backlog[:half]] = outage.replayed_ns + steps
-    emit[backlog[half:]] = back_ns
+    emit[backlog[half:]] = recovered_ns
     slow_ns = round(script.slow_ms * MS)
     slow = later & (normal >= healthy_ns) & (normal + slow_ns < healthy_ns + script.slow_bins * NS - GUARD_NS)
     slow[np.arange(len(due)) % SLOW_EVERY != 0] = False
@@ -283,7 +290,7 @@ def _delay_emissions(script: Script, due: Ints, normal: Ints, outage: Outage) ->
 
 
 def lag_recovery(script: Script, outage: Outage) -> tuple[int, int]:
-    """Style `record`: when the backlog is worked off, and the end of the second in which it is."""
+    """Return when the backlog is processed in style `record`, and the end of that second."""
     second = outage.replayed_ns // NS
     if script.catchup_bins == 0:
         return outage.replayed_ns, (second + 1) * NS

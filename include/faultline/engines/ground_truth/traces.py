@@ -1,15 +1,15 @@
-"""The traces of the engine with known truth: one journal that its incarnations write, and begin again from.
+"""Traces of the ground-truth engine: one journal that its incarnations append to and resume from.
 
-`traces.jsonl` in the attempt's folder, a line an act, each with the instant of the act:
+`traces.jsonl` in the attempt's folder holds one line per action, with its instant:
 
 | event | fields |
 | --- | --- |
 | `started` | `incarnation`, `style`: of the script |
-| `planned` | `batch`, `ends`: offsets by partition, `base`: where the schedule begins, null before the gate |
-| `launched` | `batch`: its tasks begin |
+| `planned` | `batch`, `ends`: offsets by partition, `base`: where the schedule starts, null before T0 |
+| `launched` | `batch`: its tasks start |
 | `loaded` | `batch`, `partition`: state was read |
 | `committed` | `batch`, `starts`, `ends` |
-| `ended` | as it was asked to |
+| `ended` | requested end |
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHODS = {"batch": "batch", "record": "rank"}
 
 @dataclass(frozen=True)
 class RestoredState:
-    """Where an earlier incarnation got to: its last committed batch (-1: none), its end offsets, and their base."""
+    """Progress of earlier incarnations: last committed batch (-1: none), its end offsets, and their base."""
 
     batch: int = -1
     ends: Mapping[int, int] | None = None
@@ -43,7 +43,7 @@ class RestoredState:
 
 
 class TraceJournal:
-    """The writing end of one incarnation; see `Traces` of `faultline.engines.ground_truth.process_run`."""
+    """Trace writer of one incarnation; see `faultline.engines.ground_truth.process_run.TraceWriter`."""
 
     def __init__(self, path: Path, *, incarnation: int, style: str) -> None:
         self._journal = Journal(path)
@@ -61,19 +61,19 @@ class TraceJournal:
     def commit(self, batch: int, starts: Ends, ends: Ends) -> None:
         self._journal.write("committed", batch=batch, starts=_by_name(starts), ends=_by_name(ends))
 
-    def say(self, message: str) -> None:
-        """One line on standard error, which the supervisor keeps as the driver's log."""
+    def log(self, message: str) -> None:
+        """Write one line to standard error, which the supervisor stores as the driver's log."""
         instant = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
         print(f"{instant}Z INFO [main] KnownTruth: {message}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """The engine ends by itself."""
+        """Write that the engine ends as requested."""
         self._journal.write("ended")
         self._journal.close()
 
 
 def restore(path: Path) -> RestoredState:
-    """Where the last committed batch of the incarnations before ended; nothing for the first one."""
+    """Return where the last committed batch of earlier incarnations ended; nothing for the first incarnation."""
     lines = read_journal(path)
     commits = commits_of(lines)
     if not commits:
@@ -85,7 +85,10 @@ def restore(path: Path) -> RestoredState:
 
 
 def read_traces(folder: Path) -> Traces:
-    """Reads the attempt in `folder`. Raises InfrastructureError naming a file that is missing or broken."""
+    """Read the attempt in `folder`.
+
+    Raises InfrastructureError that names a missing or broken file.
+    """
     require_file(folder / TRACES_FILE)
     lines = read_finished(folder / TRACES_FILE)
     style = next((str(line["style"]) for line in events(lines, "started")), "batch")
@@ -99,14 +102,14 @@ def read_traces(folder: Path) -> Traces:
         events=tuple(events_in(lines)),
         process_runs=process_runs_of(read_finished(folder / SUPERVISED)),
         batches=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
-        # It counts each record under a key of its own, and keeps no state on disk.
+        # Each record has its own key, and no state is on disk.
         state_rows=sum(reached.values()) if commits else None,
         state_bytes=0,
     )
 
 
 def commits_of(lines: Iterable[Line]) -> list[Commit]:
-    """The committed batches, in order. A batch may have been planned by an incarnation that was killed before."""
+    """Return the committed batches in order; an earlier, killed incarnation may have planned a batch."""
     known = list(lines)
     plans = _plans(known)
     return [
@@ -122,7 +125,7 @@ def commits_of(lines: Iterable[Line]) -> list[Commit]:
 
 
 def events_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
-    """Tasks that began, one for each partition, and state that was read, in order."""
+    """Yield task starts, one per partition, and state loads, in order."""
     incarnation, partitions = 0, 0
     for line in lines:
         at_ns = int(line["wall_ns"])
@@ -131,14 +134,14 @@ def events_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
         elif line["event"] == "planned":
             partitions = len(line["ends"])
         elif line["event"] == "launched":
-            # After a kill the task begins before its batch is planned; another batch told of the partitions.
+            # After a kill a task starts before its batch is planned, so an earlier batch gives the partitions.
             yield from (launched(incarnation, int(line["batch"]), number, at_ns) for number in range(partitions))
         elif line["event"] == "loaded":
             yield loaded(incarnation, int(line["batch"]), int(line["partition"]), at_ns)
 
 
 def launched(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
-    """The task of a partition began."""
+    """Return the event of a partition's task start."""
     task = f"task {partition} of batch {batch}"
     return EngineEvent(
         "task_started", "driver", _process(incarnation), wall_ns, TRACES_FILE, f"{task} launched", task=task
@@ -146,7 +149,7 @@ def launched(incarnation: int, batch: int, partition: int, wall_ns: int) -> Engi
 
 
 def loaded(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
-    """The task of a partition has read its state."""
+    """Return the event of a partition's state load."""
     task = f"task {partition} of batch {batch}"
     text = f"state of partition {partition} loaded by {task}"
     return EngineEvent(
@@ -159,7 +162,7 @@ def _process(incarnation: int) -> str:
 
 
 def _plans(lines: Iterable[Line]) -> dict[int, Line]:
-    """The last plan of each batch."""
+    """Return the last plan of each batch."""
     return {int(line["batch"]): line for line in events(lines, "planned")}
 
 

@@ -1,4 +1,4 @@
-"""What Spark runs of a build under test: the programs of its revision, and its settings, as far as they are its own."""
+"""Build under test on Spark: hashes of its programs and checks of its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faultline.system.text import suggest
 
 FAULTLINE_SETTINGS = frozenset({BUSY})
 MAX_BUSY_US = 1_000_000.0
-# Programs in spark_jobs/ that are no part of a workload.
+# Programs in spark_jobs/ that are not part of a workload.
 READERS = (
     "aggregate",
     "output_matching",
@@ -29,7 +29,7 @@ READERS = (
 
 
 def program_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file that runs as a workload, by its path; programs that only read what a run left are none."""
+    """Return the SHA-256 of each program file of a workload by relative path, without harvests and readers."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -38,36 +38,39 @@ def program_hashes(folder: Path) -> dict[str, str]:
 
 
 def check_build(spec: BuildSpec, config: Configuration, key: str) -> None:
-    """Raises ConfigError, naming the key, for a setting that is none of Spark's, that is decided already, or that the
-    workload does not read."""
+    """Raise ConfigError for a setting that Spark or the workload does not read, or that is reserved.
+
+    The error names the key.
+    """
     for name, value in spec.settings.items():
         _check_setting(f"{key}.settings.{name}", name, value)
     reject_reserved(spec, key, reserved_names(config))
     if BUSY in spec.settings and (not config.paced or config.kind.warms_itself):
-        raise ConfigError(f"{key}.settings.{BUSY}: {config.workload} does not read it; leave it out")
+        raise ConfigError(f"{key}.settings.{BUSY}: unsupported by {config.workload}; fix: remove it")
     if spec.revision is not None and BUSY in spec.settings:
-        raise ConfigError(f"{key}.settings.{BUSY}: a revision may not read it; leave one of both out")
+        raise ConfigError(
+            f"{key}.settings.{BUSY}: conflicts with a revision, which may not read it; fix: remove one of them"
+        )
 
 
 def reject_reserved(spec: BuildSpec, key: str, decided: Collection[str]) -> None:
-    """Raises ConfigError for a setting that is `decided` already: by the configuration, or by Faultline itself."""
+    """Raise ConfigError for a setting that the configuration or Faultline itself sets."""
     for name in spec.settings:
         if name in decided:
             raise ConfigError(
-                f"{key}.settings.{name}: is set by the experiment's configuration; leave it out, and change the "
-                "parameter that it follows from"
+                f"{key}.settings.{name}: set by the experiment's configuration; fix: remove it, and set the parameter"
             )
 
 
 def _check_setting(where: str, name: str, value: str) -> None:
     if not name.startswith(PREFIX):
-        raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
+        raise ConfigError(f"{where}: expected a Spark setting, with the prefix {PREFIX}")
     if name.startswith(FAULTLINE_PREFIX) and name not in FAULTLINE_SETTINGS:
-        raise ConfigError(f"{where}: no program reads it{suggest(name, FAULTLINE_SETTINGS)}")
+        raise ConfigError(f"{where}: unknown setting{suggest(name, FAULTLINE_SETTINGS)}")
     if name == BUSY:
         try:
             number = float(value)
         except ValueError:
             number = math.nan
         if not 0 <= number <= MAX_BUSY_US:
-            raise ConfigError(f"{where}: {value!r} is no number from 0 to {MAX_BUSY_US:g}; give microseconds a record")
+            raise ConfigError(f"{where}: got {value!r}; expected microseconds per record from 0 to {MAX_BUSY_US:g}")

@@ -1,10 +1,10 @@
-"""Reads a Structured Streaming checkpoint on disk: which batches committed, when, and how large the state is.
+"""Structured Streaming checkpoints on disk: commits, offsets and state sizes.
 
-The files are Spark's own truth: `offsets/<batch>` is written when a batch is planned, and
-`commits/<batch>` when it is done, so their modification times are the instants of both.
+Spark writes `offsets/<batch>` when it plans a batch and `commits/<batch>` when the batch is done, so their modification
+times are the instants of both.
 
-A query may read from several sources. Offsets are those of `topic`, read more than once the least of them; None: of
-the first source of Kafka's, or of events that the engine numbers itself.
+A query may read several sources. Functions with `topic` return the offsets of that topic, and the smallest ones if
+several sources read it. None selects the first Kafka source, or the events that the engine numbers itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from faultline.engines.protocol import Commit
 from faultline.system.errors import InfrastructureError
 
-# Of state stores. The in-memory one has names of its own for both.
+# File suffixes of state stores; the in-memory store uses .snapshot and .delta.
 ARCHIVE_SUFFIX = ".zip"
 SNAPSHOT_SUFFIXES, CHANGELOG_SUFFIXES = (ARCHIVE_SUFFIX, ".snapshot"), (".changelog", ".delta")
 
@@ -29,7 +29,7 @@ SNAPSHOT_SUFFIXES, CHANGELOG_SUFFIXES = (ARCHIVE_SUFFIX, ".snapshot"), (".change
 def committed_batches(
     checkpoint: Path, *, since_ns: int | None = None, lineage: int = 0, topic: str | None = None
 ) -> list[Commit]:
-    """The committed batches, of those made after `since_ns`, in order; empty before the first commit."""
+    """Return the batches committed after `since_ns`, in order; empty before the first commit."""
     found = []
     for commit in _numbered(checkpoint / "commits"):
         offsets = checkpoint / "offsets" / commit.name
@@ -39,39 +39,39 @@ def committed_batches(
                 continue
             ends, planned = read_offsets(offsets, topic), offsets.stat().st_mtime_ns
         except (OSError, ValueError):
-            continue  # purged, or being renamed into place: the next look sees it
+            continue  # purged, or being renamed: the next call sees it
         found.append(Commit(lineage, int(commit.name), planned, committed, ends))
     return found
 
 
 def last_commit_ns(checkpoint: Path) -> int:
-    """When a batch was committed last, in ns since the epoch; 0 before the first commit."""
+    """Return the instant of the last commit, in ns since the epoch; 0 before the first."""
     for commit in reversed(_numbered(checkpoint / "commits")):
-        with contextlib.suppress(OSError):  # purged meanwhile
+        with contextlib.suppress(OSError):  # purged concurrently
             return commit.stat().st_mtime_ns
     return 0
 
 
 def latest_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int]:
-    """End offsets of the newest committed batch; before the first, where the query began, or nothing."""
+    """Return the end offsets of the newest commit; before the first, where the query started, or nothing."""
     for commit in reversed(_numbered(checkpoint / "commits")):
         try:
             return read_offsets(checkpoint / "offsets" / commit.name, topic)
         except (OSError, ValueError):
             continue
-    # A query that began at the end of its input has nothing to commit.
+    # A query that started at the end of its input has nothing to commit.
     return initial_offsets(checkpoint, topic) or {}
 
 
 def read_offsets(path: Path, topic: str | None = None) -> dict[str, int]:
-    """End offsets by partition in an offset-log file (version line, metadata, a line for each source).
+    """Return the end offsets by partition in an offset log (version, metadata, one line per source).
 
-    Raises ValueError for one that is not complete, or that has none of the topic.
+    Raises ValueError if the log is incomplete or does not contain the topic.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 3:
         raise ValueError(f"{path}: not a complete offset log")
-    # A source that has not begun has a dash.
+    # A source that has not started has a dash.
     ends = ends_of([json.loads(line) for line in lines[2:] if line != "-"], topic)
     if ends is None:
         raise ValueError(f"{path}: no offsets of {topic or 'a topic'}")
@@ -79,7 +79,7 @@ def read_offsets(path: Path, topic: str | None = None) -> dict[str, int]:
 
 
 def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] | None:
-    """Offsets by partition, of the offsets of each source; None where none of them has any."""
+    """Return the end offsets by partition from those of each source; None if no source has any."""
     known = [one for one in sources if isinstance(one, dict) and one]
     of_topics = [one for one in known if all(isinstance(ends, dict) for ends in one.values())]
     name = topic if topic is not None else next((name for one in of_topics for name in one), None)
@@ -91,51 +91,52 @@ def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] 
 
 
 def initial_offsets(checkpoint: Path, topic: str | None) -> dict[str, int] | None:
-    """Where the query's source began, as Spark noted it; None when it did not get to that."""
+    """Return where the query's source started; None if Spark has not recorded it."""
     found = []
     for source in _numbered(checkpoint / "sources"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # A zero byte and a version stand before the JSON text.
+            # The JSON text follows a zero byte and a version line.
             found.append(json.loads((source / "0").read_text(encoding="utf-8").split("\n", 1)[1]))
     return ends_of(found, topic) if found else None
 
 
-def commits_of(checkpoint: Path, given_up: Path, topic: str | None = None) -> list[Commit]:
-    """The commits of all lineages, those `given_up` first; that folder holds one for each, named by its number.
+def commits_of(checkpoint: Path, archived: Path, topic: str | None = None) -> list[Commit]:
+    """Return the commits of all state epochs, those in `archived` first; it holds one numbered folder per epoch.
 
-    Raises InfrastructureError when a later lineage does not say where it began.
+    Raises InfrastructureError if the start of a later epoch is not recorded.
     """
     commits: list[Commit] = []
-    for number, folder in enumerate([*_numbered(given_up), checkpoint]):
+    for number, folder in enumerate([*_numbered(archived), checkpoint]):
         found = committed_batches(folder, lineage=number, topic=topic)
         if number and found:
             start = initial_offsets(folder, topic)
             if start is None:
-                raise InfrastructureError(f"{folder}: lineage {number} does not say where it started; measure again")
+                raise InfrastructureError(f"{folder}: missing start of state epoch {number}; fix: rerun the experiment")
             found[0] = replace(found[0], starts=start)
         commits += found
     return commits
 
 
 def copy_logs(checkpoint: Path, target: Path) -> None:
-    """Copies the logs of a lineage into the new folder `target`, with the times of their files."""
+    """Copy the logs of an epoch into the new folder `target`, with their file times."""
     target.mkdir(parents=True)
     for name in ("offsets", "commits", "sources"):
         if (checkpoint / name).is_dir():
-            shutil.copytree(checkpoint / name, target / name)  # copies times, too
+            shutil.copytree(checkpoint / name, target / name)  # preserves file times
 
 
 def archive_epoch(checkpoint: Path, target: Path) -> None:
-    """Keeps the logs of a lineage in `target`, and deletes its checkpoint."""
+    """Copy the logs of an epoch to `target`, and delete its checkpoint."""
     copy_logs(checkpoint, target)
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def state_document(checkpoint: Path) -> dict[str, Any]:
-    """Sizes of the newest snapshot and the changelog after it, and when each snapshot was uploaded.
+    """Return sizes of the newest snapshot and the later changelog, and upload times of all snapshots.
 
-    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"operator", "partition", "store", "version", "wall_ns"}]};
-    bytes are what a recovery would read: the snapshots' archives and the table files that they refer to.
+    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"operator", "partition", "store", "version", "wall_ns"}]}
+
+    Bytes are those that a recovery would read: snapshot archives and the table files that they reference.
     """
     snapshot_bytes = changelog_bytes = 0
     snapshots = []
@@ -154,7 +155,7 @@ def state_document(checkpoint: Path) -> dict[str, Any]:
 
 
 def _stores(state: Path) -> Iterator[tuple[Path, Path, Path]]:
-    """(operator, partition, store): a join keeps several stores in a partition, each in a folder of its own."""
+    """Yield (operator, partition, store); a join has several stores in a partition, each in its own folder."""
     for operator in _numbered(state):
         for partition in _numbered(operator):
             yield operator, partition, partition
@@ -172,7 +173,7 @@ def _version(path: Path) -> int:
 
 
 def version_of(name: str) -> int:
-    """The state version in names such as 25.zip and 25_<unique id>.changelog."""
+    """Return the state version in a name such as 25.zip or 25_<unique id>.changelog."""
     return int(name.split(".")[0].split("_")[0])
 
 

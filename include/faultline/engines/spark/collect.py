@@ -1,4 +1,4 @@
-"""What a run on Spark leaves outside its attempt's raw files: gathered for the harvest, and removed after it."""
+"""Evidence of a Spark run outside its attempt's raw files: collection for the harvest and removal."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from faultline.system.files import read_document
 from faultline.system.journal import events, read_journal
 from faultline.system.settings import Settings
 
-# The settings that a user's job or program runs under, as its application reports them.
+# Settings of a user job or program, as its application reports them.
 APPLICATION = "application.json"
-# Of the batches that a program makes itself warm with.
+# Checkpoint of the batches that warm up a program.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
-# Told by whoever answered at the driver's port; it becomes part of a path that is removed.
+# Validated, because a process at the driver's port reports it and it becomes part of a removed path.
 _APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-# The logs of a throw-away checkpoint while they are copied.
+# Logs of an ephemeral checkpoint during the copy.
 COPIED_CHECKPOINT = "checkpoint.kept"
 
 
 def gather(run: Run) -> None:
-    """Writes batches.json and checkpoint.json, and copies what the executors logged."""
+    """Write batches.json and checkpoint.json, and copy the executors' logs."""
     attempt, method = run.attempt, run.plan.method
     if (there := find_hdfs(attempt)) is not None:
         copy_logs(there / CHECKPOINT, attempt.checkpoint)
@@ -52,18 +52,18 @@ def gather(run: Run) -> None:
 
 
 def input_topic(plan: AttemptPlan) -> str | None:
-    """The input topic of a user's job or program, which may read other topics too; None for built-in workloads."""
+    """Return the input topic of a user job or program, which may read others; None for built-in workloads."""
     return plan.topics["input"].name if "job" in plan.tuples else None
 
 
 def application_settings(folder: Path) -> dict[str, str] | None:
-    """The settings that a user's job or program ran under; None if they were not collected."""
+    """Return the settings that a user job or program ran under; None if they were not collected."""
     path = folder / APPLICATION
     return dict(read_document(path)) if path.exists() else None
 
 
 def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
-    """Copies each executor's standard error and pauses to spark-logs/<application>/<executor>/{stderr,gc.log}."""
+    """Copy each executor's stderr and GC log to spark-logs/<application>/<executor>/{stderr,gc.log}."""
     for folder in worker_folders(attempt, settings):
         for log in (*folder.glob("*/stderr"), *folder.glob(f"*/{EXECUTOR_FILE}")):
             _copy(log, attempt.engine_logs / folder.name / log.parent.name / log.name)
@@ -77,12 +77,12 @@ def _copy(log: Path, target: Path) -> None:
 
 
 def keep_logs(attempt: Attempt) -> None:
-    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them.
+    """Replace an ephemeral checkpoint on the RAM disk by a copy of its logs, for a later harvest.
 
-    Killed at any point, it goes on when it is called again.
+    An interrupted call is completed by the next one.
     """
     if find_shared(attempt) is not None or has_disk_checkpoint(attempt):
-        return  # on a target's disk it lies well, and on one of its own
+        return  # these checkpoints are not on the RAM disk
     link, kept = attempt.checkpoint, attempt.folder / COPIED_CHECKPOINT
     if link.is_symlink():
         shutil.rmtree(kept, ignore_errors=True)
@@ -94,7 +94,7 @@ def keep_logs(attempt: Attempt) -> None:
 
 
 def discard(attempt: Attempt, settings: Settings) -> None:
-    """Removes the checkpoints and the workers' folders; of a target only what lies in the shared one."""
+    """Remove the checkpoints and the workers' folders; on a target, only the attempt's shared folder."""
     if find_shared(attempt) is not None:
         attempt.checkpoint.unlink(missing_ok=True)
         remove_shared(attempt)
@@ -112,9 +112,9 @@ def discard(attempt: Attempt, settings: Settings) -> None:
 
 
 def _clear_generator(attempt: Attempt, settings: Settings) -> None:
-    """Removes what workers keep of a generator that ran on executors, but for what its processes said."""
-    said = events(read_journal(attempt.generator_journal), "application")
-    for name in (line["app_id"] for line in said if _APPLICATION.fullmatch(str(line["app_id"]))):
+    """Remove the workers' folders of a generator on executors, after copying its logs."""
+    lines = events(read_journal(attempt.generator_journal), "application")
+    for name in (line["app_id"] for line in lines if _APPLICATION.fullmatch(str(line["app_id"]))):
         for folder in settings.spark_work.glob(f"worker-*/{name}"):
             for log in folder.glob("*/stderr"):
                 shutil.copyfile(log, attempt.logs / f"generator-{log.parent.name}.err")
@@ -122,21 +122,21 @@ def _clear_generator(attempt: Attempt, settings: Settings) -> None:
 
 
 def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
-    """What each Spark worker keeps of each application of the attempt."""
-    # Those of another cluster may be called as some here.
+    """Yield the folders of the attempt's applications on each Spark worker."""
+    # Applications of a target may have the same names as local ones.
     for application in application_ids(attempt) if find_shared(attempt) is None else ():
         yield from application_folders(application, settings)
 
 
 def application_folders(application: str, settings: Settings) -> Iterator[Path]:
-    """What each Spark worker keeps of an application; nothing for a text that is not a name of one."""
+    """Yield the folders of an application on each Spark worker; nothing for an invalid name."""
     if _APPLICATION.fullmatch(application):
         yield from settings.spark_work.glob(f"worker-*/{application}")
         yield from settings.spark_work.glob(f"build-*/worker-*/{application}")
 
 
 def application_ids(attempt: Attempt) -> list[str]:
-    """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
+    """Return the Spark applications of this attempt, one per driver incarnation, as recorded."""
     lines = read_journal(attempt.recorder_journal)
-    named = dict.fromkeys(str(line["app_id"]) for line in lines if line.get("kind") == "executors")
-    return [name for name in named if _APPLICATION.fullmatch(name)]
+    names = dict.fromkeys(str(line["app_id"]) for line in lines if line.get("kind") == "executors")
+    return [name for name in names if _APPLICATION.fullmatch(name)]

@@ -1,9 +1,9 @@
-"""Which settings of Spark and options of its JVMs somebody may vary, and which the measuring owns.
+"""Rules for `spark_conf` and `jvm_options`: settings that users may vary, and reserved ones.
 
-A setting that follows from a parameter is refused with the parameter's name; one that evidence hangs on, with the
-reason. Names that Spark knows come with the kind of their values (`known_settings.json`, written by
-scripts/spark_settings.py from the installed Spark); a name that it does not know is refused where it is all but one
-that it does, and else left to whoever reads it: a listener, a connector, an extension.
+A setting that follows from a parameter is rejected with the parameter's name, and one that evidence depends on with the
+reason. Names known to Spark have a value type (`known_settings.json`, written by scripts/spark_settings.py from the
+installed Spark). An unknown name is rejected if it resembles a known one; otherwise a listener, connector or extension
+may read it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from generators.kafka_credentials import CREDENTIALS_ENV
 KNOWN_SETTINGS_FILE = Path(__file__).with_name("known_settings.json")
 SPARK_CONF = "spark_conf"
 PREFIX = "spark."
-# Settings that Spark has not, but the programs of Faultline read. This one plants work: microseconds of a core that are
-# burnt for each record, so that it can be seen what a gate makes of a slowdown of known size.
+# Settings of Faultline's programs. BUSY adds CPU time per record, in microseconds: a known slowdown that tests the
+# regression gate.
 FAULTLINE_PREFIX = "spark.faultline."
 BUSY = f"{FAULTLINE_PREFIX}busy_us_per_record"
-# How much of a name must be alike to be taken for a slip.
+# Similarity from which a name counts as misspelled.
 MIN_SIMILARITY = 0.92
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-# Of commit_mode aligned-changelog, which sets them; without it they may be varied.
+# Set by commit_mode aligned-changelog; other modes may vary them.
 _CHANGELOG_SETTINGS = frozenset({
     CHANGELOG, "spark.sql.streaming.stateStore.minDeltasForSnapshot",
     "spark.sql.streaming.stateStore.maintenanceInterval",
 })  # fmt: skip
-# By the parameter that sets it.
+# Parameter that determines the setting.
 _PARAMETER_OF: Mapping[str, str] = {
     "spark.cores.max": "executors and executor_cores", "spark.executor.cores": "executor_cores",
     "spark.executor.instances": "executors", "spark.executor.memory": "executor_memory_mb",
@@ -48,42 +48,42 @@ _PARAMETER_OF: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "jvm_options", "spark.driver.defaultJavaOptions": "jvm_options",
     "spark.executor.extraJavaOptions": "jvm_options", "spark.executor.defaultJavaOptions": "jvm_options",
 }  # fmt: skip
-_ADDRESS = "the measuring knows processes and pages by it"
-_LOGS = "what happened is read from the logs"
-_CLASSES = "the connector to Kafka is found by it"
-_COLLECTIONS = "pauses are read from the logs of collections"
-_ARCHIVES = "JVMs start from an archive of classes"
-_SUBMIT = "spark-submit is told it by an option of its own"
-# Settings that stay as they are, and why.
+_ADDRESS = "processes and pages are identified by it"
+_LOGS = "evidence is read from the logs"
+_CLASSES = "it locates the Kafka connector"
+_COLLECTIONS = "pauses are read from the GC logs"
+_ARCHIVES = "JVMs start from a CDS archive"
+_SUBMIT = "spark-submit has its own option for it"
+# Reserved settings, with the reason.
 RESERVED: Mapping[str, str] = {
     "spark.master": _SUBMIT, "spark.app.name": _SUBMIT, "spark.submit.deployMode": _SUBMIT, "spark.app.id": _SUBMIT,
     "spark.driver.host": _ADDRESS, "spark.driver.bindAddress": _ADDRESS, "spark.driver.port": _ADDRESS,
     "spark.ui.port": _ADDRESS, "spark.ui.enabled": _ADDRESS, "spark.ui.retainedJobs": _ADDRESS,
-    "spark.local.dir": "what an attempt leaves behind is removed with it",
+    "spark.local.dir": "temporary files of an attempt are removed by it",
     "spark.log.level": _LOGS, "spark.log.structuredLogging.enabled": _LOGS, "spark.driver.log.layout": _LOGS,
     "spark.driver.extraClassPath": _CLASSES, "spark.executor.extraClassPath": _CLASSES, "spark.jars": _CLASSES,
     "spark.jars.packages": _CLASSES, "spark.archives": _CLASSES,
-    "spark.executorEnv.PYTHONPATH": "the programs are found by it",
-    f"spark.executorEnv.{CREDENTIALS_ENV}": "executors log in at the broker with it",
-    f"spark.executorEnv.{RUN_MARK}": "processes of an attempt are found by it",
+    "spark.executorEnv.PYTHONPATH": "it locates the programs",
+    f"spark.executorEnv.{CREDENTIALS_ENV}": "executors log in to the broker with it",
+    f"spark.executorEnv.{RUN_MARK}": "processes of an attempt are identified by it",
     "spark.sql.session.timeZone": "times are compared in UTC",
-    "spark.sql.streaming.minBatchesToRetain": "ends of batches are evidence, and none may be purged before it is read",
-    "spark.sql.streaming.checkpointLocation": "the harvest reads the checkpoint where it knows it to be",
-    "spark.dynamicAllocation.enabled": "a fault aims at as many executors as `executors` says",
+    "spark.sql.streaming.minBatchesToRetain": "batch offsets are evidence and must not be purged before the harvest",
+    "spark.sql.streaming.checkpointLocation": "the harvest reads the checkpoint from this location",
+    "spark.dynamicAllocation.enabled": "a fault targets the number of executors given by `executors`",
 }  # fmt: skip
-# Strangers are kept out by settings that begin so.
+# Prefixes of access-control settings.
 _ACCESS_CONTROL = (
     "spark.authenticate", "spark.network.crypto.", "spark.ui.killEnabled", "spark.ui.threadDumpsEnabled",
     "spark.ui.heapHistogramEnabled", "spark.master.ui.decommission",
 )  # fmt: skip
 ROLES = ("driver", "executors")
-# Beginnings of JVM options that are not to be given, with what sets them or why.
+# Prefixes of reserved JVM options, with the parameter that sets them or the reason.
 _RESERVED_OPTIONS: Mapping[str, str] = {
     "-Xmx": "executor_memory_mb, or spark_conf.spark.driver.memory", "-Xms": "executor_memory_mb",
-    "-Dlog4j": _LOGS, "-Djava.io.tmpdir": "what an attempt leaves behind is removed with it",
+    "-Dlog4j": _LOGS, "-Djava.io.tmpdir": "temporary files of an attempt are removed by it",
     "-XX:SharedArchiveFile": _ARCHIVES, "-Xshare": _ARCHIVES, "-Xlog:gc": _COLLECTIONS, "-Xloggc": _COLLECTIONS,
-    "-Dfaultline.": "processes of an attempt are found by it",
-    "-Djava.security.auth.login.config": "it logs in at the broker",
+    "-Dfaultline.": "processes of an attempt are identified by it",
+    "-Djava.security.auth.login.config": "it selects the login to the broker",
 }  # fmt: skip
 _SIZE = re.compile(r"\d+(\.\d+)?\s*(b|[kmgtp]i?b?)?", re.IGNORECASE)
 _TIME = re.compile(r"-?\d+\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
@@ -97,7 +97,7 @@ _VALUE_PATTERNS = {
 
 
 def check_conf(config: Configuration) -> None:
-    """Raises ConfigError naming a setting or an option that cannot be given, and the remedy."""
+    """Raise ConfigError that names a setting or option that cannot be set, and the fix."""
     for name, value in (config.spark_conf or {}).items():
         _check_setting(config, name, value)
     for role, options in (config.jvm_options or {}).items():
@@ -105,14 +105,14 @@ def check_conf(config: Configuration) -> None:
 
 
 def reserved_settings() -> dict[str, str]:
-    """What a job or program must not set itself, each with what to do instead."""
-    # Spark writes addresses, class paths and options of JVMs in a form of its own.
+    """Return the settings that a job or program must not set itself, each with the fix."""
+    # Spark rewrites addresses, class paths and JVM options, so their values cannot be compared.
     by_parameter = {name: f"and set {key}" for name, key in _PARAMETER_OF.items() if key != JVM_OPTIONS}
     return by_parameter | {name: f"because {why}" for name, why in RESERVED.items() if why not in (_ADDRESS, _CLASSES)}
 
 
 def check_settings(settings: Mapping[str, str], key: str) -> None:
-    """Raises ConfigError for settings that belong to a build of Spark, and that the measuring owns."""
+    """Raise ConfigError for reserved settings in the configuration of a Spark build."""
     for name, value in settings.items():
         _check_setting(parse_configuration({}), name, value, key)
 
@@ -120,49 +120,51 @@ def check_settings(settings: Mapping[str, str], key: str) -> None:
 def _check_setting(config: Configuration, name: str, value: str, key: str = SPARK_CONF) -> None:
     where = f"{key}.{name}"
     if not name.startswith(PREFIX):
-        raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
+        raise ConfigError(f"{where}: expected a Spark setting, with the prefix {PREFIX}")
     if name.startswith(FAULTLINE_PREFIX):
-        raise ConfigError(f"{where}: is no setting of Spark; give it in build_spec, where benchmarks do")
+        raise ConfigError(f"{where}: not a Spark setting; fix: set it in build_spec")
     if name in _PARAMETER_OF:
-        raise ConfigError(f"{where}: follows from {_PARAMETER_OF[name]}; set that")
+        raise ConfigError(f"{where}: determined by {_PARAMETER_OF[name]}; fix: set that instead")
     if name in _CHANGELOG_SETTINGS and config.commit_mode == "aligned-changelog":
-        raise ConfigError(f"{where}: follows from commit_mode aligned-changelog; use aligned to vary it")
+        raise ConfigError(
+            f"{where}: determined by commit_mode aligned-changelog; fix: use commit_mode aligned to vary it"
+        )
     if name in RESERVED:
-        raise ConfigError(f"{where}: stays as it is, because {RESERVED[name]}; leave it out")
+        raise ConfigError(f"{where}: reserved, because {RESERVED[name]}; fix: remove it")
     if name.startswith(_ACCESS_CONTROL):
-        raise ConfigError(f"{where}: stays as it is, because strangers are kept out by it; leave it out")
+        raise ConfigError(f"{where}: reserved, because it controls access; fix: remove it")
     kinds = known_settings()
     if name not in kinds:
         near = difflib.get_close_matches(name, kinds, 1, MIN_SIMILARITY)
         if near:
-            raise ConfigError(f"{where}: Spark has no such setting; did you mean {near[0]}?")
+            raise ConfigError(f"{where}: unknown setting; did you mean {near[0]}?")
         return
     pattern = _VALUE_PATTERNS.get(kinds[name])
     if pattern is not None and not pattern.fullmatch(value):
-        raise ConfigError(f"{where}: {value!r} is not {kinds[name]}; give one")
+        raise ConfigError(f"{where}: got {value!r}; expected {kinds[name]}")
 
 
 def _check_options(role: str, options: str) -> None:
     where = f"{JVM_OPTIONS}.{role}"
     if role not in ROLES:
-        raise ConfigError(f"{where}: no JVM of that name{suggest(role, ROLES)}")
+        raise ConfigError(f"{where}: unknown JVM{suggest(role, ROLES)}")
     for option in options.split():
         if not option.startswith("-"):
-            raise ConfigError(f"{where}: {option!r} is no option of a JVM; options begin with -, and hold no spaces")
+            raise ConfigError(f"{where}: got {option!r}; expected JVM options that start with - and contain no spaces")
         own = next((why for start, why in _RESERVED_OPTIONS.items() if option.startswith(start)), None)
         if own is not None:
-            raise ConfigError(f"{where}: {option} is not to be given: {own}")
+            raise ConfigError(f"{where}: {option} is reserved: {own}")
 
 
 @functools.cache
 def known_settings() -> Mapping[str, str]:
-    """What the installed Spark documents: the kind of values by name."""
+    """Return the settings that the installed Spark documents, with the type of their values."""
     found: dict[str, str] = json.loads(KNOWN_SETTINGS_FILE.read_text(encoding="utf-8"))["settings"]
     return found
 
 
 def megabytes(size: str) -> int | None:
-    """A size as Spark takes a heap's, in MiB; None for what is none. Without a unit it is in MiB."""
+    """Return a JVM heap size in MiB, its default unit; None if it is invalid."""
     found = re.fullmatch(r"(\d+)\s*([bkmgt]?)i?b?", size.strip(), re.IGNORECASE)
     if found is None:
         return None
@@ -171,10 +173,10 @@ def megabytes(size: str) -> int | None:
 
 
 def with_spark_conf(settings: Mapping[str, str], config: Configuration) -> dict[str, str]:
-    """Settings of an experiment with those that its configuration names in their place."""
+    """Return the settings of an experiment, overridden by its `spark_conf`."""
     return {**settings, **(config.spark_conf or {})}
 
 
 def jvm_options_of(config: Configuration, role: str) -> Iterable[str]:
-    """Further options of a role's JVMs."""
+    """Return the user's options for the JVMs of a role."""
     return str((config.jvm_options or {}).get(role, "")).split()

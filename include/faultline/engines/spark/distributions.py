@@ -1,8 +1,7 @@
-"""Distributions of Spark beside the installed one: another version, a vendor's build, a snapshot of one's own.
+"""Registered Spark builds in addition to the installed one: other versions, vendor builds, snapshots.
 
-`<home>/spark-builds.json` lists them by name. Each runs its workloads on a master and workers of its own, since workers
-start executors from the Spark that they belong to. A distribution is held against the hash of its jars each time that
-it is asked for: what was measured under a name stays what that name stands for.
+`<home>/spark-builds.json` lists them by name. Each has its own master and workers, because workers start executors from
+their own Spark. The jars of a build are hashed before each use, so that a name always stands for the same software.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _CORE = re.compile(r"spark-core_(\d+\.\d+)-(.+)\.jar")
 SCALA = "2.13"
 CONNECTOR = "spark-sql-kafka-0-10"
-# The oldest version whose logs, checkpoints and REST are read as today's are.
+# Oldest version with the current format of logs, checkpoints and REST.
 MIN_VERSION = (4, 0)
 PORTS = (
     "spark_master",
@@ -41,10 +40,11 @@ PORTS = (
 
 @dataclass(frozen=True)
 class Distribution:
-    """One of them. `ports`: of its master and workers, by the names that the installed Spark's have.
+    """Registered Spark build.
 
-    `java_home`: None for the Java of everything else. `python`: of driver and workers. `has_connector`: whether its
-    jars hold the connector to Kafka; else Faultline's are used, which must be of its version. `sha256`: of its jars.
+    `ports`: of its master and workers, by the names of the installed Spark's ports. `java_home`: None for the default
+    Java. `python`: of driver and workers. `has_connector`: whether its jars include the Kafka connector; otherwise
+    Faultline's is used, which requires the same version. `sha256`: of its jars.
     """
 
     name: str
@@ -63,14 +63,14 @@ class Distribution:
 
     @property
     def python_path(self) -> list[Path]:
-        """Where its own PySpark lies."""
+        """Folders of its own PySpark."""
         folder = self.spark_home / "python"
         if not folder.is_dir():
             return [self.spark_home.parent]  # a wheel, which is the package itself
         return [folder, *sorted((folder / "lib").glob("py4j-*.zip"))]
 
     def endpoints(self, usual: Endpoints) -> Endpoints:
-        """Those of an experiment on it."""
+        """Return the endpoints of an experiment on this build."""
         return replace(
             usual,
             engine=f"spark://{usual.here}:{self.ports['spark_master']}",
@@ -78,30 +78,36 @@ class Distribution:
         )
 
     def service(self, name: str) -> str:
-        """The name of one of its services, such as spark-worker-1, among all."""
+        """Return the unique name of one of its services, such as spark-worker-1."""
         return f"{name}@{self.name}"
 
     def as_mapping(self) -> dict[str, Any]:
-        """JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}  # `asdict` cannot copy what is read-only
+        """Return JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}  # `asdict` cannot copy read-only mappings
         java = None if self.java_home is None else str(self.java_home)
-        made = {**values, "spark_home": str(self.spark_home), "java_home": java}
-        return {**made, "conf": dict(self.conf), "ports": dict(self.ports)}
+        values = {**values, "spark_home": str(self.spark_home), "java_home": java}
+        return {**values, "conf": dict(self.conf), "ports": dict(self.ports)}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Distribution:
-        """What `as_mapping` gave. Raises ValueError, TypeError or KeyError for anything else."""
+        """Build it from the values of `as_mapping`.
+
+        Raises ValueError, TypeError or KeyError for others.
+        """
         java = values.get("java_home")
         for name, kind in (("name", str), ("version", str), ("sha256", str), ("python", str), ("conf", dict)):
             if not isinstance(values[name], kind):
-                raise ValueError(f"{name} is {values[name]!r}")
+                raise ValueError(f"{name}: got {values[name]!r}")
         if not all(isinstance(values["ports"][name], int) for name in PORTS):
-            raise ValueError("ports are not all numbers")
+            raise ValueError("ports: expected numbers")
         return cls(**{**values, "spark_home": Path(values["spark_home"]), "java_home": Path(java) if java else None})
 
 
 def distributions(settings: Settings) -> dict[str, Distribution]:
-    """Those that are registered, by name. Raises ConfigError for a file that cannot be read."""
+    """Return the registered builds by name.
+
+    Raises ConfigError if the file cannot be read.
+    """
     file = settings.home / FILE
     if not file.exists():
         return {}
@@ -110,12 +116,16 @@ def distributions(settings: Settings) -> dict[str, Distribution]:
         return {str(name): Distribution.from_mapping(one) for name, one in sorted(listed.items())}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{file}: is no list of Spark builds ({why}); delete it, and add them anew") from None
+        raise ConfigError(
+            f"{file}: not a list of Spark builds ({why}); fix: delete it, and add the builds again"
+        ) from None
 
 
 def readable_distributions(settings: Settings) -> dict[str, Distribution]:
-    """The same; none where the list cannot be read. What runs on the installed Spark needs none of them, and whoever
-    names one is told, as `doctor` tells everybody."""
+    """Return the registered builds by name; none if the file cannot be read.
+
+    Experiments on the installed Spark need none of them. `doctor` and experiments that name a build report the error.
+    """
     try:
         return distributions(settings)
     except ConfigError:
@@ -123,48 +133,52 @@ def readable_distributions(settings: Settings) -> dict[str, Distribution]:
 
 
 def distribution(settings: Settings, name: str | None) -> Distribution | None:
-    """The one that an experiment names, None for the installed. Raises ConfigError for one that is not registered."""
+    """Return the build that an experiment names; None for the installed one.
+
+    Raises ConfigError if it is not registered.
+    """
     if name is None:
         return None
     known = distributions(settings)
     if name not in known:
-        raise ConfigError(f"spark_build: no Spark build is called {name!r}{suggest(name, [*known, INSTALLED])}")
+        raise ConfigError(f"spark_build: unknown build {name!r}{suggest(name, [*known, INSTALLED])}")
     return known[name]
 
 
 def require_unchanged(one: Distribution) -> None:
-    """Raises ConfigError when it is gone, or is no longer what was registered."""
+    """Raise ConfigError if the build is missing or its jars have changed."""
     if not one.spark_home.is_dir():
-        raise ConfigError(f"spark_build: {one.name} is gone from {one.spark_home}; bring it back, or remove the build")
+        raise ConfigError(
+            f"spark_build: {one.name} is missing at {one.spark_home}; fix: restore the folder or remove the build"
+        )
     if jars_hash(one.spark_home) != one.sha256:
         raise ConfigError(
-            f"spark_build: {one.spark_home} is not what was registered as {one.name}: its jars have changed; add it "
-            "under another name"
+            f"spark_build: jars in {one.spark_home} have changed since {one.name} was registered; "
+            "fix: add it under another name"
         )
 
 
 def inspect_distribution(
     settings: Settings, name: str, spark_home: Path, java_home: Path | None, conf: Mapping[str, str], installed: str
 ) -> Distribution:
-    """A distribution as it is to be registered, with ports of its own. `installed`: the version that is there anyway.
+    """Return a build to register, with its own ports. `installed`: the version of the installed Spark.
 
-    Raises ConfigError, naming the option and the remedy, for what cannot be run.
+    Raises ConfigError, naming the option and the fix, if it cannot run.
     """
     if not NAME.fullmatch(name) or name == INSTALLED:
-        raise ConfigError(f"NAME: {name!r} is no name of a build; use small letters, digits and -, at most 31")
+        raise ConfigError(f"NAME: got {name!r}; expected at most 31 lower-case letters, digits and -")
     home = spark_home.absolute()
     version = version_of(home)
     if java_home is not None and not os.access(java_home / "bin" / "java", os.X_OK):
-        raise ConfigError(f"--java: {java_home} has no bin/java; name the folder of a Java")
+        raise ConfigError(f"--java: got {java_home}; expected a Java installation with bin/java")
     own = any((home / "jars").glob(f"{CONNECTOR}_{SCALA}-*.jar"))
     if not own and version != installed:
         raise ConfigError(
-            f"--spark-home: Spark {version} needs its own connector to Kafka, and {home / 'jars'} has none; put "
-            f"{CONNECTOR}_{SCALA}-{version}.jar there, with spark-token-provider-kafka-0-10, kafka-clients and "
-            "commons-pool2"
+            f"--spark-home: Kafka connector of Spark {version} missing in {home / 'jars'}; fix: add "
+            f"{CONNECTOR}_{SCALA}-{version}.jar, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
         )
     if not (home / "python" / "pyspark").is_dir() and home.name != "pyspark":
-        raise ConfigError(f"--spark-home: {home} has no python/pyspark; name a distribution with Python")
+        raise ConfigError(f"--spark-home: got {home}; expected a distribution with python/pyspark")
     known = distributions(settings)
     ports = known[name].ports if name in known else {key: free_port() for key in PORTS}
     return Distribution(
@@ -181,68 +195,75 @@ def inspect_distribution(
 
 
 def version_of(home: Path) -> str:
-    """The version of a distribution. Raises ConfigError for what is none, or cannot be measured."""
+    """Return the version of a Spark distribution.
+
+    Raises ConfigError if it is not one or not supported.
+    """
     found = [match for jar in (home / "jars").glob("spark-core_*.jar") if (match := _CORE.fullmatch(jar.name))]
     if not found or not (home / "bin" / "spark-submit").is_file():
-        raise ConfigError(f"--spark-home: {home} is no Spark: it lacks bin/spark-submit or jars/spark-core_…jar")
+        raise ConfigError(f"--spark-home: got {home}; expected bin/spark-submit and jars/spark-core_*.jar")
     scala, version = found[0].groups()
     if scala != SCALA:
-        raise ConfigError(f"--spark-home: {home} is built for Scala {scala}; name a build for {SCALA}")
+        raise ConfigError(f"--spark-home: got a build for Scala {scala}; expected Scala {SCALA}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < MIN_VERSION:
-        raise ConfigError(
-            f"--spark-home: Spark {version} is older than {MIN_VERSION[0]}.{MIN_VERSION[1]}; name a newer one"
-        )
+        raise ConfigError(f"--spark-home: got Spark {version}; expected {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer")
     return version
 
 
 def jars_hash(home: Path) -> str:
-    """SHA-256 of all jars, by name and content."""
+    """Return the SHA-256 of all jars, by name and content."""
     return list_hash(sorted((home / "jars").glob("*.jar")))
 
 
 def register(settings: Settings, one: Distribution) -> None:
-    """Registers it, in place of an earlier one of the name."""
+    """Register a build; replace an earlier one with the same name."""
     settings.home.mkdir(parents=True, exist_ok=True)
     listed = {name: known.as_mapping() for name, known in distributions(settings).items()}
     write_json(settings.home / FILE, {**listed, one.name: one.as_mapping()})
 
 
 def assign_ports(settings: Settings, ports: Mapping[str, Mapping[str, int]]) -> None:
-    """Gives builds other ports, by their names."""
+    """Assign other ports to builds, by name."""
     listed = {name: one.as_mapping() for name, one in distributions(settings).items()}
     changed = {name: {**listed[name], "ports": dict(own)} for name, own in ports.items()}
     write_json(settings.home / FILE, {**listed, **changed})
 
 
 def unregister(settings: Settings, name: str) -> Distribution:
-    """Takes it off the list; returns what it was. Raises ConfigError for one that is not there."""
+    """Remove a build from the list and return it.
+
+    Raises ConfigError if it is not registered.
+    """
     known = distributions(settings)
     if name not in known:
-        raise ConfigError(f"NAME: no Spark build is called {name!r}{suggest(name, known)}")
+        raise ConfigError(f"NAME: unknown build {name!r}{suggest(name, known)}")
     write_json(settings.home / FILE, {key: one.as_mapping() for key, one in known.items() if key != name})
     return known[name]
 
 
 def read_conf(file: Path) -> dict[str, str]:
-    """Settings as a spark-defaults.conf has them: a name and a value on each line. Raises ConfigError with the line."""
+    """Return the settings of a spark-defaults.conf file.
+
+    Raises ConfigError with the line number.
+    """
     found = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--conf: {file} cannot be read ({error})") from None
+        raise ConfigError(f"--conf: read of {file} failed: {error}") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, *rest = re.split(r"\s*=\s*|\s+", line.strip(), maxsplit=1)
         if not rest or not rest[0]:
-            raise ConfigError(f"--conf: {file}, line {number}: {name} has no value; give one")
+            raise ConfigError(f"--conf: {file}, line {number}: missing value of {name}")
         found[name] = rest[0]
     return found
 
 
 def _python(home: Path) -> str:
-    """The Python of the environment that a wheel was installed into; else the one that runs everything here."""
+    """Return the Python of the virtual environment that contains the wheel, else the running one."""
     for folder in home.parents:
         if (folder / "pyvenv.cfg").is_file():
             return str(folder / "bin" / "python")

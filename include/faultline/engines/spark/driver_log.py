@@ -1,11 +1,12 @@
-"""The driver's logs: lost tasks, connections to the broker that broke, and rows that came too late.
+"""Driver logs: lost tasks, lost connections to the broker, and late rows.
 
-One file an incarnation of the driver, `spark-logs/driver-<incarnation>.log`, in the run's log4j2 pattern
-`instant level [thread] logger: message`; the program's own output and stack traces stand between and are
-passed over. A thread's name may itself hold brackets. The Kafka client words a broken connection in
-several ways, by what it was doing at the time; lines about a bootstrap entry (node ids below 0) count only
-where they cannot mean that an idle connection was given up. Rows that came too late stand in the progress of each
-batch, which is logged as JSON over several lines.
+There is one file per incarnation, `spark-logs/driver-<incarnation>.log`, with lines in the log4j2 pattern `instant
+level [thread] logger: message`. Other lines, such as output and stack traces of the program, are skipped. A thread name
+may contain brackets.
+
+The Kafka client has several messages for a lost connection. Messages about a bootstrap node (ids below 0) count only if
+they cannot mean that an idle connection was closed. Late rows are part of each batch's progress, which is logged as
+JSON over several lines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from faultline.engines.spark.rest import spark_instant_ns
 
 _DRIVER_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
-# A streaming query's tasks carry its id and batch before the message.
+# Messages of a streaming query's tasks start with its id and batch.
 _LOST = re.compile(r"^(?:\[[^\]]*\] )*Lost task \d+\.\d+ in stage ")
 _DISCONNECT = re.compile(
     r"\bNode \d+ disconnected\b"
@@ -30,14 +31,14 @@ _DISCONNECT = re.compile(
     r"|\bDisconnectException\b"
 )
 _LATE_ROWS = re.compile(r'^\s*"numRowsDroppedByWatermark" : (\d+)')
-# Looked for first, because most lines of a log hold none of them and a regular expression costs more.
+# Checked first, because most lines contain none and a substring test is cheaper than a regular expression.
 _MARKERS = ("Lost task", "isconnect", "could not be established", "Metadata update failed")
 _MAX_LENGTH = 160
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of interest; `text` is `logger: message`, shortened."""
+    """Relevant log line; `text` is `logger: message`, shortened."""
 
     wall_ns: int
     file: str
@@ -46,7 +47,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class DriverEvents:
-    """What the driver's incarnations logged, by kind, in order of time."""
+    """Events of all driver incarnations by kind, in order of time."""
 
     lost_tasks: tuple[LogLine, ...] = ()
     disconnects: tuple[LogLine, ...] = ()
@@ -54,7 +55,7 @@ class DriverEvents:
 
 
 def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
-    """The events of one log; lines of any other form are passed over."""
+    """Return the events of one log; other lines are skipped."""
     lost: list[LogLine] = []
     disconnects: list[LogLine] = []
     late_rows = 0
@@ -79,13 +80,13 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
 
 
 def is_driver_event(line: str) -> bool:
-    """Whether a line of the log is of interest."""
+    """Return whether a log line is an event."""
     found = parse_driver_log([line], "")
     return found != DriverEvents()
 
 
 def read_driver_logs(directory: Path) -> DriverEvents:
-    """Events of `directory`/driver-*.log, all incarnations together; empty without logs."""
+    """Return the events of `directory`/driver-*.log, merged; empty without logs."""
     parsed = []
     for path in sorted(directory.glob("driver-*.log")):
         with path.open(encoding="utf-8", errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""Spark, which runs every workload that no other engine has for itself."""
+"""Spark engine, the default engine for workloads."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 
 class Spark:
-    """See `engines.protocol.Engine`. What reads a configuration is imported where it is asked for: the recorder
-    and the workload supervisor ask for an engine, too, and shall stay light."""
+    """Spark engine; see `engines.protocol.Engine`.
+
+    Modules that read a configuration are imported locally, because recorder and workload supervisor must stay light.
+    """
 
     name = "spark"
     exclusive_workloads: frozenset[str] = frozenset()
@@ -47,7 +49,7 @@ class Spark:
     programs: str | None = PROGRAMS
     replacer = "the Spark Master"
     job_settings = "spark.sql."
-    # An error class, as `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
+    # An error class, such as `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
     error_line = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 
     def build_settings(self) -> dict[str, str]:
@@ -91,8 +93,8 @@ class Spark:
             standalone.check_tasks(config)
         if config.state_store == "memory" and config.commit_mode == "aligned-changelog":
             raise ConfigError(
-                "commit_mode: aligned-changelog is a log of RocksDB's, and state_store=memory has none; use aligned, "
-                "or state_store=rocksdb"
+                "commit_mode: got aligned-changelog; expected aligned with state_store=memory, because only RocksDB "
+                "writes changelogs"
             )
 
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
@@ -111,24 +113,24 @@ class Spark:
         return usual if own is None else own.endpoints(usual)
 
     def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
-        if not endpoints.engine_ui:  # neither YARN nor Kubernetes says it beforehand
+        if not endpoints.engine_ui:  # YARN and Kubernetes do not report free slots
             return None
-        room = standalone.has_free_slots(standalone.master_state(endpoints), config)
-        return None if room else "Spark has no room for the executors"
+        is_free = standalone.has_free_slots(standalone.master_state(endpoints), config)
+        return None if is_free else "Spark has too few free slots for the executors"
 
     def restart_delays(self, settings: Settings) -> dict[str, Path]:
         from faultline.engines.spark.distributions import readable_distributions
 
-        def of(ports: Mapping[str, int], named: Callable[[str], str]) -> dict[str, Path]:
-            services = {number: named(f"spark-worker-{number}") for number in workers_of(ports)}
+        def delays_of(ports: Mapping[str, int], service_name: Callable[[str], str]) -> dict[str, Path]:
+            services = {number: service_name(f"spark-worker-{number}") for number in workers_of(ports)}
             return {
                 f"{settings.placement.address(name)}:{ports[f'spark_worker_{number}']}": settings.restart_delay(name)
                 for number, name in services.items()
             }
 
-        found = of(settings.ports, str)
+        found = delays_of(settings.ports, str)
         for one in readable_distributions(settings).values():
-            found |= of(one.ports, one.service)
+            found |= delays_of(one.ports, one.service)
         return found
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
@@ -149,22 +151,22 @@ class Spark:
         from faultline.engines.spark.jit_priority import JitPriority
         from faultline.engines.spark.program_check import ProgramCheck
 
-        held_back = JitPriority(run.attempt).look
+        lower_priority = JitPriority(run.attempt).lower
         if read_document(run.attempt.folder / "workload.json")["ends_itself"]:
-            return held_back
-        # A program that knows nothing of Faultline.
-        check = ProgramCheck(run.attempt, _driver_ui(run), collect.input_topic(run.plan)).look
+            return lower_priority
+        # The program is not one of Faultline's, so its start is checked.
+        check = ProgramCheck(run.attempt, _driver_ui(run), collect.input_topic(run.plan)).check
 
-        def look() -> None:
-            held_back()
+        def check_start() -> None:
+            lower_priority()
             check()
 
-        return look
+        return check_start
 
     def on_ready(self, run: Run, runtime: Runtime) -> None:
         from faultline.engines.spark.jit_priority import JitPriority
 
-        JitPriority(run.attempt).let_go()
+        JitPriority(run.attempt).restore()
         link_java_archive(run.attempt, runtime)
 
     def sampler(self, run: Run) -> Sampler:
@@ -174,11 +176,11 @@ class Spark:
         return StateEpochManager(run.attempt, _driver_ui(run)) if run.plan.commit_mode == "none" else None
 
     def progress(self, run: Run) -> Progress:
-        there = find_hdfs(run.attempt)
+        hdfs = find_hdfs(run.attempt)
         return CheckpointProgress(
             run.attempt.checkpoint,
             run.attempt.listener_journal,
-            None if there is None else there / CHECKPOINT,
+            None if hdfs is None else hdfs / CHECKPOINT,
             collect.input_topic(run.plan),
         )
 

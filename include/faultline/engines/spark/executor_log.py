@@ -1,14 +1,12 @@
-"""Spark's executor logs: when tasks were launched, state was loaded, and snapshots were saved.
+"""Executor logs: task starts, state loads and saved snapshots.
 
-The run's log4j2 pattern is `instant level [thread] logger: message`, instants in UTC with
-milliseconds. The thread name of a task carries its index, stage and TID. RocksDB's logger name
-carries the store (`operatorId=0, partitionId=1, storeName=default`), so its lines name the partition;
-where they do not, the task's index is the partition, because state is partitioned as the shuffle is.
+The log4j2 pattern is `instant level [thread] logger: message`, with instants in UTC and milliseconds. The thread name
+of a task contains its index, stage and TID. RocksDB's logger name contains the store (`operatorId=0, partitionId=1,
+storeName=default`). Without it, the task index is the partition, because state is partitioned like the shuffle.
 
-Spark 4.2 logs `Loading N` and `Loaded N` for every batch, also when the store is open at that very
-version and nothing is read. A load is *real* when, in the same thread between the two lines, files
-came from the checkpoint, the database was opened or a changelog was replayed; and the first load of
-a store in an executor is always real, since a fresh process has nothing open.
+Spark 4.2 logs `Loading N` and `Loaded N` for every batch, even if the store is already open at that version. A load is
+*real* if files are fetched, the database is opened, or a changelog is replayed between the two lines in the same
+thread. The first load of a store in an executor is always real, because a new process has no open store.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _READS_STATE = re.compile(r"^(?:Opened DB|[Rr]eplaying changelog|Loading checkpo
 
 @dataclass(frozen=True)
 class TaskLaunch:
-    """A task began to run on an executor."""
+    """Start of a task on an executor."""
 
     wall_ns: int
     executor: str
@@ -43,7 +41,7 @@ class TaskLaunch:
 
 @dataclass(frozen=True)
 class StateLoad:
-    """A task finished loading the state of one store; `real` when something was read for it."""
+    """Load of one store's state by a task; `real` if data was read."""
 
     wall_ns: int
     executor: str
@@ -56,7 +54,7 @@ class StateLoad:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """A snapshot of one store reached the checkpoint."""
+    """Snapshot of one store that reached the checkpoint."""
 
     wall_ns: int
     executor: str
@@ -66,7 +64,7 @@ class LogSnapshot:
 
 @dataclass(frozen=True)
 class ExecutorEvents:
-    """What all executors of an attempt logged, by kind, in order of time."""
+    """Events of all executors of an attempt by kind, in order of time."""
 
     launches: tuple[TaskLaunch, ...] = ()
     loads: tuple[StateLoad, ...] = ()
@@ -75,22 +73,22 @@ class ExecutorEvents:
 
 @dataclass
 class ExecutorLogReader:
-    """State of reading one executor's log: loads under way by thread, stores seen before."""
+    """Incremental reader of one executor's log: pending loads by thread, and stores already loaded."""
 
     executor: str
     launches: list[TaskLaunch] = field(default_factory=list)
     loads: list[StateLoad] = field(default_factory=list)
     snapshots: list[LogSnapshot] = field(default_factory=list)
-    under_way: dict[str, bool] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
+    pending: dict[str, bool] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)
 
     @property
     def events(self) -> ExecutorEvents:
-        """The events of the lines that were read so far."""
+        """Events of the lines read so far."""
         return ExecutorEvents(tuple(self.launches), tuple(self.loads), tuple(self.snapshots))
 
     def read(self, text: str) -> None:
-        """Take in the next line; one of any other form is passed over."""
+        """Read the next line; other lines are skipped."""
         match = _LINE.match(text)
         if match is None:
             return
@@ -104,27 +102,27 @@ class ExecutorLogReader:
     def _store_line(self, instant: str, thread: str, logger: str, message: str) -> None:
         own = not logger.startswith("RocksDBFileManager")
         if own and _LOADING.match(message):
-            self.under_way[thread] = False
+            self.pending[thread] = False
         elif own and (loaded := _LOADED.match(message)):
             self._loaded(instant, thread, f"{logger} {message}", int(loaded.group(1)))
         elif saved := _SAVED.match(message):
             _, partition = _store(f"{logger} {message}", thread)
             version = int(saved.group(1))
             self.snapshots.append(LogSnapshot(spark_instant_ns(instant), self.executor, partition, version))
-        elif thread in self.under_way and _READS_STATE.match(message):
-            self.under_way[thread] = True
+        elif thread in self.pending and _READS_STATE.match(message):
+            self.pending[thread] = True
 
     def _loaded(self, instant: str, thread: str, text: str, version: int) -> None:
         store, partition = _store(text, thread)
-        real = self.under_way.pop(thread, False) or store not in self.seen
-        self.seen.add(store)
+        real = self.pending.pop(thread, False) or store not in self.loaded
+        self.loaded.add(store)
         task = _TASK.search(thread)
         tid = int(task.group(4)) if task else None
         self.loads.append(StateLoad(spark_instant_ns(instant), self.executor, tid, store, partition, version, real))
 
 
 def _store(text: str, thread: str) -> tuple[str, int | None]:
-    """Name of the store and its partition, from the logger's text, else from the task's index."""
+    """Return the store name and partition from the logger's text, else from the task index."""
     if match := _STORE.search(text):
         return f"{match.group(1)}/{match.group(2)}/{match.group(3)}", int(match.group(2))
     if task := _TASK.search(thread):
@@ -133,7 +131,7 @@ def _store(text: str, thread: str) -> tuple[str, int | None]:
 
 
 def is_event(line: str) -> bool:
-    """Whether a line of the log is one of those that events are made of."""
+    """Return whether a log line contributes to an event."""
     match = _LINE.match(line.rstrip("\n"))
     if match is None:
         return False
@@ -143,7 +141,7 @@ def is_event(line: str) -> bool:
 
 
 def parse_executor_log(lines: Iterable[str], executor: str) -> ExecutorEvents:
-    """The events of one executor's log; lines of any other form are passed over."""
+    """Return the events of one executor's log; other lines are skipped."""
     reader = ExecutorLogReader(executor)
     for line in lines:
         reader.read(line.rstrip("\n"))
@@ -151,7 +149,7 @@ def parse_executor_log(lines: Iterable[str], executor: str) -> ExecutorEvents:
 
 
 def read_executor_logs(directory: Path) -> ExecutorEvents:
-    """Events of `directory`/<application>/<executor>/stderr for all executors; empty without logs."""
+    """Return the events of `directory`/<application>/<executor>/stderr; empty without logs."""
     parsed = []
     for path in sorted(directory.glob("*/*/stderr")):
         with path.open(encoding="utf-8", errors="replace") as lines:
@@ -160,7 +158,7 @@ def read_executor_logs(directory: Path) -> ExecutorEvents:
 
 
 def merge_events(parsed: Sequence[ExecutorEvents]) -> ExecutorEvents:
-    """The events of several executors, each kind in order of time."""
+    """Return the events of several executors, each kind in order of time."""
     return ExecutorEvents(
         tuple(sorted((item for one in parsed for item in one.launches), key=lambda item: item.wall_ns)),
         tuple(sorted((item for one in parsed for item in one.loads), key=lambda item: item.wall_ns)),

@@ -1,8 +1,8 @@
-"""Garbage collection of Spark's JVMs, by the logs that they write themselves: one small file a process.
+"""GC logs of Spark's JVMs, one small file per process.
 
-Java's unified logging writes a line when a pause ends: its wall-clock time to the millisecond, what kind of pause, the
-heap before and after, and how long it took. Each JVM runs in a folder of its own choosing, so its file is named
-relative to that: an executor's folder on its worker, and of the driver the attempt's.
+Java's unified logging writes a line at the end of a pause: wall-clock time in ms, kind, heap before and after, and
+duration. File names are relative to the working directory of the JVM: the executor's folder on its worker, and the
+attempt's folder for the driver.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from faultline.engines.protocol import Collections, Pause
 
 EXECUTOR_FILE = "gc.log"
-# In the attempt's folder; `%p` becomes the process's id, since a restarted driver is another process.
+# In the attempt's folder; the JVM replaces `%p` by its process id, which differs after a restart.
 DRIVER_FILE = "spark-logs/gc-driver-%p.log"
 # Collectors that stop the world for each collection and log a line for it at this level.
 PAUSING = frozenset({"Serial", "Parallel", "G1", "Shenandoah"})
@@ -25,14 +25,14 @@ _PAUSE = re.compile(r"^GC\(\d+\) Pause .* (\d+\.\d+)ms$")
 
 
 def gc_option(file: str) -> str:
-    """The JVM option that logs pauses to `file`: their lines only, never rotated, so that none is lost."""
+    """Return the JVM option that logs pauses to `file`, without rotation, so that no line is lost."""
     return f"-Xlog:gc:file={file}:time:filecount=0"
 
 
 def parse_gc_log(lines: Iterable[str], role: str, process: str) -> Collections | None:
-    """The pauses of one process; None unless the log names a collector whose pauses it would hold.
+    """Return the pauses of one process; None unless the log names a collector with stop-the-world pauses.
 
-    Lines of any other form, such as one that a kill cut short, are passed over.
+    Other lines, such as one truncated by a kill, are skipped.
     """
     collector: str | None = None
     pauses: list[Pause] = []
@@ -52,7 +52,7 @@ def parse_gc_log(lines: Iterable[str], role: str, process: str) -> Collections |
 
 
 def read_gc_logs(directory: Path) -> tuple[Collections, ...]:
-    """Of all processes of an attempt, from its `spark-logs`; empty where none logged."""
+    """Return the collections of all processes of an attempt, from its `spark-logs`; empty without logs."""
     drivers = [(path, "driver", path.stem.removeprefix("gc-")) for path in directory.glob("gc-driver-*.log")]
     executors = [
         (path, "executors", f"{path.parent.parent.name}/{path.parent.name}")

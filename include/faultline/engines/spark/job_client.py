@@ -1,4 +1,4 @@
-"""Jobs for the Spark that stays (`spark_jobs/job_server.py`): harvest and aggregate without a start of Spark."""
+"""Client of the persistent Spark session (`spark_jobs/job_server.py`) for short batch jobs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from faultline.system.process_ledger import end_processes, is_marked
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
-# A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.
+# An idle session answers in milliseconds; a starting or blocked one is not awaited.
 GREETING_TIMEOUT_S = 2.0
-# A small harvest takes seconds. A session that takes longer is not what it should be; Spark anew takes half a minute.
+# A small harvest takes seconds, and a new Spark takes half a minute.
 LIMIT_S = 150.0
 
 
 class JobServerUnavailable(FaultlineError):
-    """The job was not done by a session, and nothing of one is at work on it any more; the reason in one line."""
+    """The session did not complete the job and no longer works on it; the message is one line."""
 
 
 def run_in_session(
@@ -42,13 +42,14 @@ def run_in_session(
     program: str,
     arguments: Sequence[str],
     *,
-    say: Callable[[str], None] = print,
+    progress: Callable[[str], None] = print,
     limit_s: float = LIMIT_S,
 ) -> None:
-    """Runs a program of `spark_jobs/` in the session of this installation.
+    """Run a program of `spark_jobs/` in the persistent session of this installation.
 
-    `say` gets what the program prints. Raises NoSession when there is none, it is at another job, the job failed in it,
-    or took longer than `limit_s` seconds; such a session is ended, and its keeper starts another.
+    `progress` receives the program's output. Raises JobServerUnavailable if there is no session, it is busy, the job
+    failed, or it exceeded `limit_s` seconds. A session that failed or timed out is ended, and its launcher starts
+    another.
     """
     deadline = time.monotonic() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -59,23 +60,26 @@ def run_in_session(
             greeting = next(answers)
             connection.sendall((json.dumps({"program": program, "arguments": list(arguments)}) + "\n").encode())
         except (OSError, ValueError, StopIteration) as error:
-            raise JobServerUnavailable(f"no warm Spark answers ({type(error).__name__})") from None
+            raise JobServerUnavailable(f"persistent Spark session unavailable ({type(error).__name__})") from None
         try:
-            outcome = _outcome(connection, answers, deadline, say)
+            outcome = _outcome(connection, answers, deadline, progress)
         except BaseException as error:
-            # Also when this task is told to end: whoever does the job again must be alone with its files.
+            # Also on termination of this task: a repeated job needs exclusive access to its files.
             _end(greeting, settings)
             if isinstance(error, (OSError, ValueError)):
-                raise JobServerUnavailable(f"the warm Spark was lost, or not done within {limit_s:g} s") from None
+                raise JobServerUnavailable(f"persistent Spark session failed or exceeded {limit_s:g} s") from None
             raise
     if outcome["status"] != "done":
-        raise JobServerUnavailable(f"the warm Spark is {outcome['status']}: {outcome['message']}")
+        raise JobServerUnavailable(f"persistent Spark session {outcome['status']}: {outcome['message']}")
 
 
 def _outcome(
-    connection: socket.socket, answers: Iterator[dict[str, Any]], deadline: float, say: Callable[[str], None]
+    connection: socket.socket, answers: Iterator[dict[str, Any]], deadline: float, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The answer that says how the job ended. Raises OSError when none comes in time."""
+    """Return the final answer of a job.
+
+    Raises OSError if none arrives in time.
+    """
     while True:
         rest_s = deadline - time.monotonic()
         if rest_s <= 0:
@@ -83,14 +87,14 @@ def _outcome(
         connection.settimeout(rest_s)
         answer = next(answers, None)
         if answer is None:
-            raise ConnectionError("the session ended")
+            raise ConnectionError("session ended")
         if "status" in answer:
             return answer
-        say(answer["said"])
+        progress(answer["said"])
 
 
 def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """Each line as it arrives; a file object would be of no use any more after the first timeout."""
+    """Yield JSON lines as they arrive; a file object is unusable after a timeout."""
     rest = b""
     while data := connection.recv(65536):
         *lines, rest = (rest + data).split(b"\n")
@@ -99,52 +103,51 @@ def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 def _end(greeting: dict[str, Any], settings: Settings) -> None:
-    """Ends the session that has greeted so, if it still lives; what is no process of this installation is left alone,
-    whoever named it."""
-    mark, doomed = instance(settings).get("instance"), []
+    """End the processes of the session that sent this greeting, if they belong to this installation."""
+    tag, session = instance(settings).get("instance"), []
     for pid, ticks in greeting["processes"]:
         with contextlib.suppress(psutil.NoSuchProcess, OSError, TypeError):
             process = psutil.Process(pid)
-            if mark and start_ticks(pid) == ticks and is_marked(process, INSTANCE_MARK, mark):
-                doomed.append(process)
-    end_processes(doomed)
+            if tag and start_ticks(pid) == ticks and is_marked(process, INSTANCE_MARK, tag):
+                session.append(process)
+    end_processes(session)
 
 
-# Short batch jobs on Spark, harvest and aggregate: in the persistent session, or handed to spark-submit.
+# Batch jobs (harvest and aggregate), in the persistent session or through spark-submit.
 
 
 def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Callable[[SparkProgram], None]) -> None:
-    """Runs a job and waits for its end, not beside a window that is measured.
+    """Run a job to its end, outside any measured window.
 
-    Starting a JVM takes longer than most jobs, so a small job goes to the persistent session first. `submit`: hands
-    the job to spark-submit when no session has done it. Raises what `submit` raises.
+    A JVM start takes longer than most jobs, so small jobs try the persistent session first. `submit`: runs spark-submit
+    if no session completed the job. Raises the errors of `submit`.
     """
-    elsewhere = job.run is not None and job.run.plan.endpoints.is_external
+    is_external = job.run is not None and job.run.plan.endpoints.is_external
     with share_measurement_lock(settings.window_lock) as waited_s:
         if waited_s:
-            print(f"waited {waited_s:.1f} s for the end of a window")
-        if not (job.large or job.is_user_job or elsewhere):
+            print(f"waited {waited_s:.1f} s for the end of a measured window")
+        if not (job.large or job.is_user_job or is_external):
             try:
                 run_in_session(settings, job.program, job.arguments)
                 return
             except JobServerUnavailable as reason:
-                print(f"{reason}; started anew instead")
+                print(f"{reason}; starting a new Spark")
         submit(batch_program(job, settings, runtime))
 
 
 def batch_program(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkProgram:
-    """What is handed to spark-submit for a job: one JVM, with the harness's login."""
-    there, run = settings if job.run is None else job.run.there, job.run
+    """Return the spark-submit program of a job: one JVM with the harness's credentials."""
+    target, run = settings if job.run is None else job.run.there, job.run
     conf = batch_settings(
-        there, archive=runtime.cds_archive, large=job.large, attempt=None if run is None else run.attempt.id
+        target, archive=runtime.cds_archive, large=job.large, attempt=None if run is None else run.attempt.id
     )
     if job.is_user_job and run is not None:
         conf = {**(run.config.spark_conf or {}), **job_jars(run.attempt, run.config), **conf}
-    marked = {} if run is None else {RUN_MARK: run.attempt.id}
+    tag = {} if run is None else {RUN_MARK: run.attempt.id}
     return SparkProgram(
         role="batch",
         command=(str(program(settings, job.program)), *job.arguments),
-        environment={**spark_environment(settings, runtime.java_home), **marked},
+        environment={**spark_environment(settings, runtime.java_home), **tag},
         name=job.name,
         settings=conf,
         properties=properties_file(settings),

@@ -1,4 +1,4 @@
-"""The traces of a run on Spark while it lasts, from the same files as after it, each read on from where it was left."""
+"""Partial traces of a running attempt on Spark, read incrementally from its raw files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from faultline.system.journal import JournalReader, Line
 
 
 class LiveTraces:
-    """Reader of one attempt's traces; `traces` parses only what was written since the last call.
+    """Incremental reader of one attempt's traces; `traces` parses only what was written since the last call.
 
-    Left out, since nothing online needs them: work, totals, garbage collection and sizes. Commits are left out as well
-    where the checkpoint lies in HDFS, and executors' logs where no folder of a worker is on this machine.
+    It omits batch times, totals, garbage collection and sizes, which nothing online needs. It omits commits if the
+    checkpoint is in HDFS, and executor logs if no worker folder is on this machine.
     """
 
     def __init__(self, run: Run) -> None:
@@ -32,22 +32,25 @@ class LiveTraces:
         self._topic = input_topic(run.plan)
         self._samples = JournalReader(attempt.recorder_journal)
         self._supervisor = JournalReader(attempt.supervisor_journal)
-        # The first and the newest sample of each application: the newest one holds all executors there were.
+        # First and newest sample of each application; the newest lists all executors.
         self._first: dict[str, Line] = {}
         self._newest: dict[str, Line] = {}
-        self._lives: list[Line] = []
+        self._supervised: list[Line] = []
         self._logs: dict[Path, _Log] = {}
         self._executors: dict[Path, ExecutorLogReader] = {}
         self._drivers: list[DriverEvents] = []
 
     def traces(self) -> Traces:
-        """What the run has left so far. Raises InfrastructureError for a journal that is broken."""
+        """Return the traces so far.
+
+        Raises InfrastructureError if a journal is broken.
+        """
         for line in self._samples.poll():
             if line.get("kind") == "executors":
                 application = str(line.get("app_id"))
                 self._first.setdefault(application, line)
                 self._newest[application] = line
-        self._lives += self._supervisor.poll()
+        self._supervised += self._supervisor.poll()
         samples = [*self._first.values(), *self._newest.values()]
         for application, executor, path in self._executor_logs():
             reader = self._executors.setdefault(path, ExecutorLogReader(f"{application}/{executor}"))
@@ -64,19 +67,19 @@ class LiveTraces:
             method="batch",
             commits=tuple(self._commits()),
             events=(*events_of_samples(samples), *events_of_executor_logs(executors), *events_of_driver_logs(drivers)),
-            process_runs=process_runs_of(self._lives),
-            epochs=epochs_of(self._lives),
+            process_runs=process_runs_of(self._supervised),
+            epochs=epochs_of(self._supervised),
         )
 
     def _commits(self) -> list[Commit]:
         if find_hdfs(self._attempt) is not None:
             return []
-        with contextlib.suppress(InfrastructureError):  # a lineage that is only just begun
+        with contextlib.suppress(InfrastructureError):  # an epoch that has just started
             return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages, self._topic)
         return []
 
     def _executor_logs(self) -> Iterator[tuple[str, str, Path]]:
-        """Application, executor and path of each log that can be read from here."""
+        """Yield application, executor and path of each readable log."""
         if find_shared(self._attempt) is not None:
             for application, executor, name, path in executor_logs(self._attempt):
                 if name == "stderr":
@@ -92,13 +95,13 @@ class LiveTraces:
 
 
 class _Log:
-    """A log that is being written: gives each complete line once."""
+    """Log that is being written; yields each complete line once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
     def new_lines(self) -> list[str]:
-        """The lines completed since the last call; none of a log that cannot be read."""
+        """Return the lines completed since the last call; none if the log cannot be read."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

@@ -1,6 +1,4 @@
-"""Deviations of a user's program from its configuration, found while it starts and before the wait for its first
-commit times out.
-"""
+"""Startup check of a user program: deviations from its configuration, found before a timeout."""
 
 from __future__ import annotations
 
@@ -19,18 +17,17 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.socket_owner import fetch
 
-# How Spark describes each job of a micro-batch.
+# Spark's description of a micro-batch job.
 BATCH_DESCRIPTION = re.compile(r"\bbatch = \d+")
-# Seconds between two looks; and for how long batches may be done with nothing in the checkpoint, as of a query that is
-# started before the one that counts.
+# Interval between checks, and grace period for deviations, such as an earlier query without the checkpoint.
 CHECK_INTERVAL_S, GRACE_S = 5.0, 20.0
 MASTER = "spark.master"
 
 
 class ProgramCheck:
-    """A program that knows nothing of Faultline, while it starts.
+    """Startup check of a user program.
 
-    `folder`: of the attempt. `checkpoint`: the one that it was given. `topic`: its input. `now`: seconds of any clock.
+    `attempt`: the running attempt. `topic`: its input. `now`: clock in seconds.
     """
 
     def __init__(
@@ -42,8 +39,8 @@ class ProgramCheck:
         self._since_s: float | None = None
         self._settings_known = False
 
-    def look(self) -> None:
-        """Raises InfrastructureError with what is to be changed in the program, once that is sure."""
+    def check(self) -> None:
+        """Raise InfrastructureError with the required change of the program, once it is certain."""
         if self._now() < self._next_s:
             return
         self._next_s = self._now() + CHECK_INTERVAL_S
@@ -54,24 +51,24 @@ class ProgramCheck:
                 self._next_s = float("inf")
         elif inner := _queries_in(checkpoint):
             many = len(inner) > 1
-            self._require_soon(
-                f"program: it keeps {'several queries' if many else 'its query'} in folders of the checkpoint that it "
-                f"was given ({', '.join(inner)}), and one query in the checkpoint itself is measured; "
-                + ("measure each in a program of its own" if many else "use {checkpoint} as it is")
+            self._raise_after_grace(
+                f"program: got checkpoints in sub-folders ({', '.join(inner)}); expected one query that uses the "
+                "checkpoint itself; fix: "
+                + ("split the queries into separate programs" if many else "use {checkpoint} unchanged")
             )
         elif self._has_done_a_batch():
-            self._require_soon(
-                "program: it works through batches, and nothing stands in the checkpoint that it was given; have "
-                "its query use {checkpoint} (or FAULTLINE_CHECKPOINT) as its checkpointLocation"
+            self._raise_after_grace(
+                "program: batches completed without the given checkpoint; fix: use {checkpoint} (or "
+                "FAULTLINE_CHECKPOINT) as checkpointLocation"
             )
 
-    def _require_soon(self, what: str) -> None:
+    def _raise_after_grace(self, message: str) -> None:
         self._since_s = self._now() if self._since_s is None else self._since_s
         if self._now() - self._since_s >= GRACE_S:
-            raise InfrastructureError(what)
+            raise InfrastructureError(message)
 
     def _check_settings(self) -> None:
-        """Compares the settings of the running application with the requested ones, once its REST answers."""
+        """Compare the application's settings with the requested ones, once its REST API answers."""
         if self._settings_known:
             return
         for application in fetch_list(self._applications):
@@ -80,22 +77,21 @@ class ProgramCheck:
                 running = {str(name): str(value) for name, value in answer["sparkProperties"]}
                 write_json(self._attempt.folder / APPLICATION, running)
                 self._settings_known = True
-                if (trouble := setting_mismatch(requested_settings(self._attempt), running)) is not None:
-                    raise InfrastructureError(f"program: {trouble}")
+                if (mismatch := setting_mismatch(requested_settings(self._attempt), running)) is not None:
+                    raise InfrastructureError(f"program: {mismatch}")
 
     def _has_begun(self) -> bool:
-        """Whether it reads its input, all that was sent before the query began."""
+        """Return whether the query reads its input from the beginning."""
         start = initial_offsets(self._attempt.checkpoint, self._topic)
         if start is None:
-            self._require_soon(
-                f"program: none of its sources reads its input, {self._topic}; have one subscribe to {{input}} (or "
+            self._raise_after_grace(
+                f"program: no source reads the input topic {self._topic}; fix: subscribe to {{input}} (or "
                 "FAULTLINE_INPUT)"
             )
             return False
         if any(start.values()):
             raise InfrastructureError(
-                f"program: it begins at offset {max(start.values()):,} of its input, and what was sent before it began "
-                'belongs to it; set its startingOffsets to "earliest"'
+                f'program: got start offset {max(start.values()):,}; expected 0; fix: set startingOffsets to "earliest"'
             )
         return True
 
@@ -108,26 +104,28 @@ class ProgramCheck:
 
 
 def requested_settings(attempt: Attempt) -> dict[str, str]:
-    """The settings on the command line of an attempt's workload."""
-    whole = [str(word) for word in read_document(attempt.folder / "workload.json")["processes"][0]["command"]]
-    # What follows the program is its own.
-    command = [*itertools.takewhile(lambda word: not word.startswith(str(attempt.job)), whole)]
-    asked = dict(value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf")
+    """Return the settings on the command line of an attempt's workload."""
+    words = [str(word) for word in read_document(attempt.folder / "workload.json")["processes"][0]["command"]]
+    # Arguments after the program are its own.
+    command = [*itertools.takewhile(lambda word: not word.startswith(str(attempt.job)), words)]
+    requested = dict(
+        value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf"
+    )
     if "--master" in command:
-        asked[MASTER] = command[command.index("--master") + 1]
-    return asked
+        requested[MASTER] = command[command.index("--master") + 1]
+    return requested
 
 
-def setting_mismatch(asked: Mapping[str, str], running: Mapping[str, str]) -> str | None:
-    """The first setting that the measuring relies on and that runs otherwise than asked, with the remedy; or None."""
+def setting_mismatch(requested: Mapping[str, str], running: Mapping[str, str]) -> str | None:
+    """Return the first reserved setting that differs from the request, with the fix; None if all match."""
     for name, remedy in reserved_settings().items():
         value = running.get(name)
-        # A value that may hold a secret is shown by stars.
-        if value is not None and name in asked and value != asked[name] and "(redacted)" not in value:
-            return f"it sets {name} to {value} itself, and runs under {asked[name]}; leave it out, {remedy}"
+        # Spark redacts values that may contain secrets.
+        if value is not None and name in requested and value != requested[name] and "(redacted)" not in value:
+            return f"got {name}={value} from its code; expected {requested[name]}; fix: do not set it, {remedy}"
     return None
 
 
 def _queries_in(checkpoint: Path) -> Sequence[str]:
-    """Folders of a checkpoint that are checkpoints themselves."""
+    """Return the sub-folders of a checkpoint that are checkpoints themselves."""
     return sorted(path.parent.name for path in checkpoint.glob("*/offsets") if path.is_dir())

@@ -1,4 +1,4 @@
-"""How far a query on Spark has come, by the checkpoint that it writes."""
+"""Progress of a query on Spark, read from its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,71 +13,69 @@ from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.system.journal import events, read_journal
 
-# Between two looks at what is asked for over HTTP.
+# Poll interval for HDFS.
 HDFS_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.protocol.Progress`.
+    """Progress of the query with this checkpoint and listener journal.
 
-    `there`: what `checkpoint` is a copy of, brought up to date before each look. `topic`: that of the input.
+    See `faultline.engines.protocol.Progress`. `hdfs`: the original of `checkpoint`, copied before each read. `topic`:
+    the input topic.
     """
 
     checkpoint: Path
     listener: Path
-    there: HdfsFolder | None = None
+    hdfs: HdfsFolder | None = None
     topic: str | None = None
 
     def committed(self) -> Offsets:
-        return on_disk.latest_offsets(self._looked_at(), self.topic)
+        return on_disk.latest_offsets(self._refreshed(), self.topic)
 
     def covering(self, offsets: Offsets) -> int:
-        return sum(one.covers(offsets) for one in on_disk.committed_batches(self._looked_at(), topic=self.topic))
+        return sum(one.covers(offsets) for one in on_disk.committed_batches(self._refreshed(), topic=self.topic))
 
     def commits_since(self, wall_ns: int) -> Sequence[Commit]:
-        return on_disk.committed_batches(self._looked_at(), since_ns=wall_ns, topic=self.topic)
+        return on_disk.committed_batches(self._refreshed(), since_ns=wall_ns, topic=self.topic)
 
     def runs(self) -> int:
         lines = read_journal(self.listener)
-        begun = [line["run_id"] for line in events(lines, "started")]
+        started = [line["run_id"] for line in events(lines, "started")]
         committed = {line["run_id"] for line in events(lines, "progress")}
-        return len(begun) if begun and begun[-1] in committed else max(0, len(begun) - 1)
+        return len(started) if started and started[-1] in committed else max(0, len(started) - 1)
 
     def last_commit_ns(self) -> int:
-        return on_disk.last_commit_ns(self._looked_at())
+        return on_disk.last_commit_ns(self._refreshed())
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        if self.there is None:
+        if self.hdfs is None:
             return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)
 
-        self._looked_at(cycle)
+        self._refreshed(cycle)
 
         def wait(_: float) -> None:
             time.sleep(HDFS_POLL_S)
-            self._looked_at(cycle)
+            self._refreshed(cycle)
 
         return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=wait)
 
-    def _looked_at(self, cycle: str = "checkpoint") -> Path:
-        """The checkpoint, with what shows that this cycle began."""
-        if self.there is not None:
-            copy_logs(self.there, self.checkpoint)
+    def _refreshed(self, cycle: str = "checkpoint") -> Path:
+        """Return the checkpoint after copying the files that show this cycle."""
+        if self.hdfs is not None:
+            copy_logs(self.hdfs, self.checkpoint)
             if cycle == "snapshot":
-                copy_state(self.there, self.checkpoint, operators=SNAPSHOT_OPERATORS)
+                copy_state(self.hdfs, self.checkpoint, operators=SNAPSHOT_OPERATORS)
         return self.checkpoint
 
 
-# Cycles of the engine that a fault can be aimed at: between checkpoints, and between state snapshots.
-
-
 POLL_S = 0.003
-# The operators whose snapshots are waited for.
+# Operators whose snapshots start a cycle.
 SNAPSHOT_OPERATORS = ("0",)
 
 
 def cycle_files(checkpoint: Path, cycle: str) -> Iterator[os.DirEntry[str]]:
-    """The files whose appearance begins a cycle: `commits/<k>`, or a partition's `<version>.zip`."""
+    """Yield the files whose creation starts a cycle: `commits/<k>`, or a partition's `<version>.zip`."""
     folders = [checkpoint / "commits"]
     if cycle == "snapshot":
         folders = [one for name in SNAPSHOT_OPERATORS for one in sorted((checkpoint / "state" / name).glob("[0-9]*"))]
@@ -101,9 +99,9 @@ def await_cycle(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int | None:
-    """Wall instant at which the first `cycle` at or after `not_before_wall_ns` began; None when none did in time.
+    """Return when the first `cycle` at or after `not_before_wall_ns` started; None if none did in time.
 
-    Looks at least once, however short the time.
+    It checks at least once, however short the time.
     """
     known: set[str] = set()
     while True:
@@ -114,11 +112,11 @@ def await_cycle(
             try:
                 began = entry.stat().st_mtime_ns
             except FileNotFoundError:
-                continue  # it was still under its temporary name
+                continue  # renamed concurrently
             known.add(entry.path)
             if began >= not_before_wall_ns:
                 found.append(began)
-        if found:  # a folder names its files in no order
+        if found:  # folder listings are unordered
             return min(found)
         if time.monotonic_ns() >= until_mono_ns:
             return None

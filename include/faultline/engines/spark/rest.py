@@ -1,4 +1,4 @@
-"""Spark's REST, as the driver serves it."""
+"""Client of the Spark driver's REST API."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from faultline.system.socket_owner import fetch
 
 
 def fetch_list(url: str) -> list[dict[str, Any]]:
-    """A JSON array from Spark's REST; empty when the driver does not answer."""
+    """Return a JSON array from Spark's REST API; empty if the driver does not answer."""
     value: Any = fetch(url, timeout_s=1.0)
     return value if isinstance(value, list) else []
-
-
-# What the recorder takes down of Spark: its executors, as the driver's REST lists them, and whose a process is.
 
 
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class DriverSampler:
-    """Asks one attempt's driver; a restarted one is another application under the same address."""
+    """Sampler of one attempt's driver; a restarted driver is another application at the same address."""
 
     child_roles: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
 
@@ -51,10 +48,7 @@ class DriverSampler:
             self._app_id = None  # a restarted driver is another application
 
 
-# Instants as Spark writes them.
-
-
 def spark_instant_ns(text: str) -> int:
-    """Nanoseconds of a UTC time as Spark writes it: `…T05:55:03.123GMT` or `…T05:55:03.123Z`."""
+    """Return the ns since the epoch of a UTC time of Spark: `…T05:55:03.123GMT` or `…T05:55:03.123Z`."""
     moment = datetime.fromisoformat(text.replace("GMT", "+00:00").replace("Z", "+00:00"))
     return round(moment.timestamp() * 1000) * 1_000_000

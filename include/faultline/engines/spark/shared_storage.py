@@ -1,8 +1,11 @@
-"""What an attempt on a target keeps where all its hosts come: checkpoint, temporary files, executors' logs.
+"""Files of an attempt that all hosts of a target reach: checkpoint, temporary files, executor logs.
 
-A link in the attempt's folder says where that is, and `checkpoint` is a link into it, so whoever reads the checkpoint
-on this machine need not know. Executors write their logs there, since no worker's own folder can be read from here.
-Where the storage is HDFS, checkpoints alone lie there; the rest lies beside the logins, which all hosts see.
+A link in the attempt's folder points to the shared folder, and `checkpoint` links into it, so readers on this machine
+use the same paths as for the embedded services. Executors log to the shared folder, because workers' folders are not
+readable from here. If the storage is HDFS, only checkpoints are there; the rest is next to the credentials, which all
+hosts see.
+
+This module also locates checkpoints on the RAM disk (commit mode `none`) and on a separate disk.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import make_private_folder, read_document, remove_private_folder
 
-# The folder of the checkout that holds its programs.
+# Folder of Spark programs in the checkout.
 PROGRAMS = "spark_jobs"
 EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
-# Spark puts both in when it starts an executor.
+# Spark replaces both when it starts an executor.
 _EXECUTOR_NAME = "{{APP_ID}}_{{EXECUTOR_ID}}"
 _LOG = re.compile(r"(.+)_(\d+)\.(stderr|gc\.log)")
 _LOG_PROPERTY = "faultline.log"
@@ -45,15 +48,15 @@ logger.codegen.level = WARN
 
 
 def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
-    """The attempt's folder there, the same at every call."""
+    """Create the attempt's shared folder and return it; idempotent."""
     in_hdfs = endpoints.storage.startswith(SCHEME)
     folder = Path(endpoints.logins if in_hdfs else endpoints.storage) / "faultline" / attempt.id
     for name in (EXECUTORS, SCRATCH, CHECKPOINT):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / LOGGING).write_text(LOG4J)
     if in_hdfs:
-        there = HdfsFolder(endpoints.storage, endpoints.storage_web) / "faultline" / attempt.id
-        write_json(folder / HDFS, {"url": there.url, "web": there.web})
+        hdfs = HdfsFolder(endpoints.storage, endpoints.storage_web) / "faultline" / attempt.id
+        write_json(folder / HDFS, {"url": hdfs.url, "web": hdfs.web})
     for link, target in ((_shared_link(attempt), folder), (attempt.checkpoint, folder / CHECKPOINT)):
         if not link.is_symlink():
             link.symlink_to(target, target_is_directory=True)
@@ -61,27 +64,27 @@ def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
 
 
 def find_shared(attempt: Attempt) -> Path | None:
-    """The same; None of an attempt that has none."""
+    """Return the attempt's shared folder; None if it has none."""
     return _shared_link(attempt).resolve() if _shared_link(attempt).is_symlink() else None
 
 
 def find_hdfs(attempt: Attempt) -> HdfsFolder | None:
-    """The attempt's folder in HDFS, of which `checkpoint` here is a copy; None of an attempt that has none."""
+    """Return the attempt's folder in HDFS, of which the local `checkpoint` is a copy; None if it has none."""
     folder = find_shared(attempt)
     if folder is None or not (folder / HDFS).exists():
         return None
-    said = read_document(folder / HDFS)
-    return HdfsFolder(str(said["url"]), str(said["web"]))
+    location = read_document(folder / HDFS)
+    return HdfsFolder(str(location["url"]), str(location["web"]))
 
 
 def checkpoint_url(attempt: Attempt, name: str) -> str:
-    """A checkpoint of an attempt, as Spark is told where it lies."""
-    there, folder = find_hdfs(attempt), find_shared(attempt)
-    return (there / name).url if there is not None else str((folder or attempt.folder) / name)
+    """Return the location of a checkpoint of an attempt, as configured in Spark."""
+    hdfs, folder = find_hdfs(attempt), find_shared(attempt)
+    return (hdfs / name).url if hdfs is not None else str((folder or attempt.folder) / name)
 
 
 def executor_options(folder: Path) -> list[str]:
-    """JVM options by which an executor logs to the folder, in place of those that name files of a worker."""
+    """Return JVM options by which an executor logs to the shared folder."""
     log = folder / EXECUTORS / _EXECUTOR_NAME
     return [
         f"-Dlog4j2.configurationFile={(folder / LOGGING).as_uri()}",
@@ -91,7 +94,7 @@ def executor_options(folder: Path) -> list[str]:
 
 
 def executor_logs(attempt: Attempt) -> Iterator[tuple[str, str, str, Path]]:
-    """Of each log there: application, executor, the name that it has among an attempt's raw files, and where it is."""
+    """Yield application, executor, raw file name and path of each log in the shared folder."""
     folder = find_shared(attempt)
     for path in sorted((folder / EXECUTORS).glob("*")) if folder is not None else ():
         if match := _LOG.fullmatch(path.name):
@@ -100,10 +103,10 @@ def executor_logs(attempt: Attempt) -> Iterator[tuple[str, str, str, Path]]:
 
 
 def remove_shared(attempt: Attempt) -> None:
-    """Removes the folder with all that it holds; harmless where there is none, or another's name."""
-    folder, there = find_shared(attempt), find_hdfs(attempt)
-    if there is not None and there.url.endswith(f"/{attempt.id}"):
-        there.remove()
+    """Remove the shared folder; do nothing if there is none, or if its name is not the attempt's."""
+    folder, hdfs = find_shared(attempt), find_hdfs(attempt)
+    if hdfs is not None and hdfs.url.endswith(f"/{attempt.id}"):
+        hdfs.remove()
     if folder is not None and folder.name == attempt.id:
         shutil.rmtree(folder, ignore_errors=True)
     _shared_link(attempt).unlink(missing_ok=True)
@@ -113,19 +116,22 @@ def _shared_link(attempt: Attempt) -> Path:
     return attempt.folder / "shared"
 
 
-# Where commit mode `none` keeps the checkpoints of an attempt's lineages: on the RAM disk, where there is one.
-
-
 RAM_DISK = Path("/dev/shm")
 
 
 def make_ephemeral_checkpoint(attempt: Attempt) -> Path:
-    """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
+    """Create the attempt's folder on the RAM disk; idempotent.
+
+    Raises InfrastructureError.
+    """
     return make_private_folder(_ram_link(attempt), RAM_DISK if RAM_DISK.is_dir() else Path(tempfile.gettempdir()))
 
 
 def remove_ephemeral_checkpoint(attempt: Attempt) -> None:
-    """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
+    """Remove that folder; do nothing if there is none.
+
+    Raises InfrastructureError.
+    """
     remove_private_folder(_ram_link(attempt))
 
 
@@ -133,13 +139,13 @@ def _ram_link(attempt: Attempt) -> Path:
     return attempt.folder / "throwaway"
 
 
-# Where an attempt's checkpoint lies when checkpoints have a disk of their own: in a folder there.
-
-
 def make_disk_checkpoint(attempt: Attempt, disk: Path) -> Path:
-    """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
+    """Create the attempt's folder on the checkpoint disk; idempotent.
+
+    Raises InfrastructureError.
+    """
     if not disk.is_mount():
-        raise InfrastructureError(f"{disk}: is not mounted; ./faultline down, then up --hosts 3")
+        raise InfrastructureError(f"{disk}: not mounted; fix: `./faultline down`, then `up --hosts 3`")
     folder = make_private_folder(_disk_link(attempt), disk)
     if not attempt.checkpoint.is_symlink():
         attempt.checkpoint.symlink_to(folder, target_is_directory=True)
@@ -147,12 +153,15 @@ def make_disk_checkpoint(attempt: Attempt, disk: Path) -> Path:
 
 
 def has_disk_checkpoint(attempt: Attempt) -> bool:
-    """Whether the attempt has a folder on such a disk."""
+    """Return whether the attempt has a folder on the checkpoint disk."""
     return _disk_link(attempt).is_symlink()
 
 
 def remove_disk_checkpoint(attempt: Attempt) -> None:
-    """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
+    """Remove that folder; do nothing if there is none.
+
+    Raises InfrastructureError.
+    """
     remove_private_folder(_disk_link(attempt))
 
 

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster: what its Master says, and what its workers can hold."""
+"""Spark's standalone cluster: state of its master and capacity of its workers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 WORKER_MEMORY = "FAULTLINE_WORKER_MEMORY_MB"
 WORKER_MEMORY_SHARE = 0.35
-# Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
-# workers do not reserve it, so it is left free for them here.
+# Spark adds this share, and at least 384 MiB, to every executor's heap (memoryOverhead). Standalone workers do not
+# reserve it, so the capacity check does.
 MEMORY_OVERHEAD = 1.1
-# Seconds of a core that a task takes however few records it has, on two cores of 2026.
+# CPU seconds of a task without records, measured on two cores of 2026.
 TASK_S = 0.005
-# Of an executor of the generator: the least that Spark takes, since Python makes the records and sends them.
+# Spark's minimum for a generator's executor, because Python generates and sends the records.
 GENERATOR_MEMORY_MB = 512
 
 
 def worker_memory_mb() -> int:
-    """Memory that each worker offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
+    """Return the memory of each worker in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
 
-    Raises ConfigError when the variable is no such number.
+    Raises ConfigError if the variable is not a positive integer.
     """
     import psutil
 
@@ -36,43 +36,43 @@ def worker_memory_mb() -> int:
     if given is None:
         return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
     if not given.isdecimal() or not int(given):
-        raise ConfigError(f"{WORKER_MEMORY}: {given!r} is refused; give whole MiB, such as 2048")
+        raise ConfigError(f"{WORKER_MEMORY}: got {given!r}; expected a positive number of MiB, such as 2048")
     return int(given)
 
 
 def master_state(endpoints: Endpoints) -> dict[str, Any] | None:
-    """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
+    """Return the master's state of workers and applications (its `/json/`); None if it does not answer."""
     return fetch_json(f"{endpoints.engine_ui}/json/")
 
 
 def check_capacity(config: Configuration) -> None:
-    """Refuses executors that the workers can never hold, the generator's among them."""
+    """Raise ConfigError for executors that the workers cannot hold, including the generator's."""
     workers = len(load_settings().workers)
     per_worker = -(-config.executors // workers)
     wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
     wanted += -(-_generator_executors(config) // workers) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
     if wanted > worker_memory_mb():
         raise ConfigError(
-            f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
-            f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
+            f"executor_memory_mb: got {per_worker} executors of {config.executor_memory_mb} MiB per worker; expected "
+            f"them to fit {worker_memory_mb()} MiB; fix: lower executor_memory_mb or executors"
         )
 
 
 def check_tasks(config: Configuration) -> None:
-    """Refuses more tasks in a batch than this machine can start in an interval: it would measure the scheduler."""
+    """Raise ConfigError for more tasks per batch than this machine can start in an interval."""
     tasks = config.partitions + config.shuffle_partitions
-    at_once = min(config.executors * config.executor_cores, os.cpu_count() or 1)
-    needed_s = tasks * TASK_S / at_once
+    slots = min(config.executors * config.executor_cores, os.cpu_count() or 1)
+    needed_s = tasks * TASK_S / slots
     if config.paced and needed_s > config.checkpoint_interval_s:
-        most = int(config.checkpoint_interval_s * at_once / TASK_S)
+        most = int(config.checkpoint_interval_s * slots / TASK_S)
         raise ConfigError(
-            f"partitions: with shuffle_partitions {tasks:,} tasks a batch, which take {needed_s:.1f} s on {at_once} "
-            f"cores, and batches come each {config.checkpoint_interval_s:g} s; use at most {most} of both together"
+            f"partitions: got {tasks:,} tasks per batch with shuffle_partitions, or {needed_s:.1f} s on {slots} cores; "
+            f"expected at most {most}, to fit checkpoint_interval_s = {config.checkpoint_interval_s:g}"
         )
 
 
 def has_free_slots(state: Mapping[str, Any] | None, config: Configuration) -> bool:
-    """Whether the living workers have room for all executors, as the Master sees it."""
+    """Return whether the live workers have room for all executors, by the master's state."""
     if not state:
         return False
     room = spare = 0
@@ -86,5 +86,5 @@ def has_free_slots(state: Mapping[str, Any] | None, config: Configuration) -> bo
 
 
 def _generator_executors(config: Configuration) -> int:
-    """Executors of one core each that the generator takes."""
+    """Return the number of one-core executors for the generator."""
     return config.generator_processes if config.generator_on == "executors" else 0

@@ -1,9 +1,9 @@
-"""State lineages of commit mode `none`: a throw-away checkpoint that no failure is allowed to reuse.
+"""State epochs of commit mode `none`: ephemeral checkpoints that are discarded after a failure.
 
-Spark itself would retry from whatever checkpoint it has. A job without checkpoints loses its state
-with an executor or the driver, so the workload supervisor ends a lineage on such a loss: the query stops, its
-checkpoint is deleted, and a new lineage begins at the latest offsets. The program is told through a
-small file, and answers through another (see `Lineages` in spark_jobs/workload_runner.py).
+Spark itself would retry from any checkpoint. A job without checkpoints loses its state with an executor or the driver,
+so the workload supervisor ends the epoch: the query stops, its checkpoint is deleted, and a new epoch starts at the
+latest offsets. A control file requests this from the program, which answers through another file (see `StateEpochs` in
+spark_jobs/workload_runner.py).
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ from faultline.system.journal import Journal
 
 
 class StateEpochManager:
-    """Keeps one attempt's lineages; all files are made here, so that a restart finds them."""
+    """State epochs of one attempt; it creates all files, so that a restarted program finds them."""
 
     def __init__(self, attempt: Attempt, driver_ui: str) -> None:
         self._attempt = attempt
         self._driver_ui = driver_ui
         self._lost: set[tuple[str, str]] = set()
         self._stopping = False
-        self.lineage = 0
-        self._throwaway = make_ephemeral_checkpoint(attempt)
-        self._point()
+        self.epoch = 0
+        self._folder_of_epochs = make_ephemeral_checkpoint(attempt)
+        self._link_checkpoint()
 
     def watch(self, journal: Journal) -> None:
-        """One look: ends the lineage when an executor was lost, begins the next when the query has stopped."""
+        """End the epoch after an executor loss, and start the next once the query has stopped."""
         lost = self._lost_executors()
         if self._stopping:
-            # What is noticed while the query stops was lost to this lineage as well.
+            # Losses detected while the query stops belong to this epoch.
             self._lost |= lost
             with contextlib.suppress(OSError, ValueError):
-                if int(control_files(self._attempt)["stopped"].read_text()) == self.lineage:
+                if int(control_files(self._attempt)["stopped"].read_text()) == self.epoch:
                     self._begin_next(journal, "an executor was lost")
             return
         if lost - self._lost:
             self._stopping = True
-            self._tell(stop=True)
+            self._write_control(stop=True)
         self._lost |= lost
 
     def on_driver_exit(self, journal: Journal) -> None:
-        """Nothing outlives the driver: the restarted one begins a new lineage."""
+        """Start a new epoch, because no state survives the driver."""
         self._begin_next(journal, "the driver was lost")
 
     def _begin_next(self, journal: Journal, reason: str) -> None:
-        checkpoint.archive_epoch(self._folder(), self._attempt.lineages / str(self.lineage))
-        self.lineage += 1
+        checkpoint.archive_epoch(self._folder(), self._attempt.lineages / str(self.epoch))
+        self.epoch += 1
         self._stopping = False
         self._lost |= self._lost_executors()
-        self._point()
-        journal.write("lineage", lineage=self.lineage, reason=reason, sync=True)
+        self._link_checkpoint()
+        journal.write("lineage", lineage=self.epoch, reason=reason, sync=True)
 
     def _folder(self) -> Path:
-        return self._throwaway / f"lineage-{self.lineage}"
+        return self._folder_of_epochs / f"lineage-{self.epoch}"
 
-    def _point(self) -> None:
+    def _link_checkpoint(self) -> None:
         link = self._attempt.checkpoint
-        fresh = link.with_name("checkpoint.next")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(self._folder())
-        fresh.rename(link)
-        self._tell(stop=False)
+        new_link = link.with_name("checkpoint.next")
+        new_link.unlink(missing_ok=True)
+        new_link.symlink_to(self._folder())
+        new_link.rename(link)
+        self._write_control(stop=False)
 
-    def _tell(self, *, stop: bool) -> None:
-        write_json(control_files(self._attempt)["control"], {"lineage": self.lineage, "stop": stop})
+    def _write_control(self, *, stop: bool) -> None:
+        write_json(control_files(self._attempt)["control"], {"lineage": self.epoch, "stop": stop})
 
     def _lost_executors(self) -> set[tuple[str, str]]:
         applications = fetch_list(f"{self._driver_ui}/api/v1/applications")
@@ -81,5 +81,5 @@ class StateEpochManager:
 
 
 def control_files(attempt: Attempt) -> dict[str, Path]:
-    """The two files through which supervisor and program speak."""
+    """Return the files for communication between supervisor and program."""
     return {"control": attempt.folder / "lineage.json", "stopped": attempt.folder / "lineage.stopped"}

@@ -1,4 +1,4 @@
-"""What is submitted to Spark for an attempt: the program, what it is told, and the settings that it runs under."""
+"""Submission of an attempt's workload to Spark: program, its configuration and settings."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from generators.kafka_credentials import CREDENTIALS_ENV
 
 @dataclass(frozen=True)
 class SparkProgram(Program):
-    """`command` is handed to spark-submit, with these options; the Spark provider's hook writes them out."""
+    """Program for spark-submit, with its options; `command` is the program and its arguments."""
 
     name: str
     settings: Mapping[str, str]
-    # A file of further settings, which nobody else can read.
+    # Private file of further settings.
     properties: Path
     main_class: str | None = None
-    # Of another Spark than the installed one: its own spark-submit; and the master, where it is not the embedded one.
+    # spark-submit of another Spark build. `master`: None for the embedded one.
     spark_submit: str | None = None
     master: str | None = None
 
 
 def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
-    """The command of spark-submit, as the Spark provider's hook builds it. `master`: where none is given."""
+    """Return the spark-submit command, as the Spark provider's hook builds it. `master`: the default."""
     conf = [part for key, value in program.settings.items() for part in ("--conf", f"{key}={value}")]
     main_class = [] if program.main_class is None else ["--class", program.main_class]
     return [
@@ -68,16 +68,16 @@ def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
 
 
 def submit(run: Run, runtime: Runtime) -> Submission:
-    """Writes what the program reads. See `faultline.engines.protocol.Engine`."""
+    """Write the program's configuration and return the submission; see `faultline.engines.protocol.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.is_external else None
     by_spark = {**spark_entries(run), "kafka_options": kafka_options(settings)}
-    told = write_program_configuration(run, by_spark)
+    config_file = write_program_configuration(run, by_spark)
     programs, ui_port = Path(plan.engine.programs), plan.engine.addresses["ui_port"]
     build = distribution(settings, config.spark_build)
-    # The archive is of the installed Spark's classes, and lies on this machine.
+    # The archive holds the installed Spark's classes and is local.
     archive = link_spark_archive(attempt, runtime) if build is None and shared is None else None
-    usual = workload_settings(
+    conf = workload_settings(
         settings, attempt, config, ui_port, archive=archive, programs=programs, own=build, shared=shared
     )
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
@@ -90,8 +90,8 @@ def submit(run: Run, runtime: Runtime) -> Submission:
         properties=properties_file(settings),
         settings={
             **plan.engine.settings,
-            **usual,
-            # By it whoever closes the attempt finds executors, and what they fork; the driver inherits it.
+            **conf,
+            # Teardown finds executors and their children by it; the driver inherits it.
             f"spark.executorEnv.{RUN_MARK}": attempt.id,
             **job_jars(attempt, config),
         },
@@ -100,7 +100,7 @@ def submit(run: Run, runtime: Runtime) -> Submission:
     )
     if own is None:
         program = workload_program(programs, config)
-        driver = replace(driver, command=(str(program), "--config", str(told), run_token(attempt.id)))
+        driver = replace(driver, command=(str(program), "--config", str(config_file), run_token(attempt.id)))
     else:
         driver = replace(
             driver,
@@ -108,26 +108,26 @@ def submit(run: Run, runtime: Runtime) -> Submission:
             environment={**environment, **own.environment},
             main_class=own.main_class,
         )
-    kept = SupervisedProgram(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
-    return Submission((kept,), stops_on_request=own is None)
+    supervised = SupervisedProgram(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
+    return Submission((supervised,), stops_on_request=own is None)
 
 
 def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
-    """The setting that names the copies of the jars that a job or program of the user's needs."""
+    """Return the setting for the copied jars of a user job or program."""
     jars = ",".join(str(attempt.job / jar.name) for jar in config.kind.jars(config.own))
     return {"spark.jars": jars} if jars else {}
 
 
 def spark_entries(run: Run) -> dict[str, Any]:
-    """What every program on Spark is told beside what the plan says."""
+    """Return Spark's entries of a program's configuration."""
     attempt, plan, is_user_job = run.attempt, run.plan, run.config.kind.of_the_user
-    throw_away, disk = plan.commit_mode == "none", plan.places.checkpoint_disk
-    checkpoint = make_ephemeral_checkpoint(attempt) if throw_away else attempt.checkpoint
-    if disk and not throw_away:
+    is_ephemeral, disk = plan.commit_mode == "none", plan.places.checkpoint_disk
+    checkpoint = make_ephemeral_checkpoint(attempt) if is_ephemeral else attempt.checkpoint
+    if disk and not is_ephemeral:
         checkpoint = make_disk_checkpoint(attempt, Path(disk))
     user_entries = {"own_settings": reserved_settings(), "application": str(attempt.folder / APPLICATION)}
     return {
-        # Where the other hosts of a target find it, too.
+        # A path that all hosts of a target reach.
         "checkpoint": checkpoint_url(attempt, CHECKPOINT) if plan.endpoints.is_external else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
         **(user_entries if is_user_job else {}),
@@ -136,7 +136,7 @@ def spark_entries(run: Run) -> dict[str, Any]:
 
 
 def _generator_entries(run: Run) -> dict[str, Any]:
-    """For a program that reads what a generator sends, and makes itself warm by the primer before the gate."""
+    """Return the entries for a program that reads generated records and warms up with the preload."""
     attempt, plan, config = run.attempt, run.plan, run.config
     if config.kind.warms_itself or not plan.paced:
         return {}
@@ -145,7 +145,7 @@ def _generator_entries(run: Run) -> dict[str, Any]:
         "real_time_s": plan.checkpoint_interval_s if config.commit_mode == "unaligned" else None,
         "executors": config.executors,
         "lineages": lineages if config.commit_mode == "none" else None,
-        # Made by the first incarnation: a restarted driver is measured as cold as it is.
+        # Created by the first incarnation, so that a restarted driver does not warm up again.
         "first": str(attempt.folder / "warmed"),
         "warm_up": {
             "topic": plan.topics["warmup"].name,
@@ -155,7 +155,7 @@ def _generator_entries(run: Run) -> dict[str, Any]:
     }
 
 
-# ---- The generator as a job on Spark's cluster, whose executors are told from the workload's ----
+# The generator as a Spark job, whose executors connect as the harness.
 
 
 # As `spark_jobs/generate.py` names it.
@@ -163,8 +163,10 @@ CODE = "faultline_code"
 
 
 def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkProgram:
-    """A job of an executor of one core for each process of the generator; packs the code that they run. `arguments`:
-    the generator's."""
+    """Return the generator as a Spark job, with one one-core executor per process, and pack its code.
+
+    `arguments`: those of the generator.
+    """
     attempt, settings = run.attempt, run.there
     return SparkProgram(
         role="generator",
@@ -183,7 +185,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
             "spark.cores.max": str(run.config.generator_processes),
             "spark.executor.cores": "1",
             "spark.executor.memory": f"{GENERATOR_MEMORY_MB}m",
-            # A member that failed has sent records: another one that sent them again would be no help.
+            # A failed worker has already sent records, so a retry would duplicate them.
             "spark.task.maxFailures": "1",
             "spark.stage.maxConsecutiveAttempts": "1",
             f"spark.executorEnv.{CREDENTIALS_ENV}": str(login_file(settings.logins, HARNESS)),
@@ -197,7 +199,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
 
 
 def _pack_generators(attempt: Attempt) -> Path:
-    """The package `generators` with its data, as an archive in the attempt's scratch folder."""
+    """Return an archive of the package `generators` with its data, in the attempt's scratch folder."""
     attempt.scratch.mkdir(exist_ok=True)
     package = Path(generators.__file__).parent
     return Path(shutil.make_archive(str(attempt.scratch / CODE), "zip", package.parent, package.name))

@@ -1,7 +1,7 @@
-"""The traces of a run on Spark, from the raw files that its attempt holds.
+"""Traces of a run on Spark, read from the raw files of its attempt.
 
-`batches.json` and `checkpoint.json` tell of the checkpoint, `listener.jsonl` of the query, `recorder.jsonl` has samples
-of the REST interface, `spark-logs/` the logs of executors and drivers, and `supervisor.jsonl` the lives of the driver.
+`batches.json` and `checkpoint.json` describe the checkpoint and `listener.jsonl` the query. `recorder.jsonl` has REST
+samples, `spark-logs/` the logs of executors and drivers, and `supervisor.jsonl` the process runs of the driver.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from faultline.system.journal import Line, events, read_finished
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS
 from faultline.system.process_ledger import option_of
 
-# How the interface names the driver among its executors.
+# Name of the driver in the REST API's list of executors.
 DRIVER = "driver"
 _SAMPLES_FILE = "recorder.jsonl"
 
 
 def read_traces(folder: Path) -> Traces:
-    """Reads the attempt in `folder`. Raises InfrastructureError naming the first file that is missing or broken."""
+    """Read the attempt in `folder`.
+
+    Raises InfrastructureError that names the first missing or broken file.
+    """
     method, commits, reached = read_batches(folder)
     samples = read_finished(folder / _SAMPLES_FILE)
     listener = read_finished(folder / "listener.jsonl")
     supervisor = read_finished(folder / "supervisor.jsonl")
     logs = folder / "spark-logs"
     drivers = read_driver_logs(logs)
-    # A program of the user's has no listener of ours.
+    # A user program has no Faultline listener, so its logs are read.
     late = [state.get("rows_dropped") or 0 for state in _states(listener)] if listener else [drivers.late_rows]
     return Traces(
         method=method,
@@ -63,16 +66,16 @@ def read_traces(folder: Path) -> Traces:
 
 
 def is_evidence(log: str, line: str) -> bool:
-    """Whether traces are read from this line of a log of this name; logs of garbage collection count as a whole."""
+    """Return whether traces need this line of a log; GC logs are kept completely."""
     if log == "stderr":
         return executor_log.is_event(line)
     return driver_log.is_driver_event(line) if log.startswith("driver-") else True
 
 
 def events_of_samples(lines: Iterable[Line]) -> list[EngineEvent]:
-    """Applications and executors that came, and executors that went, by the samples of the recorder.
+    """Return first answers, registrations and losses of applications and executors from REST samples.
 
-    Of an executor that was given another `addTime` or `removeTime` later the last sample decides.
+    If `addTime` or `removeTime` of an executor changes, the last sample applies.
     """
     applications: list[EngineEvent] = []
     added: dict[str, EngineEvent] = {}
@@ -95,7 +98,7 @@ def events_of_samples(lines: Iterable[Line]) -> list[EngineEvent]:
 
 
 def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
-    """What each executor had done at each sample. The driver, which plans, is left out."""
+    """Return the counters of each executor at each sample; the driver, which runs no tasks, is excluded."""
     return tuple(
         Totals(
             f"{line.get('app_id')}/{executor['id']}",
@@ -110,7 +113,7 @@ def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
 
 
 def events_of_executor_logs(log: ExecutorEvents) -> list[EngineEvent]:
-    """Tasks that began, state that was read, and snapshots that were kept, by the executors' logs."""
+    """Return task starts, state loads and snapshots from the executors' logs."""
     launches = [
         EngineEvent(
             "task_started",
@@ -152,7 +155,7 @@ def events_of_executor_logs(log: ExecutorEvents) -> list[EngineEvent]:
 
 
 def events_of_driver_logs(log: DriverEvents) -> list[EngineEvent]:
-    """Tasks that were lost, and connections that broke, by the drivers' logs."""
+    """Return lost tasks and lost connections from the drivers' logs."""
     kinds: tuple[tuple[str, Sequence[LogLine]], ...] = (
         ("task_lost", log.lost_tasks),
         ("disconnected", log.disconnects),
@@ -165,7 +168,7 @@ def events_of_driver_logs(log: DriverEvents) -> list[EngineEvent]:
 
 
 def batches_of(listener: Iterable[Line]) -> tuple[Batch, ...]:
-    """The batches whose progress was reported with the times that it took."""
+    """Return the batches that were reported with their times."""
     return tuple(
         Batch(
             int(line["batch"]),
@@ -179,9 +182,9 @@ def batches_of(listener: Iterable[Line]) -> tuple[Batch, ...]:
 
 
 def state_rows(listener: Iterable[Line]) -> int | None:
-    """Live rows of the state after the last batch that reported them."""
-    told = [state["rows"] for state in _states(listener) if state.get("rows") is not None]
-    return int(told[-1]) if told else None
+    """Return the live state rows after the last batch that reported them."""
+    reported = [state["rows"] for state in _states(listener) if state.get("rows") is not None]
+    return int(reported[-1]) if reported else None
 
 
 def _states(listener: Iterable[Line]) -> list[Line]:
@@ -189,7 +192,7 @@ def _states(listener: Iterable[Line]) -> list[Line]:
 
 
 def _state_bytes(path: Path) -> int | None:
-    """Last snapshot plus changelog in the checkpoint; None when the harvest did not look."""
+    """Return the size of the last snapshot and changelog; None if it was not measured."""
     if not path.exists():
         return None
     content = read_document(path)
@@ -197,7 +200,7 @@ def _state_bytes(path: Path) -> int | None:
 
 
 def _executors(lines: Iterable[Line]) -> list[tuple[Line, Line]]:
-    """(sample, executor) in order of time."""
+    """Return (sample, executor) pairs in order of time."""
     samples = sorted((line for line in lines if line.get("kind") == "executors"), key=lambda line: int(line["wall_ns"]))
     return [(line, executor) for line in samples for executor in line.get("executors") or ()]
 
@@ -213,37 +216,37 @@ def _task(tid: int | None) -> str | None:
 _BY_TIME = attrgetter("wall_ns")
 
 
-# When Spark, or who watches over it, noticed a fault; by the role of what was hit.
+# Detection of faults, by the role of the victims.
 
 
 Detector = Callable[[VictimGroup, Traces], EngineEvent | None]
-# Application, or None where nothing names it, and executor.
+# Application (None if unknown) and executor.
 Identity = tuple[str | None, str]
 
 
 def executor_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """`removeTime` in Spark's REST interface; of several victims the last one's.
+    """Return the `removeTime` of the victims in Spark's REST API; the last one counts.
 
-    A victim is known by `--executor-id` and `--app-id` in its command line: a restarted driver is another
-    application, whose executors count from 0 again. Without an id, the first removal after t0.
+    A victim is identified by `--executor-id` and `--app-id` in its command line, because executor ids restart from 0
+    after a driver restart. Without an id, the first removal after t0 counts.
     """
     identities = [identity for victim in hit.victims if (identity := identity_of(victim)) is not None]
     return _last_removal(hit, traces, identities) or _epoch_ended(hit, traces)
 
 
 def executors_of_worker_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """`removeTime` of the executors that the worker hosted; the last one's."""
+    """Return the `removeTime` of the executors that the worker hosted; the last one counts."""
     hosted: list[Identity] = [(None, str(name)) for victim in hit.victims for name in victim.get("executors") or ()]
     return _last_removal(hit, traces, hosted) or _epoch_ended(hit, traces)
 
 
 def task_lost(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """The first lost task in the driver's log."""
+    """Return the first lost task in the driver's log."""
     return _first_event(hit, traces, "task_lost")
 
 
 def broker_disconnected(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """The first line of the driver's log about a broken connection to the broker."""
+    """Return the first lost connection to the broker in the driver's log."""
     return _first_event(hit, traces, "disconnected")
 
 
@@ -258,13 +261,13 @@ DETECTORS: dict[str, Detector] = {
 
 
 def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """What tells of the loss; None when nothing does, or all of it came at another time."""
+    """Return the detection of the loss; None if none is recorded within the fault's interval."""
     detector = DETECTORS.get(hit.role)
     return None if detector is None else detector(hit, traces)
 
 
 def without_effect(hit: VictimGroup, traces: Traces) -> str | None:
-    """Why a loss changed nothing: the worker was idle, or there was none of the run's on it."""
+    """Return why a loss had no effect: no task was lost, or the worker hosted no executor of the run."""
     if hit.role == "python_worker" and task_lost(hit, traces) is None:
         return "no task was lost"
     if hit.role == "worker" and not any(victim.get("executors", True) for victim in hit.victims):
@@ -273,14 +276,14 @@ def without_effect(hit: VictimGroup, traces: Traces) -> str | None:
 
 
 def identity_of(victim: Mapping[str, Any]) -> Identity | None:
-    """Application and id by the command line of an executor; None when it names no id."""
+    """Return application and id from an executor's command line; None without an id."""
     command = victim.get("command") or []
     name = option_of(command, "--executor-id")
     return None if name is None else (option_of(command, "--app-id"), name)
 
 
 def _last_removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identity]) -> EngineEvent | None:
-    """The last removal of these executors; without any identity the first removal after t0."""
+    """Return the last removal of these executors; without identities, the first removal after t0."""
     removed = {one.process: one for one in traces.events_of("lost") if hit.span.contains(one.wall_ns)}
     if not removed:
         return None
@@ -297,14 +300,14 @@ def _last_removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identit
 
 
 def _application_at(hit: VictimGroup, traces: Traces) -> str | None:
-    """The application that ran when the fault came: the last one that had answered by t0, else the first."""
+    """Return the application at t0: the last one that had answered by then, else the first."""
     answered = traces.events_of("answered")
     before = [one for one in answered if one.wall_ns <= hit.span.t0_ns + CLOCK_RESOLUTION_NS]
     return next((one.process for one in [*before[::-1], *answered]), None)
 
 
 def _epoch_ended(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """In commit mode `none` the supervisor ends the query on a loss, at times before the recorder's next sample."""
+    """Return the end of an epoch, which may precede the recorder's next sample (commit mode `none`)."""
     for epoch in traces.epochs:
         if hit.span.contains(epoch.began_ns):
             return EngineEvent(

@@ -243,7 +243,7 @@ def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
 def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path) -> None:
     kept = commits([10, 20, 30, 40])[1:]
     (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0}))
-    with pytest.raises(InfrastructureError, match="batches before 1 are gone, some of them measured; raise batch"):
+    with pytest.raises(InfrastructureError, match="batches before 1 .*batch_events"):
         harvested(tmp_path, kept)
     (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0 + NS}))
     assert harvested(tmp_path, kept)["n"].sum() == 70
