@@ -1,4 +1,4 @@
-"""A thousand fault rounds beside decoys that look like victims: in each, the chosen one dies and nobody else."""
+"""A thousand fault rounds with decoys that resemble victims: each time only the chosen process dies."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)
 A, B, C = "127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"
 
-# A shell that waits for input that never comes is as cheap as a process can be, and may carry any arguments.
+# A shell that waits for input costs little, and accepts any arguments.
 IDLE = "read x"
-# An executor with a first Python process, which forks a worker and forks another when that one ends.
+# An executor with a first Python process, which forks a worker, and another one after its end.
 TREE = "exec 3<&0; sh -c 'while :; do (read x) <&3 & wait; done' sh pyspark.daemon & wait"
 
 
-class Cast:
-    """All the processes of the play; `decoys` are never to die, `candidates` only when they are chosen."""
+class Processes:
+    """All processes of the test: `decoys` must never die, `candidates` only if chosen."""
 
     def __init__(self, run: str, instance: str) -> None:
         self.run, self.instance = run, instance
         self.candidates: dict[int, tuple[subprocess.Popen[bytes], tuple[str, ...], str]] = {}
         self.decoys: dict[int, subprocess.Popen[bytes]] = {}
-        self.strangers: list[int] = []  # decoys that lack the mark
-        self.foreign = 0  # the executor of another run that has Python workers
+        self.unmarked: list[int] = []  # decoys without the tag
+        self.foreign = 0  # executor of another run, with Python workers
         self._input, self._never = os.pipe()
 
     def start(self, arguments: tuple[str, ...], program: str = IDLE) -> subprocess.Popen[bytes]:
@@ -70,7 +70,7 @@ class Cast:
         return process.pid
 
     def arguments(self, role: Role, token: str, node: str = A, number: int = 0) -> tuple[str, ...]:
-        """The command line of a role, as the real program shows it in the parts that count."""
+        """Return the relevant parts of a role's command line."""
         if role is EXECUTOR:
             options = ("--executor-id", str(number), "--worker-url", f"spark://Worker@{node}")
             return (f"-Dfaultline.run={token}", role.main, *options)
@@ -82,7 +82,7 @@ class Cast:
         return (role.main, "word_count.py", f"faultline-run={token}")
 
     def assemble(self) -> None:
-        """Several candidates of each kind with one command line, and strangers that differ in their mark alone."""
+        """Start several candidates of each kind with one command line, and decoys that differ in the tag only."""
         for node in (A, A, B):
             self.candidate(self.arguments(EXECUTOR, self.run, node))
             self.candidate(self.arguments(WORKER, self.instance, node))
@@ -98,22 +98,22 @@ class Cast:
             self.decoy(self.arguments(WORKER, token, A))
             self.decoy(self.arguments(KAFKA, token))
         self.foreign = self.decoy(self.arguments(EXECUTOR, other_run, C, number=1), TREE)
-        self.strangers = list(self.decoys)
-        # Of this installation, but it serves another run; and one that serves none.
+        self.unmarked = list(self.decoys)
+        # Workers of this installation, one for another run and one without a run.
         self.decoy(self.arguments(WORKER, self.instance, C))
         self.decoy(self.arguments(WORKER, self.instance, "127.0.0.1:7004"))
-        # The token somewhere, or the main in a longer word.
+        # The token in another argument, or the main within a longer word.
         self.decoy((EXECUTOR.main, f"results/attempts/{self.run}", self.run, self.instance))
         self.decoy((f"-Dfaultline.run={self.run}", f"x.{EXECUTOR.main}", "pyspark.daemon"))
 
     def replace(self, pid: int) -> None:
-        """The chosen one is dead; another with the same command line takes its place."""
+        """Replace the dead victim by another process with the same command line."""
         process, arguments, program = self.candidates.pop(pid)
         assert process.wait(120) == -signal.SIGKILL
         self.candidate(arguments, program)
 
     def family(self, pid: int) -> list[psutil.Process]:
-        """What a tree's executor has started; nothing for all others."""
+        """Return the children of a tree's executor; empty for all others."""
         return psutil.Process(pid).children(recursive=True) if self._is_tree(pid) else []
 
     def all_alive(self) -> bool:
@@ -140,8 +140,8 @@ def kill_all(family: list[psutil.Process]) -> None:
 
 
 @pytest.fixture
-def cast() -> Iterator[Cast]:
-    made = Cast(f"20261121T061500Z-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex[:16])
+def cast() -> Iterator[Processes]:
+    made = Processes(f"20261121T061500Z-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex[:16])
     try:
         made.assemble()
         yield made
@@ -150,18 +150,18 @@ def cast() -> Iterator[Cast]:
 
 
 def claims(identity: ProcessIdentity, decoy: int) -> Iterator[ProcessIdentity]:
-    """Identities that name a living process wrongly; none of them may lead to a signal."""
+    """Yield wrong identities of live processes; none may lead to a signal."""
     live = read_process(decoy)
     assert live is not None
-    # As after the kernel has handed the pid to another process, which began later.
+    # As if the kernel had reused the pid for a later process.
     yield replace(identity, start_ticks=(identity.start_ticks or 0) - 1)
     yield replace(identity, create_time=identity.create_time - 60, start_ticks=None)
-    # A stranger's pid and creation time under the chosen one's name.
+    # Another process's pid and creation time with the victim's name.
     yield replace(identity, pid=decoy, create_time=live.create_time, start_ticks=live.start_ticks)
 
 
 @pytest.mark.timeout(900)
-def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
+def test_fault_rounds_with_decoys(cast: Processes, share: int) -> None:
     injector, tokens = Injector(), Tokens(cast.run, cast.instance)
     guard = VictimGuard(tokens)
     source = random.Random(4)
@@ -177,15 +177,15 @@ def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
         assert victim.pid not in cast.decoys
         family = cast.family(victim.pid)
         spared = source.choice([one for one in candidates if one != victim])
-        for claim in claims(spared, source.choice(cast.strangers)):
+        for claim in claims(spared, source.choice(cast.unmarked)):
             with pytest.raises(IdentityMismatch):
                 injector.signal(claim, signal.SIGKILL)
         assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
         assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
         died[word] += 1
         roles[victim.role.name] += 1
-        if victim.role is not PYTHON_WORKER:  # its first process forks another by itself
-            # What a dead executor leaves behind belongs to nobody, and is not touched.
+        if victim.role is not PYTHON_WORKER:  # its first process forks a replacement
+            # Processes left by a dead executor are unmarked and must survive.
             assert all(one.is_running() for one in family)
             if family:
                 assert not {one.pid for one in family} & {one.pid for one in injector.find("python_worker", tokens)}
@@ -197,7 +197,7 @@ def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
     assert set(roles) == {"executor", "worker", "driver", "kafka", "python_worker"}
 
 
-def settled_family(cast: Cast) -> list[psutil.Process]:
+def settled_family(cast: Processes) -> list[psutil.Process]:
     """The first Python process and the worker of the other run, once both are there."""
     deadline = time.monotonic() + 120
     while len(family := cast.family(cast.foreign)) != 2 and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Processes to find and to hit, and a connection to this very host that is made up, for the tests of this room."""
+"""Fixtures of the fault tests: processes to find and signal, and a fake SSH connection to this host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = paramiko.RSAKey.generate(1024)
 
 
 class SleepClock:
-    """A clock that only sleeping moves."""
+    """A clock that advances only by sleeping."""
 
     now_ns = 0
 
@@ -44,13 +44,15 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Host:
-    """What every connection made here leads to. `lost`: what becomes of the next answers in place of being read, after
-    the agent gave them; `told`: what is read in their place."""
+    """State of the fake connections.
+
+    `lost`: errors or bytes that replace the next replies. `replies`: values that replace them.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.lost: list[Exception | bytes] = []
-        self.told: list[dict[str, Any]] = []
+        self.replies: list[dict[str, Any]] = []
         self.refuses: Exception | None = None
         self.alive = True
         self.connected: list[dict[str, Any]] = []
@@ -60,7 +62,7 @@ class Host:
 
     @property
     def left(self) -> list[str]:
-        """What agents keep there."""
+        """Files of agents in their temporary folder."""
         return [path.name for path in self.home.iterdir()]
 
 
@@ -91,7 +93,7 @@ class Channel:
         return Answers(self._host, self._agent)
 
     def makefile_stderr(self, mode: str) -> Any:
-        return io.BytesIO(b"said so")
+        return io.BytesIO(b"reason")
 
     def close(self) -> None:
         self.closed = True
@@ -111,8 +113,8 @@ class Answers:
             if isinstance(lost, Exception):
                 raise lost
             return lost
-        if self._host.told and b"python" not in line:
-            return json.dumps({"n": json.loads(line)["n"], **self._host.told.pop(0)}).encode() + b"\n"
+        if self._host.replies and b"python" not in line:
+            return json.dumps({"n": json.loads(line)["n"], **self._host.replies.pop(0)}).encode() + b"\n"
         return line
 
 
@@ -177,11 +179,11 @@ def channel(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ss
 
 @pytest.fixture(params=["here", "there"])
 def injector(request: pytest.FixtureRequest) -> Injector:
-    """This host, and the same one behind a connection: all that a handler does, it does at both."""
+    """Injector for this host, directly and through a connection."""
     return Injector({} if request.param == "here" else {"there": request.getfixturevalue("channel")})
 
 
 def only(injector: Injector, run: str) -> ProcessIdentity:
-    """The one executor of a run."""
+    """Return the only executor of a run."""
     (found,) = injector.find("executor", Tokens(run))
     return found

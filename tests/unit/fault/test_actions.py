@@ -1,4 +1,4 @@
-"""The contract of every action on connections, with real ones: find, arm, perform, settle, undo, replay."""
+"""Contract of each action on connections, with real ones: find, arm, perform, settle, undo, replay."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from faultline.system.settings import free_port
 from tests.support.fake_clock import Moment
 from tests.unit.fault.conftest import until
 
-# Those on processes are in test_signals.py, those on hosts in test_on_hosts.py.
+# Actions on processes: test_signals.py; on hosts: test_on_hosts.py.
 ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.uses_proxy)
 SECONDS = 120.0
 
 
 class Bench:
-    """One run: the proxy that an action asks for, and the context of its acts."""
+    """One run: the proxy of an action, and the context of its injections."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ def test_connection_injection_from_find_to_undo(name: str, bench: Bench) -> None
     action, context = ACTIONS[name], bench.context()
     client, server = bench.daemons(action)
     act = act_of(name, context)
-    assert not act.find_victims(), "there is nobody to be chosen"
+    assert not act.find_victims(), "a connection fault chooses no process"
     (named,) = act.victims()
     assert (named["role"], named["pid"]) == ("kafka_connection", None)
     (line,) = act.describe()
@@ -115,7 +115,7 @@ def test_connection_injection_from_find_to_undo(name: str, bench: Bench) -> None
     assert mode(bench)["mode"] == (name if action.parameter(DURATION) else "plain")
     assert mode(bench)["delay_ms"] == action.defaults.get("delay_ms", mode(bench)["delay_ms"])
     for undo in undos:
-        undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
+        undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as read by another process
         assert (undo.action, undo.fields) == (name, {})
         assert action.driver.is_active(undo, context)
         action.driver.undo(undo, context)
@@ -143,13 +143,13 @@ def test_injection_without_connections_has_no_effect(name: str, bench: Bench) ->
 def test_missing_proxy_raises_and_needs_no_undo(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
     act = act_of(name, context)
-    for told in (act.find_victims, act.perform):
+    for call in (act.find_victims, act.perform):
         with pytest.raises(FaultError, match="no proxy behind"):
-            told()
+            call()
     undo = UndoSpec(name, "restore the proxy")
     assert not action.driver.is_active(undo, context)
     with pytest.raises(FaultError, match="no proxy behind"):
-        action.driver.undo(undo, context)  # a conductor that heals must hear of it
+        action.driver.undo(undo, context)  # an undo replay must report it
 
 
 def mode(bench: Bench) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Who is busy: the decision on made-up readings, and real processes that work and idle."""
+"""Busy processes: the decision on fake readings, and real busy and idle processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONE, TWO = candidate(4001), candidate(4002)
 
 
 def looks(*readings: tuple[int, int, bool]) -> list[bool]:
-    """(instant in ms, CPU time in ns, runnable) -> busy or not, for a single candidate."""
+    """Return whether a single candidate is busy, per reading (instant in ms, CPU time in ns, runnable)."""
     watch = BusyWatch()
     return [ONE in watch.update(at * MS, {ONE: Reading(run_ns, runnable)}) for at, run_ns, runnable in readings]
 
@@ -49,13 +49,13 @@ LAST = 1 + BUSY_AGE_NS // MS
 @pytest.mark.parametrize(
     ("readings", "busy"),
     [
-        # Growth by 0.3 ms between two looks is work.
+        # Growth by 0.3 ms between two readings is work.
         (((0, 5 * MS, True), (1, 5 * MS + BUSY_NS, False)), [False, True]),
         (((0, 5 * MS, True), (1, 5 * MS + BUSY_NS - 1, True)), [False, False]),
-        # Between the kernel's ticks one that runs stays busy, and one that sleeps does not.
+        # Between the kernel's ticks a running process stays busy, a sleeping one does not.
         (((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, True), (3, 4 * MS, True)), [False, True, True, True]),
         (((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, False)), [False, True, False]),
-        # Work of more than 12 ms ago is over, and growth over a longer gap says nothing about now.
+        # Work older than 12 ms does not count, and neither does growth over a longer gap.
         (((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, LAST + 2))), [False, *[True] * LAST, False]),
         (((0, 0, True), (12, MS, False)), [False, True]),
         (((0, 0, True), (13, MS, False)), [False, False]),
@@ -82,7 +82,7 @@ def test_idle_and_new_processes_are_not_busy(steps: list[tuple[int, int, bool]])
 
 
 class Script:
-    """Readings by look: which of the candidates work from which look on."""
+    """Fake readings that make each candidate busy from a given call on."""
 
     def __init__(self, **starts: int) -> None:
         self.looked = 0
@@ -140,10 +140,10 @@ def test_remote_candidates_are_read_on_their_hosts() -> None:
 
 @pytest.fixture
 def processes(spawn: Spawn, run: str) -> dict[str, ProcessIdentity]:
-    """One process that works all the time and one that idles."""
+    """A busy process and an idle one."""
     spawn(number=0)
     spawn(number=1, program="print('up', flush=True)\nwhile True: pass")
-    time.sleep(0.1)  # both have begun; the idle one is asleep
+    time.sleep(0.1)  # both run; the idle one sleeps
     return dict(zip(("idle", "busy"), find_victims("executor", Tokens(run)), strict=True))
 
 
@@ -176,7 +176,6 @@ TICKS_NS = (30 + 12) * 10**9 // os.sysconf("SC_CLK_TCK")
 def test_waiting_process_is_runnable_and_ticks_replace_missing_schedstat(
     state: str, schedstat: str | None, reading: Reading | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has ended, or is another process, has no reading."""
     monkeypatch.setattr(procfs, "PROC", tmp_path)
     (tmp_path / "4001").mkdir()
     (tmp_path / "4001" / "stat").write_text(
@@ -189,7 +188,7 @@ def test_waiting_process_is_runnable_and_ticks_replace_missing_schedstat(
     assert read_local_cpu([replace(ONE, start_ticks=901)]) == {}
 
 
-# --- what Linux says of processes, held against real ones
+# --- process information compared with real processes
 
 
 def test_a_process_is_read_as_psutil_reads_it() -> None:
@@ -197,7 +196,7 @@ def test_a_process_is_read_as_psutil_reads_it() -> None:
     with subprocess.Popen(["sh", "-c", "read x", *arguments], stdin=subprocess.PIPE) as process:
         try:
             known = psutil.Process(process.pid)
-            # It has its name before it has its arguments.
+            # The name appears before the arguments.
             words = shown(process.pid, lambda words: words[:1] == ["sh"])
             live = read_process(process.pid)
             assert live is not None
@@ -214,7 +213,7 @@ def test_a_process_is_read_as_psutil_reads_it() -> None:
         finally:
             process.kill()
         until(lambda: known.status() == psutil.STATUS_ZOMBIE, "the end")
-        assert read_process(process.pid) is None, "nobody has buried it yet"
+        assert read_process(process.pid) is None, "it is a zombie"
     assert read_process(process.pid) is None
     assert ancestry_of(process.pid) == {process.pid}
 

@@ -1,4 +1,4 @@
-"""The SSH channel without a network: the agent runs on this host, behind a connection that is made up."""
+"""The SSH channel without a network: the agent runs on this host, behind a fake connection."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from fault.injector import clock_offset
 from fault.ssh_connection import RemoteHost, SshChannel
 from tests.unit.fault.conftest import KEY, Channel, Host
 
-# No pid of a machine is so high.
-NOBODY = ProcessIdentity(4_194_400, 1_000.0, EXECUTOR, "20261121T061500Z-3fa9c1", (), 55)
+# Higher than any pid.
+ABSENT = ProcessIdentity(4_194_400, 1_000.0, EXECUTOR, "20261121T061500Z-3fa9c1", (), 55)
 
 
-def kill(channel: SshChannel, victim: ProcessIdentity = NOBODY) -> Any:
+def kill(channel: SshChannel, victim: ProcessIdentity = ABSENT) -> Any:
     return channel.ask("signal", victim=victim, signum=signal.SIGKILL)
 
 
 def test_connection_is_opened_once_with_the_configured_key_only(channel: SshChannel, host: Host) -> None:
     assert host.connected == []
-    channel.ask("arm", victim=NOBODY)
-    channel.ask("arm", victim=NOBODY)
+    channel.ask("arm", victim=ABSENT)
+    channel.ask("arm", victim=ABSENT)
     seconds = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), 3.0)
     how = {"port": 2222, "username": "me", "pkey": KEY, "allow_agent": False, "look_for_keys": False}
     assert host.connected == [{"host": "there", **how, **seconds}]
@@ -51,7 +51,7 @@ def test_connection_is_opened_once_with_the_configured_key_only(channel: SshChan
     for _ in range(2):
         channel.close()
         assert host.closed == 1
-    channel.ask("arm", victim=NOBODY)
+    channel.ask("arm", victim=ABSENT)
     assert len(host.connected) == len(host.agents) == 2
     plain = RemoteHost("there", "me", Path("key"), Path("known"))
     assert (plain.port, plain.python, plain.timeout_s) == (22, "python3", 10.0), "unsaid"
@@ -92,16 +92,16 @@ def test_host_without_python_fails_before_any_request(
         host.agents.append(made._agent)
 
     monkeypatch.setattr(Channel, "exec_command", run_false)
-    with pytest.raises(RemoteError, match=r"probe.*said so"):
-        channel.ask("probe", victim=NOBODY)
+    with pytest.raises(RemoteError, match=r"probe.*reason"):
+        channel.ask("probe", victim=ABSENT)
     assert host.closed >= 1
 
 
 def test_dead_connection_is_reopened(channel: SshChannel, host: Host) -> None:
-    channel.ask("arm", victim=NOBODY)
+    channel.ask("arm", victim=ABSENT)
     host.alive = False
     with pytest.raises(ConnectionLost, match="not active"):
-        channel.ask("probe", victim=NOBODY)
+        channel.ask("probe", victim=ABSENT)
     assert len(host.connected) == 2 and host.closed == 2
 
 
@@ -132,10 +132,10 @@ def test_connection_errors_have_types(
 @pytest.mark.parametrize(
     ("do", "fields", "command"),
     [
-        ("find", {"victim": "executor"}, "find executor"), ("probe", {"victim": NOBODY}, "probe 4194400"),
-        ("signal", {"victim": NOBODY, "signum": 19}, "kill -s STOP 4194400"), ("clock", {}, "read the clock"),
+        ("find", {"victim": "executor"}, "find executor"), ("probe", {"victim": ABSENT}, "probe 4194400"),
+        ("signal", {"victim": ABSENT, "signum": 19}, "kill -s STOP 4194400"), ("clock", {}, "read the clock"),
         ("act", {"step": "do", "kind": "partition"}, "do partition"), ("watch", {"kind": "delay"}, "watch delay"),
-        ("watch", {"victim": NOBODY}, "watch 4194400"), ("busy", {}, "read CPU times"), ("record", {}, "record"),
+        ("watch", {"victim": ABSENT}, "watch 4194400"), ("busy", {}, "read CPU times"), ("record", {}, "record"),
     ],
 )  # fmt: skip
 def test_errors_name_the_request(
@@ -155,18 +155,18 @@ def test_lost_reply_leaves_signal_unknown_until_a_probe(channel: SshChannel, hos
         with pytest.raises(UnsettledSignal):
             kill(channel)
         assert len(host.agents) == agents, "nothing was asked"
-        assert kill(channel, replace(NOBODY, pid=4_194_401)) == Delivery.GONE, "another victim"
+        assert kill(channel, replace(ABSENT, pid=4_194_401)) == Delivery.GONE, "another victim"
         host.lost = [OSError("broke")]
         with pytest.raises(ConnectionLost):
-            channel.ask("probe", victim=NOBODY)
+            channel.ask("probe", victim=ABSENT)
         with pytest.raises(UnsettledSignal):
             kill(channel)
-        assert channel.ask("probe", victim=NOBODY) == Presence.GONE
+        assert channel.ask("probe", victim=ABSENT) == Presence.GONE
         assert kill(channel) == Delivery.GONE
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "words"),
+    ("error", "kind", "words"),
     [
         ({"kind": "SignalRefused", "message": "pid: no"}, RemoteSignalRefused, "^there: .*pid: no"),
         ({"kind": "VictimRefused", "message": "pid: no"}, VictimRefused, "^pid: no$"),
@@ -178,9 +178,9 @@ def test_lost_reply_leaves_signal_unknown_until_a_probe(channel: SshChannel, hos
     ],
 )  # fmt: skip
 def test_agent_errors_are_raised_as_errors_of_the_host(
-    channel: SshChannel, host: Host, told: dict[str, Any], kind: type[Exception], words: str
+    channel: SshChannel, host: Host, error: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
-    host.told = [{"error": told}]
+    host.replies = [{"error": error}]
     with pytest.raises(kind, match=words) as caught:
         kill(channel)
     assert type(caught.value) is kind
@@ -189,8 +189,8 @@ def test_agent_errors_are_raised_as_errors_of_the_host(
 def test_clock_offset_uses_the_shortest_round_trip(channel: SshChannel, host: Host) -> None:
     found = clock_offset(channel)
     assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and found.round_trip_s > 0
-    said = time.time_ns() + 10**9
-    host.told = [{"value": said + 10**10}, {"value": said}, {"value": said - 10**10}]
+    clock_ns = time.time_ns() + 10**9
+    host.replies = [{"value": clock_ns + 10**10}, {"value": clock_ns}, {"value": clock_ns - 10**10}]
     seen = clock_offset(channel, samples=3)
     assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 4
     host.lost = [EOFError()]

@@ -1,4 +1,4 @@
-"""The handler on real processes, on this host and over a connection: what it hits, and above all what it does not."""
+"""The handler on real processes, directly and over a connection: the processes it signals, and those it must not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_find_returns_only_the_run(injector: Injector, spawn: Spawn, run: str) -
     assert all(victim.start_ticks is not None for victim in found)
 
 
-# What an executor does: it starts a first process, which forks one for each task and lives on.
+# Program of an executor: its first process forks one worker per task and stays.
 DAEMON = """
 import os, signal, sys, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -80,7 +80,7 @@ time.sleep(900)
 
 @pytest.fixture
 def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
-    """Starts an executor with a first Python process and its two workers; gives the four pids in that order."""
+    """Start an executor with a first Python process and its two workers; yield the four pids in that order."""
     pids: list[int] = []
 
     def start(**options: str) -> list[int]:
@@ -120,7 +120,7 @@ def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
 
 
 def claimed(victim: ProcessIdentity, pid: int) -> ProcessIdentity:
-    """Another process under the victim's name."""
+    """Return another process with the victim's identity."""
     live = read_process(pid)
     assert live is not None
     return replace(victim, pid=pid, create_time=live.create_time, start_ticks=live.start_ticks)
@@ -180,12 +180,12 @@ STRANGERS: list[tuple[str, Callable[[ProcessIdentity], ProcessIdentity]]] = [
 ]
 
 
-def refused_every_act(injector: Injector, stranger: ProcessIdentity, part: str, words: str = ".") -> None:
-    assert injector.probe(stranger) is Presence.OTHER
+def refused_every_act(injector: Injector, impostor: ProcessIdentity, part: str, words: str = ".") -> None:
+    assert injector.probe(impostor) is Presence.OTHER
     for act in (
-        lambda: injector.signal(stranger, signal.SIGKILL),
-        lambda: injector.arm(stranger),
-        lambda: injector.start_watchdog(stranger, 5.0),
+        lambda: injector.signal(impostor, signal.SIGKILL),
+        lambda: injector.arm(impostor),
+        lambda: injector.start_watchdog(impostor, 5.0),
     ):
         with pytest.raises(IdentityMismatch, match=words) as caught:
             act()
@@ -197,7 +197,7 @@ def test_process_with_another_identity_is_refused_and_survives(injector: Injecto
     victim = only(injector, run)
     for part, change in STRANGERS:
         refused_every_act(injector, change(victim), part)
-    # Whose clock was set is hit by nothing, and known to whoever would continue it.
+    # After a clock step the victim is not signalled, but SIGCONT still reaches it.
     for apart_s in (-60.0, 2.1):
         moved = replace(victim, create_time=victim.create_time + apart_s)
         for act in (lambda one=moved: injector.signal(one, signal.SIGKILL), lambda one=moved: injector.arm(one)):
@@ -205,7 +205,7 @@ def test_process_with_another_identity_is_refused_and_survives(injector: Injecto
                 act()
         assert injector.probe(moved) is Presence.ALIVE
         assert injector.signal(moved, signal.SIGCONT) is Delivery.SENT
-    # What the kernel's clocks differ by is no other process.
+    # A rounding difference of the kernel's clocks is the same process.
     near = [replace(victim, create_time=victim.create_time + 1.9), replace(victim, start_ticks=None)]
     assert [injector.probe(other) for other in near] == [Presence.ALIVE] * 2
     assert process.poll() is None
@@ -215,7 +215,7 @@ def test_signal_to_an_ended_process_has_no_effect(injector: Injector, spawn: Spa
     process = spawn()
     victim = only(injector, run)
     process.kill()
-    # Not yet waited for, it is a zombie; afterwards its pid is free.
+    # A zombie until it is waited for; then its pid is free.
     for _ in range(2):
         until(lambda: injector.probe(victim) is Presence.GONE, "its end")
         injector.arm(victim)
@@ -248,7 +248,7 @@ def test_armed_victim_that_died_is_gone(injector: Injector, spawn: Spawn, run: s
     injector.arm(victim)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "a zombie is nobody who could be hit"
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "a zombie cannot be signalled"
 
 
 def test_refused_signal_raises_signal_refused(spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_busy_process_is_distinguished_from_a_sleeping_one(spawn: Spawn, run: st
 
 @pytest.mark.parametrize(
     ("ticks", "command", "presence"),
-    [(55, (), Presence.ALIVE), (56, (), Presence.OTHER), (55, ("stranger",), Presence.OTHER)],
+    [(55, (), Presence.ALIVE), (56, (), Presence.OTHER), (55, ("impostor",), Presence.OTHER)],
 )
 def test_process_releasing_its_memory_keeps_its_identity(
     ticks: int, command: tuple[str, ...], presence: Presence, monkeypatch: pytest.MonkeyPatch
@@ -329,9 +329,9 @@ def test_errors_survive_the_round_trip_by_kind(monkeypatch: pytest.MonkeyPatch) 
         IdentityMismatch(7, "role", "y"),
     ):  # fmt: skip
         raised[:] = [error]
-        told = from_line(to_line(reply_to(handler, {"n": 3, "do": "probe"})))
-        again = error_from_json(told["error"])
-        assert told["n"] == 3 and type(again) is type(error) and str(again) == str(error)
+        reply = from_line(to_line(reply_to(handler, {"n": 3, "do": "probe"})))
+        again = error_from_json(reply["error"])
+        assert reply["n"] == 3 and type(again) is type(error) and str(again) == str(error)
     raised[:] = [OSError("x")]
     assert reply_to(handler, {"n": 3, "do": "probe"})["error"] == {"kind": "OSError", "message": "OSError: x"}
     assert reply_to(handler, {"n": 4, "do": "dance"})["error"]["kind"] == "KeyError"

@@ -1,4 +1,4 @@
-"""What is done to a host's disk and processors, on this one, and by whom it is undone."""
+"""Faults of this host's disk, CPU and memory, and their undo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that passes for a disk of its own, which is full after three blocks."""
+    """A folder that acts as a separate disk, full after three blocks."""
     monkeypatch.setattr(host_faults, "_check_disk", lambda name, asked: None)
     left = [3 * 4096]
 

@@ -1,4 +1,4 @@
-"""Delay and loss: of a host by its kernel, or by the relay where that cannot; of connections to Kafka by the relay."""
+"""Delay and loss: on a host by its kernel or the relay, on Kafka connections by the relay."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ SECONDS = 120.0
 
 @dataclass
 class Relay:
-    """What the relay was told."""
+    """Record of the relay's commands."""
 
-    told: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    commands: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     mode: str = "plain"
 
     def status(self) -> dict[str, Any]:
         return {"mode": self.mode, "connections": 9}
 
     def delay(self, ms: float, jitter_ms: float | None, only: Sequence[str] | None) -> int:
-        self.told.append(("delay", (ms, jitter_ms, only)))
+        self.commands.append(("delay", (ms, jitter_ms, only)))
         self.mode = "delay"
         return 3
 
     def loss(self, percent: float, only: Sequence[str] | None) -> int:
-        self.told.append(("loss", (percent, only)))
+        self.commands.append(("loss", (percent, only)))
         self.mode = "loss"
         return 3
 
@@ -86,7 +86,7 @@ def test_kernel_delay_covers_both_directions(relay: Relay) -> None:
     here = context(hosts)
     assert undo.fields["host"] == named["host"] and driver.is_active(undo, here)
     driver.undo(undo, here)
-    assert not driver.is_active(undo, here) and relay.told == []
+    assert not driver.is_active(undo, here) and relay.commands == []
 
 
 def test_relay_replaces_a_kernel_without_netem(relay: Relay) -> None:
@@ -102,8 +102,8 @@ def test_relay_replaces_a_kernel_without_netem(relay: Relay) -> None:
         "delay: 3 connections, by the relay, on its connections to Kafka alone: 10.0.0.3: netem: not in this host's "
         "kernel (unknown)"
     )
-    ((told, (ms, jitter_ms, only)),) = relay.told
-    assert (told, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
+    ((command, (ms, jitter_ms, only)),) = relay.commands
+    assert (command, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
     assert not any(do in ("do", "watch") for host in hosts.values() for do, _ in host.asked)
     here = context(hosts)
     assert "host" not in json.loads(json.dumps(dict(undo.fields))) and driver.is_active(undo, here)
@@ -118,11 +118,11 @@ def test_relay_follows_a_victim_to_its_new_host(relay: Relay) -> None:
     (named,) = act.victims()
     gone, other = named["host"], next(name for name in hosts if name not in ("kafka", named["host"]))
     hosts[gone].states.clear()
-    assert act.find_victims(), "it is said that another one was chosen"
+    assert act.find_victims(), "another host was chosen"
     (named,) = act.victims()
     assert named["host"] == other
     act.perform()
-    ((_, (_, _, only)),) = relay.told
+    ((_, (_, _, only)),) = relay.commands
     assert only == [{"worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}[other]]
 
 
@@ -133,7 +133,7 @@ def test_other_host_refusals_are_raised(relay: Relay, action: str) -> None:
         host.before = refusing("check", ActionRefused("nft: not on this host"))
     with pytest.raises(ActionRefused, match="^nft: |^tc: "):
         act_on(context(hosts), action).find_victims()
-    assert relay.told == []
+    assert relay.commands == []
 
 
 def test_kernel_drops_packets_of_a_host(relay: Relay) -> None:
@@ -143,11 +143,11 @@ def test_kernel_drops_packets_of_a_host(relay: Relay) -> None:
     act.arm(Moment())
     assert act.settle(act.perform()).detail.endswith(", by the host's kernel")
     asked = [what["asked"] for host in hosts.values() for do, what in host.asked if do == "do"]
-    assert [(one["percent"], one["way"]) for one in asked] == [(2.0, "both")] and relay.told == []
+    assert [(one["percent"], one["way"]) for one in asked] == [(2.0, "both")] and relay.commands == []
 
 
-@pytest.mark.parametrize(("action", "told"), [("delay", (200.0, None, None)), ("loss", (5.0, None))])
-def test_broker_faults_use_the_relay(relay: Relay, action: str, told: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("action", "command"), [("delay", (200.0, None, None)), ("loss", (5.0, None))])
+def test_broker_faults_use_the_relay(relay: Relay, action: str, command: tuple[Any, ...]) -> None:
     hosts, one = agents(), planned(action, "kafka")
     assert one.fault.max_processes == 0 and not one.fault.needs_hosts
     assert one.describe().startswith(f"{action} the workload's connections to Kafka")
@@ -155,7 +155,7 @@ def test_broker_faults_use_the_relay(relay: Relay, action: str, told: tuple[Any,
     act = act_on(context(hosts), action, "kafka")
     act.find_victims()
     assert act.settle(act.perform()).detail == f"{action}: 3 connections"
-    assert relay.told == [(action, told)] and all(map(untouched, hosts.values()))
+    assert relay.commands == [(action, command)] and all(map(untouched, hosts.values()))
 
 
 def test_descriptions_name_the_target() -> None:
@@ -224,11 +224,11 @@ def test_loss_rate_matches_also_for_retransmits(size: int, packets: int, loss: f
     assert near(sum(one > 1.5 * MIN_RETRANSMIT_S for one in lost), len(lost), loss)
 
 
-# --- links that end at instants which no real connection meets on purpose
+# --- links that end at instants hard to hit with a real connection
 
 
 def test_link_closed_while_opening_is_reset_on_both_sides() -> None:
-    """The upstream end comes to stand when the link is over already."""
+    """The upstream end connects after the link is closed."""
     with socket.create_server(("127.0.0.1", 0)) as upstream, socket.socket() as client:
         upstream.settimeout(SECONDS)
         asyncio.run(_broken_off_while_opening(upstream, client))
@@ -245,7 +245,7 @@ async def _broken_off_while_opening(upstream: socket.socket, client: socket.sock
     links, over, connect = Links(upstream.getsockname()), asyncio.Event(), loop.create_connection
 
     async def connect_late(protocol: Callable[[], asyncio.Protocol], *address: object) -> object:
-        # The socket stands when its protocol is made, and the protocol learns of it a moment later.
+        # The socket exists before its protocol is notified.
         return await connect(lambda: ended_before(protocol()), *address)  # type: ignore[call-overload]
 
     def ended_before(protocol: asyncio.Protocol) -> asyncio.Protocol:

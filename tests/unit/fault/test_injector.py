@@ -1,4 +1,4 @@
-"""The injector on handlers that are made up: who is asked for what, what an act came to by probes, what is undone."""
+"""The injector with fake handlers: requests per host, outcomes from probes, and the undo stack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOST = RemoteError("node1", "probe 4000", stderr="gone away")
 
 
 def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
-    """A host whose probes give what the test wrote down; the last answer stays."""
+    """Return a host whose probes return the given values; the last one repeats."""
     left = list(probes)
 
     def before(do: str, fields: dict[str, Any]) -> object:
@@ -61,13 +61,13 @@ def test_requests_go_to_the_hosts_of_the_victims() -> None:
     assert injector.probe(found[0]) is Presence.ALIVE
     injector.start_watchdog(found[1], 3.0)
     two.before = lambda do, fields: lose()
-    injector.end_watchdog(found[1])  # the word is lost, which is nobody's trouble
+    injector.end_watchdog(found[1])  # a lost request is harmless
     assert [do for do, _ in one.asked] == ["find", "probe"]
     assert [do for do, _ in two.asked] == ["find", "signal", "watch", "release"]
 
 
 def test_another_host_without_a_name_is_refused() -> None:
-    """Acts on this one would go there."""
+    """Its requests would go to this host."""
     with pytest.raises(VictimRefused, match="^host: "):
         Injector({"worker-1": MadeUpHost(), "": MadeUpHost()})
 
@@ -161,8 +161,8 @@ def test_undo_runs_newest_first_and_past_failures() -> None:
     undo.register("first", lambda: seen.append("first"))
     undo.register("broken", fail)
     undo.register("last", lambda: seen.append("last"))
-    told = [(name, error and str(error)) for name, error in undo.run()]
-    assert told == [("last", None), ("broken", "no such file"), ("first", None)]
+    results = [(name, error and str(error)) for name, error in undo.run()]
+    assert results == [("last", None), ("broken", "no such file"), ("first", None)]
     assert len(undo) == 1, "what failed is tried again"
     assert [name for name, _ in undo.run()] == ["broken"]
     assert seen == ["last", "first"]

@@ -1,5 +1,7 @@
-"""Acts on hosts, seen from here: which host is chosen, what its agent is asked, and how it is undone. The agents are
-made up; real ones are in tests/component/test_host_acts.py."""
+"""Injections on hosts with fake agents: choice of the host, requests and undo.
+
+Real ones: tests/component/test_host_acts.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tests.support.fake_clock import Moment
 
 RUN, SERVICES = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 ADDRESSES = {"": "10.0.0.1", "kafka": "10.0.0.2", "worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}
-# What is done to Kafka's connections instead of its host is in test_impaired.py.
+# Faults on Kafka's connections: test_impaired.py.
 ON_HOSTS = [name for name, action in ACTIONS.items() if action.targets_hosts and action.resource is None]
 
 
@@ -86,8 +88,8 @@ def test_watchdog_starts_before_the_host_fault(agents: dict[str, Agent], action:
     sent = act.perform()
     assert [each.delivery for each in sent] == [Delivery.SENT]
     assert act.settle(sent).outcome is FaultOutcome.EFFECTIVE
-    said = [do for do, _ in agents[host].asked]
-    assert said.index("watch") < said.index("do"), "before the act"
+    requests = [do for do, _ in agents[host].asked]
+    assert requests.index("watch") < requests.index("do"), "before the act"
     later = next(what for do, what in agents[host].asked if do == "watch")
     assert later["seconds"] == 10.0 + WATCHDOG_MARGIN_S
     assert all(untouched(agent) for name, agent in agents.items() if name != host), "no other host is touched"
@@ -226,7 +228,7 @@ def test_peers_are_the_addresses_of_a_kind_of_host(
 
 
 def test_plans_without_host_parameters_keep_their_text() -> None:
-    """Their text is part of what a configuration is known by."""
+    """Their text is part of the configuration id."""
     plan = FaultPlan((Fault("executor", "kill", at_s=1.0),))
     assert set(plan.as_mapping()["faults"][0]) == {
         "victim", "action", "at_s", "at_record", "cycle", "phase", "duration_s", "delay_ms", "count", "every_s", "times"

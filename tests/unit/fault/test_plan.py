@@ -1,4 +1,4 @@
-"""Fault plans: what is accepted, what is refused and how, how they resolve, and the round trip through JSON."""
+"""Fault plans: validation, resolution, and the round trip through JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fault.registry import ACTIONS, ALLOWED
 
 SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
 LENGTHS = st.floats(min_value=0.001, max_value=1e3)
-# Of what is no length, or has other limits.
+# Parameters that are not numbers, or have other limits.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "peer": st.sampled_from([None, *PEERS]),
     "way": st.sampled_from([None, *WAYS]),
@@ -79,7 +79,7 @@ def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
     assert FaultPlan.from_mapping(json.loads(text)).to_json() == text
     assert FaultPlan.from_mapping(plan.as_mapping()) == plan
     names = {item.name for item in fields(Fault)}
-    # What the first plans did not have is left out where it is empty.
+    # Later fields are omitted while empty.
     assert all(names - OPTIONAL_FIELDS <= set(fault) <= names for fault in json.loads(text)["faults"])
 
 
@@ -109,7 +109,7 @@ def test_occurrences_come_in_order_of_time_and_never_overlap(plan: FaultPlan) ->
         assert one.latest_s == pytest.approx(one.earliest_s + 2 * length + (one.fault.phase or 0.0) * length)
     for earlier, later in zip(planned, planned[1:], strict=False):
         assert later.earliest_s > earlier.end_s
-    # Resolved again, as they stand, they are the same occurrences.
+    # Resolving them again gives the same occurrences.
     assert resolve(FaultPlan(tuple(one.fault for one in planned), plan.seed)) == planned
 
 

@@ -1,4 +1,4 @@
-"""The proxy as the program that it is, with real sockets on both sides."""
+"""The proxy as a program, with real sockets on both sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fault.proxy_control import ProxyControl, ProxyError, ProxyRefused, ProxySil
 from tests.unit.fault.conftest import until
 
 TOKEN = "faultline-run=20261121T061500Z-3fa9c1"
-# asyncio reads at most this much at once, so the last chunk may overshoot the limit by it.
+# asyncio's maximum read, by which the last chunk may exceed the limit.
 ONE_READ = 1 << 18
 SECONDS = 120.0
 
@@ -59,24 +59,24 @@ class Running:
         return made
 
     def server(self) -> socket.socket:
-        """The upstream end of the next connection."""
+        """Return the upstream end of the next connection."""
         made, _ = self.upstream.accept()
         made.settimeout(SECONDS)
         self._sockets.append(made)
         return made
 
     def pair(self) -> tuple[socket.socket, socket.socket]:
-        """Both ends of a new connection."""
+        """Return both ends of a new connection."""
         client = self.client()
         return client, self.server()
 
     def close(self) -> bytes:
-        """Ends everything; what the proxy wrote on standard error."""
+        """End everything and return the proxy's standard error."""
         for one in (*self._sockets, self.upstream):
             one.close()
         self.process.terminate()
-        _, said = self.process.communicate(timeout=SECONDS)
-        return said
+        _, errors = self.process.communicate(timeout=SECONDS)
+        return errors
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def to_the_end(end: socket.socket) -> bytes:
 
 
 def silent(end: socket.socket, seconds: float = 0.2) -> bool:
-    """Nothing to read: neither bytes nor an end."""
+    """Return whether nothing can be read, neither bytes nor an end."""
     return select.select([end], [], [], seconds)[0] == []
 
 
@@ -139,7 +139,7 @@ def test_bytes_arrive_unchanged(proxy: Running, up: list[bytes], down: list[byte
                 end.sendall(chunks[index])
     client.shutdown(socket.SHUT_WR)
     assert to_the_end(server) == b"".join(up)
-    # half-closed: the other direction goes on
+    # half-closed: the other direction stays open
     server.sendall(b"last words")
     server.shutdown(socket.SHUT_WR)
     assert to_the_end(client) == b"".join(down) + b"last words"
@@ -179,7 +179,7 @@ def test_only_connections_of_given_clients_are_delayed(proxy: Running) -> None:
 
 
 def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
-    """Of what happens by chance, the second is the first to be lost."""
+    """The second random draw is the first loss."""
     client, server = proxy.pair()
     assert proxy.control.loss(30) == 1
     status = proxy.control.status()
@@ -265,7 +265,7 @@ def test_cut_hides_the_end_of_the_other_side(proxy: Running) -> None:
     assert silent(late, 0.05)
     proxy.control.restore()
     assert was_reset(client)
-    assert was_reset(late), "nobody listens upstream any more"
+    assert was_reset(late), "no process listens upstream"
     until(lambda: proxy.control.status()["connections"] == 0, "the end of both links")
 
 
@@ -291,7 +291,7 @@ def test_a_reset_ends_every_connection_on_both_sides(proxy: Running, mode: str) 
 
 @pytest.mark.parametrize("mode", ["plain", "cut"])
 def test_memory_is_bounded(proxy: Running, mode: str) -> None:
-    """A sender whose bytes nobody takes is held up, also in a cut; not one byte is lost."""
+    """A sender without a reader is blocked, also in a cut; no byte is lost."""
     client, server = proxy.pair()
     if mode == "cut":
         proxy.control.cut()
@@ -317,7 +317,7 @@ def test_a_reset_by_one_side_reaches_the_other_and_a_dead_upstream_resets_the_cl
     client.close()
     assert was_reset(server)
     proxy.upstream.close()
-    with contextlib.suppress(ConnectionResetError):  # it may come before `connect` returns
+    with contextlib.suppress(ConnectionResetError):  # it may precede the return of `connect`
         assert was_reset(proxy.client())
 
 
@@ -351,7 +351,7 @@ def test_invalid_commands_change_nothing(proxy: Running) -> None:
     for line in (b"cut", b"[]", b"\xff\xfe", b'{"command": "delay", "ms": NaN, "secret": "%s"}' % secret.encode()):
         assert raw(proxy, line)["ok"] is False
     with socket.create_connection(("127.0.0.1", proxy.file["port"]), SECONDS) as connection:
-        connection.sendall(b"x" * 10_000 + b"\n")  # too long for a command: no answer, and no harm
+        connection.sendall(b"x" * 10_000 + b"\n")  # too long for a command: no reply
         assert connection.recv(1) == b"" or was_reset(connection)
     assert {**proxy.control.status(), "connections": 0} == before
     client.sendall(b"still plain")
@@ -414,10 +414,10 @@ def test_wildcard_addresses_and_names_are_refused(
 ) -> None:
     path = tmp_path / "proxy.json"
     assert main(["--listen", listen, "--upstream", upstream, "--control", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("proxy: ")
-    assert said.count("\n") == 1
-    assert named in said
+    errors = capsys.readouterr().err
+    assert errors.startswith("proxy: ")
+    assert errors.count("\n") == 1
+    assert named in errors
     assert not path.exists()
 
 
@@ -439,9 +439,9 @@ def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["--listen", listen, "--upstream", "127.0.0.1:1", "--control", str(tmp_path / "p.json")]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"proxy: {listen}")
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"proxy: {listen}")
+    assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

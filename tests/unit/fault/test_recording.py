@@ -1,4 +1,4 @@
-"""Recordings of a host, made of real processes here; and what control groups count."""
+"""Recordings of a host with real processes, and counters of control groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = [{"role": "executors", "main": "Main", "mark": MARK}]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where recordings lie, which look ten times a second here."""
+    """Folder of recordings, which sample ten times per second here."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(host_recorder, "PERIOD_S", 0.1)
     return tmp_path
@@ -51,7 +51,7 @@ def test_recording_continues_until_stopped(place: Path, spinning: subprocess.Pop
     own = psutil.Process()
     before = own.children()
     folder = host_recorder.start_recording(RULES, {}, 60.0, 60.0)
-    assert own.children() == before, "it is nobody's child"
+    assert own.children() == before, "it is detached"
     assert Path(folder).stat().st_mode & 0o777 == 0o700
     until(lambda: any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)), "work")
     spinning.kill()

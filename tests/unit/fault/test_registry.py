@@ -1,4 +1,4 @@
-"""The registry of actions: what is found, what derives from it, what is refused, and that nobody asks for a name."""
+"""Registry of actions: discovery, derived tables, refusals, and no comparison of action names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Packages = Callable[..., ModuleType]
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
-    """Makes a package of such files, as if it were `fault.actions`."""
+    """Return a function that creates a package of such modules in place of `fault.actions`."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -132,7 +132,7 @@ def test_an_undo_survives_the_journal(action: str, name: str, fields: dict[str, 
     assert undo_of(json.loads(json.dumps(line)), ()) == undo
 
 
-# Where the names are other words: commands of the proxy, and what is about one workload or one finding alone.
+# Files where the names have another meaning: proxy commands, or one workload or finding.
 OTHER_WORDS = {
     "fault/proxy.py",
     "include/faultline/experiment/workloads/known_truth.py",

@@ -1,4 +1,4 @@
-"""CPU time and memory by role, held against psutil's reading of real processes."""
+"""CPU time and memory by role, compared with psutil's reading of real processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from faultline.system.waiting import wait_until
 from tests.support.decoys import only_root
 
 RULE = RoleRule("executors", "Main", "mark-of-run")
-# Works for a while, starts one that works as well, and waits to be told.
+# Works for a while, starts a working child, and waits for a line.
 WORK = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "x = list(range(10**6))\\nwhile len(x): sum(x)"])
@@ -46,9 +46,9 @@ child.wait()
 
 
 @contextmanager
-def worker(*prefix: str, program: str = WORK, told: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that is up, and ends when it is told a line."""
-    command = [*prefix, sys.executable, "-c", program, told, "Main", "mark-of-run"]
+def worker(*prefix: str, program: str = WORK, stdin: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that runs until it reads a line."""
+    command = [*prefix, sys.executable, "-c", program, stdin, "Main", "mark-of-run"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         try:
@@ -58,7 +58,7 @@ def worker(*prefix: str, program: str = WORK, told: str = "") -> Iterator[subpro
 
 
 def seen(table: ProcessTable, pids: set[int]) -> dict[int, Usage]:
-    """What the table says of these, once all are old enough to be looked at."""
+    """Return the table's sample once all processes are old enough."""
     until = time.monotonic() + MIN_AGE_S + 120
     while True:
         found = {one.pid: one for one in table.sample({}).values() if one.pid in pids}
@@ -102,7 +102,7 @@ def test_own_namespace_only_skips_other_pid_namespaces() -> None:
 
 
 HERTZ = os.sysconf("SC_CLK_TCK")
-# Runs programs one after the other, each for less than a look, and says what the kernel counted of them.
+# Runs programs in sequence, each shorter than a sample, and prints the kernel's count.
 SHORT_LIVED = """
 import resource, subprocess, sys
 print("up", flush=True)
@@ -129,7 +129,7 @@ def test_short_lived_children_count_to_their_parent() -> None:
 
 
 class Tree:
-    """Processes that start others, work, end and are waited for, as /proc shows them; `used`: ticks of all of them."""
+    """Fake processes that start others, work, end and are waited for; `used`: ticks of all of them."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -144,7 +144,7 @@ class Tree:
         self.used += ticks
 
     def end(self, pid: int) -> None:
-        """With all that it started, and is waited for."""
+        """End a process with all its descendants, and wait for it."""
         for child in [one for one in self.own if self.parent[one] == pid]:
             self.end(child)
         self.dead[self.parent[pid]] += self.own.pop(pid) + self.dead.pop(pid)
@@ -198,7 +198,7 @@ def test_usage_before_the_first_sample_and_unwaited_children_are_excluded() -> N
     (child,) = set(tree.own) - {1}
     tree.work(child, 300)
     short.update(tree.stats(), [(1, 1), (child, child)])
-    del tree.own[child], tree.dead[child]  # as of a parent that wants to know of no child
+    del tree.own[child], tree.dead[child]  # as for a parent that ignores SIGCHLD
     assert short.update(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
 
 
@@ -219,7 +219,7 @@ def test_child_ending_between_readings_does_not_reduce_usage() -> None:
 
 
 def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers begin anew one day; a child that ends between both readings would be counted twice for good."""
+    """Pids wrap around; otherwise a child that ends between both readings would be counted twice."""
     read: list[int] = []
 
     def stat_of(pid: int) -> list[str]:
@@ -243,7 +243,7 @@ def test_machine_usage_matches_psutil() -> None:
     assert machine_usage()["stolen_s"] == pytest.approx(times.steal, abs=1.0)
 
 
-# Computes until a line comes, and reads then.
+# Computes until a line arrives, then reads it.
 BURN = """
 import os, sys, threading
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -258,8 +258,8 @@ needs_delay = pytest.mark.skipif(not has_run_delay(), reason="this kernel does n
 
 @needs_delay
 def test_two_busy_processes_on_one_core_have_run_delay() -> None:
-    """What both used and what each waited for fills the time that passed, however busy the machine is."""
-    on = {"program": BURN, "told": str(min(os.sched_getaffinity(0)))}
+    """CPU time plus run delay equals the elapsed time, however busy the machine is."""
+    on = {"program": BURN, "stdin": str(min(os.sched_getaffinity(0)))}
     table = ProcessTable([RULE], {}, delay_roles=("executors",))
     with worker(**on) as first, worker(**on) as second:
         pids = {first.pid, second.pid}
@@ -286,7 +286,7 @@ LOOKS = st.lists(
 
 @given(LOOKS)
 def test_run_delay_of_ended_threads_stays_counted(growth: list[dict[str, int]]) -> None:
-    """Each look has the threads that live then, with what each waited since the one before."""
+    """Each sample has the live threads with their run delay since the previous one."""
     delays, counters, total = RunDelays(), dict[str, int](), 0
     for step in growth:
         counters = {name: counters.get(name, 0) + more for name, more in step.items()}

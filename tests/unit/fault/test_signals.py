@@ -1,4 +1,4 @@
-"""Acts on processes, step by step, on a host that is made up."""
+"""Injections on processes, step by step, on a fake host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.fake_clock import MadeUpHost, Moment
 from tests.unit.sleepers import Spawn
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
-# Those on hosts are in test_on_hosts.py.
+# Injections on hosts: test_on_hosts.py.
 ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.resource is None and not action.targets_hosts)
 
 
@@ -60,7 +60,7 @@ def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **ch
 
 
 def refusing(do: str, errors: dict[int, Exception]) -> Callable[[str, dict[str, Any]], None]:
-    """Raises the error of a victim's pid when that is asked for it."""
+    """Return a check that raises the error of a victim's pid."""
 
     def before(asked: str, fields: dict[str, Any]) -> None:
         if asked == do and fields["victim"].pid in errors:
@@ -83,14 +83,14 @@ def test_signal_injection_from_find_to_undo(name: str) -> None:
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery, sent.at) == (named["pid"], "executor", Delivery.SENT, Moment())
-    assert [pid for pid, _ in host.sent] == [named["pid"]], "nobody else"
+    assert [pid for pid, _ in host.sent] == [named["pid"]], "no other process"
     assert act.settle([sent]).outcome is FaultOutcome.EFFECTIVE
-    assert held == [], "an executor is no service that supervisord restarts"
+    assert held == [], "supervisord does not restart executors"
     for undo in undos:
-        undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
+        undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as read by another process
         assert undo.action == name and action.driver.is_active(undo, act.context)
         action.driver.undo(undo, act.context)
-        action.driver.undo(undo, act.context)  # harmless when repeated
+        action.driver.undo(undo, act.context)  # idempotent
         assert not action.driver.is_active(undo, act.context) and not host.watched
 
 
@@ -120,7 +120,7 @@ def test_chosen_victims_stay_while_all_live() -> None:
     assert act.find_victims()
     chosen = [one["pid"] for one in act.victims()]
     assert len(chosen) == 2 and all(one["fault"] == 0 and one["executors"] is None for one in act.victims())
-    # Others come first in the order of the candidates now; who was chosen is still there.
+    # Other candidates now come first; the chosen one still lives.
     host.start(*(replace(process(3000 + number), create_time=0.5) for number in range(8)))
     assert not act.find_victims()
     assert [one["pid"] for one in act.victims()] == chosen
@@ -144,7 +144,7 @@ def test_executors_of_a_worker_are_read_again() -> None:
 
 @pytest.mark.parametrize("name", ON_PROCESSES)
 def test_killed_service_gets_the_restart_delay(name: str) -> None:
-    """supervisord restarts at once what has died; a paused service dies not."""
+    """supervisord restarts dead services at once; a paused service does not die."""
     held: list[tuple[str, int]] = []
     broker = ProcessIdentity(6000, 1.0, KAFKA, INSTANCE, (f"-Dfaultline.instance={INSTANCE}", KAFKA.main), 6000)
     armed(MadeUpHost.of(broker), "kafka", name, held=held)
@@ -232,7 +232,7 @@ def python_workers(*pids: int) -> list[ProcessIdentity]:
 
 @pytest.mark.parametrize("at_work", [True, False])
 def test_watchdogs_of_python_workers_start_before_the_wait(monkeypatch: pytest.MonkeyPatch, at_work: bool) -> None:
-    """Starting one takes so long that the worker may idle again; those of the others leave."""
+    """A worker may be idle again after the start of its watchdog; other watchdogs end."""
     living = python_workers(4001, 4002, 4003)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[1:2]) if at_work else ())
     host = MadeUpHost.of(*living)
@@ -240,7 +240,7 @@ def test_watchdogs_of_python_workers_start_before_the_wait(monkeypatch: pytest.M
     act.find_victims()
     registered = {undo.fields["pid"] for undo in act.plan_undo()}
     act.arm(Moment(mono_ns=time.monotonic_ns() + 10**12))
-    # So long the conductor waits for one at work: three intervals.
+    # The fault scheduler waits three intervals for a busy victim.
     assert host.watched == dict.fromkeys((4001, 4002, 4003), 3.0 + 7.0 + WATCHDOG_MARGIN_S) and host.sent == []
     if at_work:
         assert act.await_ready(0)

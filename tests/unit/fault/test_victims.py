@@ -1,4 +1,4 @@
-"""Who is a victim: identities, tokens, the choice by seed, and the guard rails, on made-up processes."""
+"""Victims: identities, tokens, the choice by seed, and the guard, on fake processes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def victim(
 
 
 def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int] = ()) -> ProcessSnapshot:
-    """(pid, parent, command line) each; one without any role's main is known by its parent only."""
+    """Return a snapshot of (pid, parent, command line); a process without a role's main has only its parent."""
     parents = {pid: parent for pid, parent, _ in processes}
     known = {
         pid: LiveProcess(pid, parent, 1000.0 + pid, pid, tuple(command))
@@ -146,7 +146,7 @@ def test_python_worker_is_traced_to_its_executor() -> None:
         with pytest.raises(IdentityMismatch) as caught:
             require_match(identity, worker, ancestors)
         assert caught.value.part == part
-        require_same(identity, worker)  # it is the process that it was, whoever owns it now
+        require_same(identity, worker)  # the same process, for any owner
     with pytest.raises(IdentityMismatch, match="^role"):
         require_match(identity, replace(worker, command=("python3",)), [daemon, executor])
 
@@ -214,9 +214,9 @@ CLUSTER = (
     (50, 20, DAEMON),
     (51, 50, DAEMON),
     (52, 50, DAEMON),
-    (53, 52, DAEMON),  # a program that a worker is about to start
+    (53, 52, DAEMON),  # a program that a worker is about to exec
     (54, 1, DAEMON),
-    (55, 54, DAEMON),  # of nobody's daemon
+    (55, 54, DAEMON),  # of an unmarked daemon
     (56, 30, DAEMON),
     (57, 56, DAEMON),  # of the driver's daemon
 )
@@ -270,7 +270,7 @@ TREES = st.tuples(st.integers(2, 40), st.integers(0, 40), st.sampled_from(CLUSTE
 
 @given(st.lists(TREES, max_size=25, unique_by=lambda process: process[0]))
 def test_only_marked_processes_are_found(made: list[tuple[int, int, Any]]) -> None:
-    """Any shape of process tree, loops included, as a snapshot taken over time may show."""
+    """Any shape of process tree, including loops, as in a snapshot taken over time."""
     commands = {pid: tuple(like[2]) for pid, _, like in made}
     seen = snapshot(*((pid, parent, like[2]) for pid, parent, like in made))
     for word in ALLOWED:
@@ -317,7 +317,7 @@ def test_the_choice_is_the_same_in_every_process_and_differs_over_repetitions() 
 
 @pytest.mark.parametrize(("by_node", "count"), [(False, 2), (True, 4)], ids=["each process", "each node"])
 def test_all_are_chosen_about_equally_often(by_node: bool, count: int) -> None:
-    """Of `any` the node is drawn before the process: three are on the one and one on the other."""
+    """For `any` the node is drawn before the process: three are on one node and one on the other."""
     candidates = [victim(4000 + number, node=B if number == count - 1 else A) for number in range(count)]
     hits = sum(
         choose_victims(candidates, 1, seed=seed, repetition=1, by_node=by_node)[0].node == B for seed in range(1000)
@@ -368,7 +368,7 @@ def test_dry_run_describes_connection_faults() -> None:
 def test_the_guard_refuses() -> None:
     guard = VictimGuard(TOKENS, protected=frozenset([4007]))
     worker = select_victims("worker", TOKENS, snapshot(*CLUSTER))[0]
-    for fault, victims, said in (
+    for fault, victims, message in (
         (KILL, [victim(), victim(4001)], "^count: got 2"),
         (replace(KILL, count=2), [victim(), victim()], "^pid: got the same process"),
         (KILL, [victim(4007)], "^pid: .* ancestor"),
@@ -378,7 +378,7 @@ def test_the_guard_refuses() -> None:
         (KILL, [worker], "^role: got worker"),
         (replace(KILL, victim="worker"), [replace(worker, token="fedcba9876543210")], "^token: "),
     ):
-        with pytest.raises(VictimRefused, match=said):
+        with pytest.raises(VictimRefused, match=message):
             guard.check(fault, victims)
 
 

@@ -1,4 +1,4 @@
-"""The walk "an action is added by one file in fault/actions": a toy is added to a copy, and nothing else is touched."""
+"""Walk-through "add an action with one file in fault/actions": a toy is added to a copy, and no other file changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faultline.system.settings import ROOT
 PACKAGES = ("fault", "generators", "include", "scripts")
 TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
 
-# Each part is run in the copy; what it prints is what the test looks at.
+# Programs run in the copy; the tests check their output.
 PLAN = """
 from fault.errors import PlanError
 from fault.plan import FaultPlan
@@ -85,7 +85,7 @@ settled = next(line for line in lines if line["event"] == "settled")
 print(settled["outcome"], settled["detail"])
 print(sorted(path.name for path in attempt.folder.glob("filler*")))
 
-# As a conductor leaves it that is killed between act and undo.
+# As left by a fault scheduler killed between injection and undo.
 config = parse_configuration({"fault_action": "fill"}).model_dump(mode="json")
 rest = {"attempt": attempt.id, "repetition": 0, "kafka": {"bootstrap": ""}, "topics": {"input": ""}}
 (attempt.folder / "attempt.json").write_text(json.dumps({**rest, "config": config}))
@@ -97,14 +97,14 @@ print(replay_undos(attempt), replay_undos(attempt), Path(left[0]["fields"]["path
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file, by its path."""
+    """Return the SHA-256 of every file by path."""
     files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages with the toy among the actions."""
+    """A copy of the packages with the toy among the actions."""
     made = tmp_path_factory.mktemp("house")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -112,8 +112,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def said(house: Path, program: str, *arguments: str) -> list[str]:
-    """What the program says in the copy: nothing of this tree is on its path."""
+def output_of(house: Path, program: str, *arguments: str) -> list[str]:
+    """Run a program in the copy and return its output lines; this tree is not on its path."""
     path = os.pathsep.join([str(house / "include"), str(house)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", program, *arguments]
@@ -123,7 +123,7 @@ def said(house: Path, program: str, *arguments: str) -> list[str]:
 
 
 def test_plans_and_configurations_check_its_parameters(house: Path) -> None:
-    assert said(house, PLAN) == [
+    assert output_of(house, PLAN) == [
         "49.0 0",
         "fill 3.0",
         "faults.0.action: got fill for driver; expected kill, term, pause, disk_full",
@@ -134,7 +134,7 @@ def test_plans_and_configurations_check_its_parameters(house: Path) -> None:
 
 
 def test_form_and_documentation_list_it(house: Path) -> None:
-    assert said(house, FORM) == [
+    assert output_of(house, FORM) == [
         str([*ACTIONS, "fill"]),
         "True",
         "| `fill` | `executor` | `duration_s` (3) | fills the attempt's folder |",
@@ -142,13 +142,13 @@ def test_form_and_documentation_list_it(house: Path) -> None:
 
 
 def test_dry_run_describes_it(house: Path) -> None:
-    assert said(house, DRY_RUN) == ["fill the attempt's folder for 3 s at T0 + 41 s"]
+    assert output_of(house, DRY_RUN) == ["fill the attempt's folder for 3 s at T0 + 41 s"]
 
 
 def test_scheduler_injects_and_undoes_it_and_replay_repeats_the_undo(house: Path, tmp_path: Path) -> None:
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()
-    dry, code, events, settled, left, healed = said(house, CONDUCT, str(folder))
+    dry, code, events, settled, left, healed = output_of(house, CONDUCT, str(folder))
     assert (dry, code) == ("would fill the attempt's folder for 0.2 s at T0 + 0.1 s", "0")
     acted = ["undo_registered", "invoked", "delivered", "end_offsets", "settled", "undone"]
     assert events == str(["victims", "gate", *acted, "done"])

@@ -1,4 +1,4 @@
-"""Watchdogs on real processes: what they undo when nobody else does, and when they leave."""
+"""Watchdogs on real processes: their undo, and their end."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ HERE = Injector()
 
 
 def await_presence(victim: ProcessIdentity, wanted: Presence) -> None:
-    """A signal that is sent has its effect when the process gets a core."""
+    """Wait for the effect of a signal, which needs CPU time."""
     there = Handler()
     wait_until(lambda: there.ask("probe", victim=victim) is wanted, timeout_s=EVENT_S, every_s=0.01, what=str(wanted))
 
 
-# Stops the executor of a run, with a watchdog for so many seconds, and waits to be killed.
+# Stops the executor of a run, with a watchdog after some seconds, and waits to be killed.
 STOPPER = """
 import signal, sys, time
 from fault.identity import Tokens
@@ -72,7 +72,7 @@ def stopper(run: str) -> Iterator[Stopper]:
 
 
 def watchdogs(before: set[int]) -> list[psutil.Process]:
-    """Who came since, and is nobody's child; of others that come and go on the machine, some are gone when asked."""
+    """Return the new detached watchdogs; other processes may end while they are read."""
     return [
         process
         for process in psutil.process_iter(["cmdline", "ppid"])
@@ -102,7 +102,7 @@ def test_remote_watchdog_survives_connection_and_agent(channel: Any, host: Host,
     injector.start_watchdog(victim, 5.0)
     injector.signal(victim, signal.SIGSTOP)
     host.agents[0].kill()
-    # The end of the agent continues nobody: the time does.
+    # The deadline continues the victim, not the end of the agent.
     await_presence(victim, Presence.STOPPED)
     await_presence(victim, Presence.ALIVE)
 
@@ -114,7 +114,7 @@ def test_released_watchdog_does_nothing_and_one_is_enough(injector: Injector, sp
     injector.start_watchdog(victim, 0.6)
     injector.start_watchdog(victim, 2 * EVENT_S)
     injector.signal(victim, signal.SIGSTOP)
-    # The first one's time counts: the other's is longer than what is waited for.
+    # The first watchdog's deadline counts; the second's is beyond the test.
     await_presence(victim, Presence.ALIVE)
     injector.end_watchdog(victim)
     injector.start_watchdog(victim, 0.6)
@@ -126,7 +126,7 @@ def test_released_watchdog_does_nothing_and_one_is_enough(injector: Injector, sp
 
 
 def test_watchdog_of_a_dead_owner_ends_once_the_victim_runs(spawn: Spawn, run: str, stopper: Stopper) -> None:
-    """Else it would end the next pause of the same process, of another attempt perhaps."""
+    """Otherwise it would end the next pause of the same process, perhaps of another attempt."""
     spawn()
     victim, before = local_only(run), {process.pid for process in psutil.process_iter()}
     process = stopper(5 * EVENT_S)
@@ -134,14 +134,14 @@ def test_watchdog_of_a_dead_owner_ends_once_the_victim_runs(spawn: Spawn, run: s
     left = watchdogs(before)
     process.kill()
     process.wait()
-    time.sleep(2.0)  # it has seen the victim stopped
+    time.sleep(2.0)  # it noticed the pause
     HERE.signal(victim, signal.SIGCONT)
-    # It looks every second, or later on a busy machine.
+    # It checks every second, or later on a busy machine.
     assert len(left) == 1 and psutil.wait_procs(left, timeout=120)[1] == []
 
 
 def test_clock_step_does_not_affect_the_watchdog(injector: Injector, spawn: Spawn, run: str) -> None:
-    """Whoever undoes the pause finds the victim by its ticks; and where nobody does, the watchdog."""
+    """Both the undo and the watchdog find the victim by its ticks."""
     spawn()
     victim = only(injector, run)
     undo = UndoSpec("pause", "SIGCONT to it", replace(victim, create_time=victim.create_time - 3600).as_json())
@@ -157,7 +157,7 @@ def test_clock_step_does_not_affect_the_watchdog(injector: Injector, spawn: Spaw
     await_presence(victim, Presence.ALIVE)
 
 
-# Takes a watchdog with few looks for a pause, in an own process, whose modules may be changed.
+# Starts a watchdog with few checks in a process of its own, to change its modules.
 LEFT = """
 import sys
 from fault import watchdog
@@ -175,7 +175,7 @@ assert made.is_running()
 
 @pytest.mark.parametrize("kernel", ["pidfds", "no pidfds"])
 def test_watchdog_without_owner_leaves_if_no_pause_follows(spawn: Spawn, run: str, kernel: str) -> None:
-    """Whoever would have stopped the victim is gone: the next pause is another's."""
+    """Its owner is gone, so the next pause belongs to another run."""
     spawn()
     subprocess.run([sys.executable, "-c", LEFT, run, kernel], check=True)
 
@@ -211,7 +211,7 @@ def test_watchdog_has_no_tag_and_is_detectable(spawn: Spawn, run: str) -> None:
     assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in words_of(one.pid))
     process.kill()
     process.wait()
-    # The victim's end is its own.
+    # It ends with its victim.
     assert psutil.wait_procs([one], timeout=120)[1] == []
     wait_until(lambda: not made.is_running(), timeout_s=120, what="that it is gone")
     made.release()
@@ -255,11 +255,11 @@ def test_failed_start_raises_watchdog_unavailable(
         watchdog.fork_watchdog({"seconds": 5.0, "victim": victim})
 
 
-# --- of acts on a host
+# --- host faults
 
 
 def test_undo_of_a_host_fault_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process that is nobody's child; what fails once may go well."""
+    """A detached process retries a failed undo."""
     tries, child = tmp_path / "tries", subprocess.Popen(["true"])
 
     def undo(name: str, asked: Mapping[str, Any]) -> None:
@@ -274,7 +274,7 @@ def test_undo_of_a_host_fault_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
     began = time.monotonic()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     Handler(watchdog.fork_watchdog).ask("watch", kind="partition", name="of_a_test_0", asked={}, seconds=0.2)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # another child is left to whoever started it
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # leaves the child's status to its parent
     child.wait()
     wait_until(lambda: tries.exists() and len(tries.read_text().splitlines()) == 3, timeout_s=120, what="three tries")
     assert time.monotonic() - began > 0.2

@@ -1,4 +1,4 @@
-"""What a generator is reports, with everything that a test does not name, and files that it reads."""
+"""Specifications with defaults for tests, and files for generators."""
 
 from __future__ import annotations
 

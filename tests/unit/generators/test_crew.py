@@ -1,6 +1,6 @@
-"""Members of a crew: who is let in, what they are reports, and that either side ends with the other.
+"""Worker groups: admission, reports, and the common end of lead and workers.
 
-What they send is a stand-in's here; the system layer has real ones, on Spark's executors, too.
+A stand-in sends the records here; system tests use real workers, also on Spark executors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stand_in(
     stop: StopRequest,
     load_end: LoadEnd,
 ) -> None:
-    """Says what a worker says, without a broker."""
+    """Send a worker's events without a broker."""
     journal.event("prepared")
     start = gate()
     journal.event("done", worker=index, t0_wall_ns=start.wall_ns, t0_mono_ns=start.mono_ns)
@@ -58,7 +58,7 @@ def serve_quietly(worker: int, address: Address) -> None:
 
 
 class Threads:
-    """Each of these workers in a thread; or what `started` does with the address."""
+    """Workers as threads; `started` may replace their start."""
 
     host = HOST
 
@@ -73,7 +73,7 @@ class Threads:
         self._started(address, report)
 
     def end(self) -> None:
-        """They end with their connections."""
+        """Do nothing: they end with their connections."""
 
 
 def group_of(
@@ -96,7 +96,7 @@ def test_workers_get_t0_on_their_clocks_and_report() -> None:
 
 
 def talk(address: Address, **hello: Any) -> str:
-    """What the lead answers to a greeting; empty when it hangs up."""
+    """Return the lead's reply to a first message; empty if it closes the connection."""
     with socket.create_connection((address.host, address.port), 30) as connection, connection.makefile("r") as lines:
         connection.sendall((json.dumps(hello) + "\n").encode())
         return lines.readline()
@@ -111,7 +111,7 @@ def test_connection_without_secret_is_closed(hello: dict[str, Any]) -> None:
         assert talk(address, secret=address.secret, worker=2) == "", "no worker has that number"
         assert group.next_report() is None
         assert json.loads(talk(address, secret=address.secret, worker=1)) == {"probe": 0}
-        with pytest.raises(GeneratorError, match="worker 1"):  # a worker that was let in and left
+        with pytest.raises(GeneratorError, match="worker 1"):  # a worker that connected and left
             group.next_report(timeout_s=120)
 
 
@@ -124,7 +124,7 @@ def test_failed_worker_start_fails_the_group_with_the_reason() -> None:
         group.await_all("prepared")
 
 
-# A program that says what a worker says until it is prepared.
+# A program that sends a worker's events until it is prepared.
 MEMBER = """
 import json, socket, sys
 reports = json.loads(sys.stdin.read())
@@ -154,13 +154,13 @@ def test_worker_that_ends_before_connecting_fails_the_group(monkeypatch: pytest.
 def test_lost_lead_stops_its_workers() -> None:
     ended: queue.Queue[str] = queue.Queue()
 
-    def serve_and_tell(address: Address) -> None:
+    def serve_and_report(address: Address) -> None:
         with pytest.raises(GeneratorError) as error:
             serve(SPEC, 0, address)
         ended.put(str(error.value))
 
     def start(address: Address, report: ReportHandler) -> None:
-        threading.Thread(target=serve_and_tell, args=(address,), daemon=True).start()
+        threading.Thread(target=serve_and_report, args=(address,), daemon=True).start()
 
     with WorkerGroup(Threads(started=start), 1, StopRequest()) as group:
         group.await_all("prepared")
@@ -168,9 +168,7 @@ def test_lost_lead_stops_its_workers() -> None:
 
 
 def test_host_with_clock_offset_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        crew_module, "MAX_CLOCK_OFFSET_NS", -(10**9)
-    )  # whatever the clocks of one machine show is too much
+    monkeypatch.setattr(crew_module, "MAX_CLOCK_OFFSET_NS", -(10**9))  # any offset is too large
     with group_of(0, 1) as group, pytest.raises(GeneratorError, match=r"clock of host .* time server"):
         group.await_all("done")
 

@@ -1,4 +1,4 @@
-"""Curves have exact integrals, schedules along them lose and double no record, and bad ones are refused by key."""
+"""Curves have exact integrals, schedules along them keep every record, and invalid ones are refused by key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def curve(mapping: dict[str, Any], base: float = 500.0) -> Curve:
 
 
 def seconds(low: float = 0, high: float = 200) -> st.SearchStrategy[float]:
-    """Times as people write them, and times as programs do."""
+    """Times in decimal form and arbitrary floats."""
     return st.one_of(
         st.integers(math.ceil(low), int(high)).map(float), st.floats(max(low, 0.01), high).map(lambda t: round(t, 4))
     )
@@ -67,7 +67,7 @@ def mappings(draw: st.DrawFn) -> tuple[dict[str, Any], float]:
 
 
 def area(mapping: dict[str, Any], base: float, t: Fraction) -> Fraction:
-    """The integral by the plain formulas of each kind, in fractions."""
+    """Return the integral by the formula of each kind, in fractions."""
     m = {key: Fraction(str(value)) for key, value in mapping.items() if key not in ("kind", "points")}
     b = Fraction(str(base))
     zero = Fraction()
@@ -144,7 +144,7 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
     assert schedule.due_ns(schedule.count - 1) < to_ns(length_s)
     k %= schedule.count
     due = schedule.due_ns(k)
-    # Record k is due when the integral passes k: not before this nanosecond, and before the next.
+    # Record k is due when the integral passes k: within this nanosecond.
     assert moving.shape.area_up(due) <= k < moving.shape.area_up(due + 1)
     assert schedule.due_count(due) >= k + 1
     assert schedule.due_count(due - 1) <= k
@@ -295,7 +295,7 @@ def test_bad_curves_are_refused_by_key(mapping: Any, message: str) -> None:
 )
 @example([(3, 1, 0), (1, 0, 1)], None)
 def test_roots_at_the_edges_of_pieces(rows: list[tuple[int, int, int]], data: st.DataObject | None) -> None:
-    """Short pieces, values down to 0 and areas that end on a piece's edge, where a root is easiest to miss."""
+    """Short pieces, values down to 0 and areas at the edge of a piece, the hardest cases for roots."""
     pieces = [Piece(length, Fraction(a), Fraction(b)) for length, a, b in rows]
     shape = PiecewiseLinear(pieces, [Piece(NANOSECONDS, Fraction(1), Fraction(1))])
     k = data.draw(st.integers(0, shape.area_up(sum(p.length_ns for p in pieces)) + 2)) if data else 0

@@ -1,4 +1,4 @@
-"""Data of the user's: what is sent is what the file holds, and what is broken is named with file and line."""
+"""User data: records equal the file's content, and errors name file and line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_folder_is_read_by_file_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "key", "time", "said"),
+    ("name", "text", "key", "time", "message"),
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n', None, None, "a.jsonl, line 2: invalid JSON"),
         ("a.jsonl", "[1]\n", None, None, "a.jsonl, line 1: got list"),
@@ -71,9 +71,9 @@ def test_folder_is_read_by_file_name(tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_file_and_line(
-    tmp_path: Path, name: str, text: str | bytes, key: str | None, time: str | None, said: str
+    tmp_path: Path, name: str, text: str | bytes, key: str | None, time: str | None, message: str
 ) -> None:
-    with pytest.raises(InputError, match=said) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         read_data(written(tmp_path, name, text), key, time)
     assert "\n" not in str(refused.value)
 
@@ -88,7 +88,7 @@ def test_missing_and_too_large_files_are_refused_early(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "a.parquet", "recorded.parquet"])
 def test_memory_budget_is_checked_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What lies there small may be large in memory. Here each look finds a megabyte more."""
+    """A small file may be large in memory; each check here adds a megabyte."""
     lines = {"a.jsonl": '{"a": 1}\n' * 1250, "a.csv": "a\n" + "1\n" * 1250, "a.txt": "x\n" * 1250}
     if name in lines:
         path = written(tmp_path, name, lines[name])
@@ -129,7 +129,7 @@ def test_columns_of_another_tool_are_refused_by_name(tmp_path: Path, column: str
 
 
 def test_a_recording_is_replayed_with_keys_headers_and_times(tmp_path: Path) -> None:
-    """In the order of time, whatever the order of its partitions."""
+    """In order of time, for any order of partitions."""
     rows = [
         {"partition": 0, "offset": 0, "timestamp_ms": 5, "key": b"k", "value": b"late", "headers": []},
         {"partition": 1, "offset": 0, "timestamp_ms": 3, "key": None, "value": None,
@@ -154,7 +154,7 @@ def test_byte_columns_must_be_text_and_a_bom_is_dropped(tmp_path: Path) -> None:
         read_data(written(tmp_path, "d.jsonl", '{"t": 1e999}'), None, "t")
 
 
-# --- a replay: which record comes when and where is a function of data, seed and repetition alone
+# --- replay: order, time and partition are a function of data, seed and repetition
 
 
 times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
@@ -162,7 +162,7 @@ times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 
 @given(times, st.sampled_from([0.5, 1.0, 3.0, 10.0]), st.floats(0.01, 30))
 def test_recorded_schedule_repeats_its_times(at_ms: list[int], speed: float, seconds: float) -> None:
-    """Against a plain walk through all of its records."""
+    """Compared with a plain loop over all records."""
     round_ms = Data(values=[b""] * len(at_ms), times_ms=at_ms).round_ms
     listed = RecordedSchedule.for_duration(at_ms, round_ms, speed, seconds)
     length = max(round((at_ms[-1] - at_ms[0]) * MS / speed) + 1, round(round_ms * MS / speed))

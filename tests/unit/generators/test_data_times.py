@@ -1,4 +1,4 @@
-"""Times in a user's records keep their form when they are moved, and nothing else of a record changes."""
+"""Times in user records keep their form when shifted, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ anything = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dicti
 
 
 def rounds(data: Data, n: int) -> list[list[bytes | None]]:
-    """The values of the first n rounds, as they are sent."""
+    """Return the values of the first n cycles as sent."""
     replay, size = Replay(data, 1, 0), len(data)
     return [replay.payloads(np.arange(k * size, (k + 1) * size, dtype=np.uint64)) for k in range(n)]
 
@@ -103,7 +103,7 @@ def test_microseconds_pass_as_fast_as_seconds(tmp_path: Path) -> None:
 
 
 def test_shifts_are_equal_across_daylight_saving_changes(tmp_path: Path) -> None:
-    """Rows of Berlin, a minute apart, around the change: each round continues at the same pace."""
+    """Berlin times, a minute apart, around the change: each cycle keeps the pace."""
     first = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
     at = [(first + timedelta(minutes=n)).astimezone(ZoneInfo("Europe/Berlin")) for n in range(120)]
     pq.write_table(pa.table({"at": pa.array(at, pa.timestamp("ms", "Europe/Berlin"))}), tmp_path / "a.parquet")
@@ -116,7 +116,7 @@ def test_shifts_are_equal_across_daylight_saving_changes(tmp_path: Path) -> None
 def test_json_shift_changes_only_the_time(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[tuple[str, Any]]], draw: st.DataObject
 ) -> None:
-    """Names may be repeated, numbers and escapes be written in any way: what is not the time stays to the byte."""
+    """Keys may repeat, and numbers and escapes have any form: other bytes stay."""
     ascii_only = draw.draw(st.booleans())
     parts = []
     for number, row in enumerate(rows):
@@ -135,7 +135,7 @@ def test_json_shift_changes_only_the_time(
 
 @given(st.data())
 def test_csv_shift_changes_only_the_time(tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject) -> None:
-    """Fields may be quoted or not, and hold commas, quotes and line breaks."""
+    """Fields may be quoted, and contain commas, quotes and line breaks."""
     texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
     others = draw.draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
     end = draw.draw(st.sampled_from(["\n", "\r\n"]))
@@ -168,7 +168,7 @@ def test_a_recording_is_replayed_to_the_byte(
     tmp_path_factory: pytest.TempPathFactory,
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
 ) -> None:
-    """Nothing and an empty text are two things, in values, keys and headers."""
+    """Null and an empty text differ in values, keys and headers."""
     rows = [
         {"partition": 0, "offset": n, "timestamp_ms": n, "key": key, "value": value,
          "headers": [{"name": name, "value": content} for name, content in headers]}

@@ -1,4 +1,4 @@
-"""The schedule keeps exact time, and the pacer sends all of it whatever happens."""
+"""The schedule is exact, and the pacing loop sends all of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from generators.pacing import MIN_SLEEP_NS, SendSchedule, Shard, pace
 
 
 class FakeClock:
-    """Time that passes only by sleeping, or by what a send costs."""
+    """A clock that advances only by sleeping or by the cost of a send."""
 
     def __init__(self, now_ns: int = 0) -> None:
         self.now = now_ns
@@ -61,7 +61,7 @@ def test_schedule_lag_without_stalls_is_below_the_minimum_sleep() -> None:
 
 
 def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], list[int]]:
-    """What was slept, and what was left when idle was called, of which it takes all but `ahead_ns` (0: takes none)."""
+    """Return the sleeps, and the spare times of idle calls, which use all but `ahead_ns` (0: nothing)."""
     clock, slept, spare = FakeClock(1_000), [], []
 
     def idle(spare_ns: int) -> None:
@@ -75,7 +75,7 @@ def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], 
 
 def test_sleep_lengths_are_bounded() -> None:
     assert _sleeps(50.0, 0.06) == ([20_000_000] * 2, [20_000_000] * 2)
-    assert _sleeps(1_000.0, 0.009)[0] == [4_000_000] * 2  # what comes due meanwhile goes together
+    assert _sleeps(1_000.0, 0.009)[0] == [4_000_000] * 2  # records due meanwhile are sent together
     assert _sleeps(8.0, 0.25) == ([50_000_000, 50_000_000, 25_000_000], [125_000_000, 75_000_000, 25_000_000])
 
 

@@ -1,4 +1,4 @@
-"""Specification, buffer, accounting and the run against a fake clock and a fake producer."""
+"""Specification, buffer, accounting, and the run with a fake clock and a fake producer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T0 = StartInstant(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
 
 
 class FakeProducer:
-    """Acknowledges at poll; fails the records whose number is in `failing`; full every `full_every` records."""
+    """Producer that acknowledges at poll, fails records in `failing`, and is full every `full_every` records."""
 
     def __init__(self, failing: tuple[int, ...] = (), full_every: int = 0, stuck: int = 0) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400)), max_size=60))
 def test_records_wait_while_others_are_in_flight(steps: list[tuple[int, int]]) -> None:
-    """Each step sends some records, then lets the broker acknowledge up to so many."""
+    """Each step sends records, then acknowledges up to a number of them."""
     producer = FakeProducer(stuck=10**9)
     sender, number = RecordSender(producer, "t"), 0
     for records, acknowledged in steps:
@@ -139,7 +139,7 @@ def test_primer_reaches_every_partition_and_carries_all_keys() -> None:
 
 
 def test_closing_records_use_the_keys_of_user_data() -> None:
-    """A job that reads keys finds none of ours among them; text has none, so ours are reserved."""
+    """A job that reads keys must not find reserved keys among them; text has reserved keys."""
     wanted, own = spec(partitions=2), Replay(Data([b"a", b"b"], [b"k1", b"k2"]), 1, 0)
     producer = FakeProducer()
     send_closing(wanted, own.primer(2), RecordSender(producer, "t"), ahead_s=3300.0, replay=own)
@@ -153,7 +153,7 @@ def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
     producer = make_producer("127.0.0.1:1")
     sender = RecordSender(producer, "t")
     sender.send([b"x"] * 5, [0] * 5, [1] * 5)
-    # The client also counts what it has to report, such as that the broker is away.
+    # The client also counts pending events, such as an unreachable broker.
     assert len(producer) >= 5 == sender.sent and sender.failed == 0
     producer.purge()
     assert sender.flush(5) == 5 == sender.failed

@@ -1,4 +1,4 @@
-"""Numbered work, primer records, and the parts of the specification that curves and sources brought."""
+"""Numbered jobs, preload records, and specifications of curves and sources."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_ids_are_the_record_numbers(first: int, n: int, iterations: int) -> None
 
 
 def test_preload_ids_are_above_any_schedule() -> None:
-    # The longest schedule of the highest rate.
+    # The longest schedule at the highest rate.
     assert SendSchedule.for_duration(10_000_000, 1e7).count <= FIRST_PRIMER_ID
     assert list(Ids(7).primer(2)) == [b"1000000000000000 7", b"1000000000000001 7"]
 
 
 class Collector:
-    """Takes primer records as a sender does."""
+    """Sender that collects preload records."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -106,7 +106,7 @@ def test_lines_cycle_from_the_offset(offset: int, size: int, k: int) -> None:
 
 
 def test_bad_corpora_are_named(tmp_path: Path) -> None:
-    for folder, content, said in (
+    for folder, content, message in (
         ("nowhere", None, "^corpus: .*nowhere"),
         ("", None, "^corpus: .*txt"),
         ("", b"12 34\n\n", r"a\.txt, line 1: "),
@@ -114,11 +114,11 @@ def test_bad_corpora_are_named(tmp_path: Path) -> None:
     ):
         if content:
             (tmp_path / "a.txt").write_bytes(content)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             TextLines.load(str(tmp_path / folder), 10, 1, 0)
 
 
-# --- filler words have the asked size, come from the seed alone, and are touched at the asked share
+# --- state keys: size, seed and touch share
 
 
 def test_words_are_counted_distinct_incompressible_and_random_access() -> None:
@@ -139,7 +139,7 @@ def test_touch_share(share: float, seed: int) -> None:
     n = 20_000
     touched = StateKeys(1, share, seed, 0).touched(np.arange(n, dtype=np.uint64))
     assert abs(touched.sum() - share * n) <= 6 * (n * share * (1 - share)) ** 0.5
-    if share == 0.1:  # both of two partitions get their part
+    if share == 0.1:  # both partitions get their part
         assert abs(touched[::2].sum() - touched[1::2].sum()) < 400
 
 

@@ -1,4 +1,4 @@
-"""Every source: equal specifications send equal bytes, however they are cut, and bad specifications are refused."""
+"""All sources: equal specifications send equal bytes in any chunks, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.generators.conftest import spec_of
 RULES = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
 SINE = {"kind": "sine", "period_s": 5, "amplitude": 400}
 STREAMS = ("STOCK", "TRANSACTION", "POSITION")
-# Of the first records: what was sent once is sent for ever, since records of older runs are compared with newer ones.
+# Hashes of the first records: they must never change, since records of older runs are compared.
 RISING = {"kind": "ramp", "from_s": 0, "until_s": 9, "to": 2}
 WAVE = {"kind": "sine", "period_s": 7, "amplitude": 0.5}
 SOURCES: dict[str, tuple[dict[str, Any], str]] = {
@@ -60,7 +60,7 @@ def chunks(wanted: GeneratorSpec, shard: Shard, n: int) -> list[RecordChunk]:
 
 
 def sent(wanted: GeneratorSpec, shard: Shard = Shard(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
-    """(due, partition, key, value, headers) of the first n records of a shard."""
+    """Return (due, partition, key, value, headers) of the first n records of a shard."""
     return [
         row
         for one in chunks(wanted, shard, n)
@@ -157,7 +157,7 @@ def test_specification_survives_its_file(tmp_path: Path, rows: str) -> None:
         assert read_spec(path) == wanted
 
 
-# --- nexmark's events as records: from equal numbers equal bytes, in order of time, and closed at the end
+# --- nexmark events
 
 
 def nexmark(**values: Any) -> GeneratorSpec:

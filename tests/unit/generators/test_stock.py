@@ -1,4 +1,4 @@
-"""The stock streams keep schemas, shares and the prices of one market, and are the same however they are cut."""
+"""Stock streams keep schemas, shares and the prices of one market, in any chunks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_every_payload_keeps_its_schema(streams: tuple[str, ...]) -> None:
     for payload in payloads:
         value = json.loads(payload)
         validators[value["stream"]].validate(value)
-        # Two decimals, no spaces and the order of keys are beyond a schema.
+        # A schema cannot check decimals, spaces and key order.
         assert re.fullmatch(FORMS[value["stream"]], payload.decode()), payload
     assert {json.loads(payload)["stream"] for payload in payloads} == set(streams)
 
@@ -161,7 +161,7 @@ def test_quotes_are_market_prices_and_trades_are_near() -> None:
 
 
 def test_positions_are_valued_at_a_trade_of_their_user() -> None:
-    """One trade a round at most, so at one instant of the round before each event; holdings change only there."""
+    """At most one trade per round, at one instant of the previous round; holdings change only there."""
     seen: dict[tuple[int, str], list[tuple[int, Decimal, int]]] = {}
     made = source(streams=["POSITION"], users=3, stocks=2, seconds=200)
     for record in read(made.payloads(numbers(N))):
@@ -173,7 +173,7 @@ def test_positions_are_valued_at_a_trade_of_their_user() -> None:
         events = sorted(event for event in events if event[0] >= 0)
         changes = [b[0] for a, b in zip(events, events[1:], strict=False) if a[1:] != b[1:]]
         assert len(changes) >= 1
-        # The changes of one user and stock are whole rounds apart, but for the time between two of its records.
+        # Changes of one user and stock are whole rounds apart, except for the distance of two of its records.
         phases = np.array(changes) % ROUND_MS
         assert min(np.ptp(phases), np.ptp((phases + ROUND_MS // 2) % ROUND_MS)) < 500
         every = np.array([int(p * 100) for p in price(szcode, *range(-ROUND_MS, events[-1][0] + 1), stocks=2)])
@@ -215,7 +215,7 @@ def test_the_primer_happened_in_the_minute_before_the_opening(rate: float, n: in
     assert len(found) == n and found == sorted(found)
     if n:
         assert found[0] == -60_000 and found[-1] < 0
-        if rate == 500:  # as dense as the schedule where that fits the minute
+        if rate == 500:  # at the schedule's rate if that fits the minute
             assert found == [2 * k - 60_000 for k in range(n)]
 
 
@@ -270,7 +270,7 @@ def test_first_listing_replays_its_series_by_day() -> None:
     days = len(closes)
     assert at(MARKET, 0, *range(0, days * DAY_MS, DAY_MS)) == closes
     back = [at(MARKET, 0, (2 * (days - 1) - day) * DAY_MS)[0] for day in range(days)]
-    assert back == closes  # and turns at the end
+    assert back == closes  # and reverses at the end
     half = (CLOSES["AAPL"][0] + CLOSES["AAPL"][1]) / 200
     assert abs(at(MARKET, 0, DAY_MS // 2)[0] - half) <= 0.5
 
@@ -320,6 +320,6 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(b"szcode,date,close\nA,2013-03-01,1\nA,2013-03-02,\xff\n")
     with pytest.raises(InputError, match="p.csv, line 3: .*UTF-8"):
         read_closes(tmp_path / "p.csv")
-    # Windows' ends of lines are read.
+    # Windows line ends are accepted.
     (tmp_path / "p.csv").write_bytes(b"szcode,date,close\r\nA,2013-03-01,1.5\r\nA,2013-03-04,2.25\r\n")
     assert {symbol: days.tolist() for symbol, days in read_closes(tmp_path / "p.csv").items()} == {"A": [15000, 22500]}

@@ -1,4 +1,4 @@
-"""The Zipf source draws from the exact distribution, and the same words for the same seed."""
+"""The Zipf source draws from the exact distribution, with equal words for equal seeds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ MANY_DRAWS = draw_uniform(5, np.arange(100_000, dtype=np.uint64))
 def test_long_tables_match_the_whole_table(exponent: float, size: int) -> None:
     expected = cumulative(exponent, size).searchsorted(MANY_DRAWS, side="right")
     found = RankTable(exponent, size).ranks(MANY_DRAWS)
-    # Both round a sum of up to two million floats: a draw may fall between the two roundings of one bound.
+    # Both round a sum of up to two million floats, so a draw may fall between two roundings of a bound.
     assert (found != expected).mean() <= 2e-5 and np.abs(found - expected).max() <= 1
 
 
@@ -120,7 +120,7 @@ def test_far_ranks_match_the_tail(exponent: float, size: int, draw: float) -> No
 
 @pytest.mark.parametrize("exponent", [0.3, 1.0, 1.4, 2.0])
 def test_draws_on_the_bounds_between_ranks(exponent: float) -> None:
-    """Where the inverse of the leading term alone lands on either side."""
+    """Draws where the inverse of the leading term is off on either side."""
     table = RankTable(exponent, 3_000_000)
     bounds = np.arange(TABLE_RANKS + 1, 3_000_000 - 1, 97, dtype=np.float64)
     draws = 1 - table._tail(bounds) / table._total
@@ -185,6 +185,6 @@ def test_zipf_draws_match_a_binary_search(exponent: float, size: int) -> None:
     st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50),
 )
 def test_any_table_matches_a_binary_search(bounds: list[float], draws: list[float]) -> None:
-    """Entries that are equal, that crowd in one place, or that end below 1, where a long table goes on."""
+    """Equal entries, clustered entries, and tables that end below 1, where a long table continues."""
     as_searched(np.sort(np.array(bounds)), np.array(draws))
     as_searched(np.sort(np.array(bounds)), np.empty((0, 10)))

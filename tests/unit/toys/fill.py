@@ -1,4 +1,4 @@
-"""A toy action for the walk "an action is added by one file": a file fills the attempt's folder, and is taken away."""
+"""Toy action for the walk-through "add an action with one file": it fills the attempt's folder with a file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SIZE = 1000
 
 @dataclass(frozen=True)
 class Fill(FaultDriver):
-    """Writes a file of SIZE bytes."""
+    """Driver that writes a file of SIZE bytes."""
 
     def create_injection(self, planned: Occurrence, context: Context) -> Injection:
-        return FillAct(planned, context, context.folder / f"filler-{planned.index}")
+        return FillInjection(planned, context, context.folder / f"filler-{planned.index}")
 
     def is_active(self, undo: UndoSpec, context: Context) -> bool:
         return Path(undo.fields["path"]).exists()
@@ -30,8 +30,8 @@ class Fill(FaultDriver):
 
 
 @dataclass
-class FillAct(Injection):
-    """One file."""
+class FillInjection(Injection):
+    """Injection of one file."""
 
     planned: Occurrence
     context: Context
@@ -44,8 +44,8 @@ class FillAct(Injection):
         return [f"would {self.planned.describe()}"]
 
     def victims(self) -> list[dict[str, Any]]:
-        nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
-        return [{"fault": self.planned.index, **nobody, "role": "disk", "host": ""}]
+        empty = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
+        return [{"fault": self.planned.index, **empty, "role": "disk", "host": ""}]
 
     def plan_undo(self) -> list[UndoSpec]:
         return [UndoSpec(self.planned.fault.action, f"remove {self.path.name}", {"path": str(self.path)})]
