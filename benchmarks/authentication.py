@@ -1,7 +1,7 @@
 """Cost of passwords and encryption: ten pairs of runs with and without (45 minutes).
 
-Each experiment has services of its own, started for it and ended after it, which let everybody in or nobody; the order
-within a pair is drawn by lot. Pairs are judged as a night's are.
+Each experiment starts its own services, with or without authentication; the order within a pair is random. Pairs are
+judged like those of a nightly run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _OPEN, _CLOSED = 0.0, 1.0
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
+    """Run ten pairs, or one if `quick`, which decides nothing.
+
+    `FIGURE_change`: of the metric with its 95 % interval.
+    """
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
 
     def measure_side(side: float, number: int) -> Record:
@@ -46,11 +49,11 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(pairs: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
-    """How much more each figure is with strangers kept out."""
+    """Return the increase of each metric with authentication."""
     found = {}
     for name, key in FIGURES.items():
         verdict = judge_blocks(pairs, _CLOSED, key)
-        say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+        say(f"authentication, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
         if (change := change_of(verdict)) is not None:
             found[f"{name}_change"] = change
     return found

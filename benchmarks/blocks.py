@@ -19,13 +19,13 @@ V = TypeVar("V")
 def measure_blocks(
     sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], say: Progress
 ) -> list[dict[S, V]]:
-    """Measure every side once in each block, by its number, in an order that is the same each time."""
+    """Measure every side once per block, in a reproducible random order."""
     found = []
     for number in range(blocks):
         order = list(sides)
         random.Random(f"{seed}/{number}").shuffle(order)
         found.append({side: measure(side, number) for side in order})
-        say(f"block {number + 1} of {blocks} is measured")
+        say(f"block {number + 1} of {blocks}: measured")
     return found
 
 
@@ -34,14 +34,16 @@ def run_until_usable(
     say: Progress,
     *,
     usable: Callable[[Record], bool] = lambda record: record.sound,
-    beside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    during: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Record | None:
-    """Run a word count until its record is usable, at most as often as a cell is measured; None if none is. `beside`:
-    what goes on during each experiment."""
+    """Run a word count until its record is usable, at most as often as a cell is measured; None if none is.
+
+    `during`: context of each experiment.
+    """
     for _ in range(MOST_MEASUREMENTS):
-        with beside():
+        with during():
             record = run_single("word_count", list(words), lambda text: None, keep_topics=False)
         if usable(record):
             return record
-        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measured again")
+        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measuring again")
     return None

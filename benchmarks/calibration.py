@@ -1,14 +1,14 @@
 """Error rate and power of the statistical methods in use and of rejected ones (simulation, 2 minutes).
 
-Seven questions, each of which draws many studies at once with numpy and judges them by several methods:
+Seven questions, each with many simulated studies that are judged by several methods:
 
-- two sides: runs with recoveries that resemble each other, all seen to end or the longest tenth not;
-- uneven sides: a night of five runs against many runs before it, which scatter less;
-- direction: whether a figure rises over three values of a parameter;
-- same: whether a figure stays within 5 %;
-- limit: whether a figure lies above a limit;
-- advice: which of three configurations is the best;
-- blocks: two sides whose runs share half their scatter with the run that they are paired with.
+- two sides: runs with correlated recoveries, none or a tenth of them censored;
+- uneven sides: a nightly run of five against many earlier runs with less variation;
+- direction: whether a metric rises over three values of a parameter;
+- same: whether a metric stays within 5 %;
+- limit: whether a metric exceeds a limit;
+- advice: which of three configurations is best;
+- blocks: two sides whose runs share half their variance with the paired run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SEED = 2046
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """1,000 studies of each kind, 40 when `quick`.
+    """Run 1,000 studies of each kind, or 40 if `quick`.
 
-    `QUESTION_METHOD_error_CASE`: studies in which something false is said; `…_covers_…`: whose 95 % interval holds the
-    truth; `…_sees_…`: in which what is planted is said. Of two sides `low` and `high` are the least and the largest of
-    all correlations and numbers of recoveries, else the ends of 95 % (Wilson).
+    `QUESTION_METHOD_error_CASE`: studies with a false result; `…_covers_…`: whose 95 % interval contains the truth;
+    `…_sees_…`: that find the planted effect. For two sides, `low` and `high` are the minimum and maximum over all
+    correlations and numbers of recoveries, else the 95 % interval (Wilson).
     """
     draws = QUICK_DRAWS if quick else DRAWS
     study = Study(say, SEED)
@@ -45,11 +45,11 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     return study
 
 
-# One night against many
+# One nightly run against many
 
 
 def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Five runs against 35 that scatter as much, or half as much; nothing differs, or by one deviation of the five."""
+    """Compare five runs with 35 of equal or half the variation, with no difference or one standard deviation."""
     for name, ratio in (("equal", 1.0), ("half", 0.5)):
         few, many = standard_noise("normal", (draws, 5), rng), ratio * standard_noise("normal", (draws, 35), rng)
         for what, planted in (("error", 0.0), ("sees", 1.0)):
@@ -66,7 +66,7 @@ def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
 
 
 def votes_of(*sizes: int) -> Floats:
-    """Chances of each number of pairs that rise, over groups in a row that differ in nothing."""
+    """Return the probability of each number of rising pairs, over groups in a row without difference."""
     chances, before = np.ones(1), 0
     for size in sizes:
         counts = np.ones(1)
@@ -86,8 +86,10 @@ DIRECTIONS: Mapping[str, Floats] = {
 
 
 def direction(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Three values with 2 to 5 runs each; the last scatters as much as the others, or three times as much. Contrasts of
-    means with the scatter of each value or one for all, and votes of all pairs (Jonckheere and Terpstra)."""
+    """Test three values with 2 to 5 runs each; the last with equal or three times the variation.
+
+    Methods: contrasts of means with separate or pooled variance, and votes of all pairs (Jonckheere and Terpstra).
+    """
     for (noise, last), runs, (shape, levels) in itertools.product(
         (("normal", 1), ("heavy", 1), ("normal", 3)), (2, 3, 4, 5), DIRECTIONS.items()
     ):
@@ -102,12 +104,12 @@ def direction(study: Study, draws: int, rng: np.random.Generator) -> None:
         beyond = np.cumsum(votes_of(runs, runs, runs)[::-1])[::-1]
         votes = 2 * beyond[np.maximum(rising, 3 * runs * runs - rising)] <= ALPHA
         what = "error" if shape == "flat" else f"sees_{shape}"
-        for method, said in (("own_scatter", contrast), ("one_scatter", one_scatter), ("votes", votes)):
-            study.count(f"direction_{method}_{what}_{noise}{'_uneven' * (last > 1)}_{runs}", said)
+        for method, hits in (("own_scatter", contrast), ("one_scatter", one_scatter), ("votes", votes)):
+            study.count(f"direction_{method}_{what}_{noise}{'_uneven' * (last > 1)}_{runs}", hits)
 
 
 def same(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Two values with 4, 5 or 10 runs that scatter by 1 or 3 %: all of them within the margin, or two one-sided t."""
+    """Test two values with 4, 5 or 10 runs of 1 or 3 % variation: all within the margin, or two one-sided t tests."""
     for runs, scatter, (what, differ) in itertools.product(
         (4, 5, 10), (0.01, 0.03), (("sees", 0.0), ("error", NEGLIGIBLE))
     ):
@@ -120,13 +122,15 @@ def same(study: Study, draws: int, rng: np.random.Generator) -> None:
         figures = np.exp(values).reshape(draws, -1)
         close = np.ptp(figures, axis=1) <= NEGLIGIBLE * np.median(figures, axis=1)
         case = f"{what}_{scatter:.0%}_{runs}".replace("%", "")
-        for method, said in (("equivalence", within), ("all_close", close)):
-            study.count(f"same_{method}_{case}", said)
+        for method, hits in (("equivalence", within), ("all_close", close)):
+            study.count(f"same_{method}_{case}", hits)
 
 
 def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Whether 3, 4, 5 or 10 runs lie above a limit: all on one side of it, or Student's t. `error`: either way, at a
-    limit in the middle; `sees`: of a limit two deviations below it."""
+    """Test whether 3, 4, 5 or 10 runs exceed a limit: all on one side of it, or Student's t.
+
+    `error`: in either direction, at a limit in the middle; `sees`: a limit two standard deviations lower.
+    """
     for noise, runs, (what, at) in itertools.product(
         ("normal", "heavy", "skewed"), (3, 4, 5, 10), (("error", 0.0), ("sees", 2.0))
     ):
@@ -138,17 +142,20 @@ def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
         low, high = values.min(axis=1), values.max(axis=1)
         one_side = (low > 0) | (high < 0)
         unanimous = one_side if runs >= 5 else one_side & (np.abs(values).min(axis=1) > high - low)
-        for method, said in (("student", raw), ("unanimous", unanimous)):
-            study.count(f"limit_{method}_{what}_{noise}_{runs}", said)
+        for method, hits in (("student", raw), ("unanimous", unanimous)):
+            study.count(f"limit_{method}_{what}_{noise}_{runs}", hits)
 
 
 # Advice
 
 
 def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Three configurations, five repetitions each that scatter by 7 %; the first is so many percent ahead. It is told
-    when the one with the least median is the best in 80 % of what is drawn: medians of blocks drawn anew, or means by
-    Student's t."""
+    """Recommend one of three configurations with five repetitions of 7 % variation; the first is better by a
+    percentage.
+
+    It is recommended if the lowest median is best in 80 % of the draws: bootstrapped medians of blocks, or means by
+    Student's t.
+    """
     normal, free = rng.standard_normal((RESAMPLES, 5)), np.sqrt(4 / rng.chisquare(4, RESAMPLES))
     rows = rng.integers(0, 5, (RESAMPLES, 5))
     for shared, ahead in itertools.product((0.0, 0.5), (0.0, 0.03, 0.05, 0.10)):
@@ -162,8 +169,8 @@ def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
         for method, drawn in (("student", by_mean), ("resampled", by_median)):
             least = drawn == drawn.min(axis=1, keepdims=True)
             shares = (least / least.sum(axis=1, keepdims=True)).mean(axis=2)
-            told = shares[np.arange(draws), first] >= 0.8
+            conclusive = shares[np.arange(draws), first] >= 0.8
             case = f"{ahead:.0%}{'_blocks' if shared else ''}".replace("%", "")
-            study.count(f"advice_{method}_told_{case}", told)
-            if ahead and told.any():
-                study.count(f"advice_{method}_wrong_{case}", first[told] != 0)
+            study.count(f"advice_{method}_told_{case}", conclusive)
+            if ahead and conclusive.any():
+                study.count(f"advice_{method}_wrong_{case}", first[conclusive] != 0)

@@ -1,4 +1,4 @@
-"""The benchmarks by name, and the one form in which all of them answer."""
+"""Benchmarks by name, and their common result format."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from faultline.system.text import Progress, suggest
 
 
 def run_benchmark(name: str, say: Progress, *, quick: bool) -> dict[str, Any]:
-    """{"name", "figures": {FIGURE: {"value", "unit", "low", "high", "n"}}, "machine"}.
+    """Return {"name", "figures": {FIGURE: {"value", "unit", "low", "high", "n"}}, "machine"}.
 
     Raises ConfigError for an unknown name, with the nearest known one.
     """
     if name not in BENCHMARKS:
-        raise ConfigError(f"bench: {name!r} is not known{suggest(name, BENCHMARKS)}")
+        raise ConfigError(f"bench: got {name!r}; expected a benchmark{suggest(name, BENCHMARKS)}")
     benchmark = import_module(f"benchmarks.{BENCHMARKS[name]}")
     figures = {key: asdict(figure) for key, figure in benchmark.run(say, quick).items()}
     return {"name": name, "figures": figures, "machine": machine()}
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine's properties."""
     return {
         "cores": os.cpu_count(),
         "memory_mb": psutil.virtual_memory().total // 2**20,
@@ -39,13 +39,13 @@ def machine() -> dict[str, Any]:
 
 
 def print_figures(outcome: Mapping[str, Any]) -> None:
-    """The figures as a table: value (a median unless its name says otherwise), least and greatest."""
+    """Print the figures as a table: value (a median unless its name says otherwise), minimum and maximum."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"bench {outcome['name']}")
     for column in ("figure", "value", "low", "high", "n", "unit"):
-        # Scripts and readers go by the whole name.
+        # Figure names must not be truncated.
         table.add_column(column, justify="left" if column in ("figure", "unit") else "right", no_wrap=True)
     for name, figure in outcome["figures"].items():
         numbers = [f"{figure[key]:,.4g}" if key != "n" else str(figure[key]) for key in ("value", "low", "high", "n")]
@@ -53,7 +53,7 @@ def print_figures(outcome: Mapping[str, Any]) -> None:
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
-# Modules by the names of benchmarks. Each has `run(say, quick)`, which gives its figures by name.
+# Module by benchmark; its `run(progress, quick)` returns figures by name.
 BENCHMARKS: Mapping[str, str] = {
     "generator": "speed.generator",
     "overhead": "speed.overhead",

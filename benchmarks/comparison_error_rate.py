@@ -16,11 +16,11 @@ from faultline.system.text import Progress
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
 SLOWDOWN = 1.1
-# The fewest repetitions that get a verdict, and as many as a patient user measures.
+# The fewest repetitions with a verdict, and twice as many.
 SIZES = (5, 10)
-NIGHTS, CHANGE_AT = 30, 18
+RUNS, CHANGE_AT = 30, 18
 BASELINE_RUNS = 7
-# Steps of the nightly level, in percent; a night's figure is the median of so many repetitions.
+# Steps of the level in percent; a run's figure is the median of REPETITIONS values.
 STEPS = (5, 10, 20)
 REPETITIONS = 5
 SEED = 2026
@@ -29,13 +29,13 @@ Shapes = dict[str, list[float]]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """1,000 draws of everything and 200 of each power, or 100 and 20 when `quick`.
+    """Run 1,000 draws of everything and 200 of each power, or 100 and 20 if `quick`.
 
-    Figures are shares; `low` and `high` are the bounds of 95 % (Wilson). `aa_…`: two samples of 5 from one shape, over
-    all shapes. `uneven_nights_alarms`: a night against seven, when nights differ as much as repetitions do.
-    `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal
-    nights with a change point; `nights_found_STEP`: a step of so many percent at night 18 found within one night;
-    `nights_only_STEP`: and nothing else.
+    Figures are shares; `low` and `high` are their 95 % interval (Wilson). `aa_…`: two samples of 5 from one profile,
+    over all profiles. `uneven_nights_alarms`: one nightly run against seven, if runs vary as much as repetitions.
+    `power_N_SHAPE`: a slowdown by 10 %, found with N repetitions per side. `nights_false`: series of 30 equal runs with
+    a change point; `nights_found_STEP`: a step of STEP percent at run 18 found within one run; `nights_only_STEP`: and
+    no other.
     """
     count, shapes = QUICK_COMPARISONS if quick else COMPARISONS, load_shapes()
     each = count // 5
@@ -52,12 +52,12 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def _equal(study: Study, shapes: Shapes, count: int, rng: np.random.Generator) -> None:
-    """What is said of samples between which nothing lies."""
+    """Count the verdicts on samples without difference."""
     each = [_shape(shapes, number) for number in range(count)]
-    said = [_verdict(draw(shape, SIZES[0], rng), draw(shape, SIZES[0], rng)) for shape in each]
-    study.count("aa_false_alarms", [one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in said])
-    study.count("aa_same", [one is ComparisonVerdict.EQUIVALENT for one in said])
-    study.count("aa_cannot_tell", [one is ComparisonVerdict.INCONCLUSIVE for one in said])
+    verdicts = [_verdict(draw(shape, SIZES[0], rng), draw(shape, SIZES[0], rng)) for shape in each]
+    study.count("aa_false_alarms", [one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in verdicts])
+    study.count("aa_same", [one is ComparisonVerdict.EQUIVALENT for one in verdicts])
+    study.count("aa_cannot_tell", [one is ComparisonVerdict.INCONCLUSIVE for one in verdicts])
 
 
 def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> ComparisonVerdict:
@@ -65,17 +65,17 @@ def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> Comp
 
 
 def _shape(shapes: Shapes, number: int) -> list[float]:
-    """Of each draw another one in turn."""
+    """Return the profiles in turn."""
     return shapes[list(shapes)[number % len(shapes)]]
 
 
 def _uneven(shapes: Shapes, number: int, rng: np.random.Generator) -> bool:
-    """Whether a night against the nights before it is called better or worse, none of which is like another."""
+    """Return whether a nightly run is called better or worse than earlier runs with random levels."""
     shape = _shape(shapes, number)
     levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_RUNS + 1))
-    *before, tonight = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
-    pairs = {"cell": (exact_values(np.concatenate(before).tolist()), exact_values(tonight.tolist()))}
-    floors = {"cell": series_noise([exact_values(night.tolist()) for night in before])}
+    *before, after = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
+    pairs = {"cell": (exact_values(np.concatenate(before).tolist()), exact_values(after.tolist()))}
+    floors = {"cell": series_noise([exact_values(values.tolist()) for values in before])}
     return compare(pairs, lower_is_better=True, floors=floors)["cell"].verdict in (
         ComparisonVerdict.WORSE,
         ComparisonVerdict.BETTER,
@@ -88,18 +88,18 @@ def _verdict(before: Floats, after: Floats) -> ComparisonVerdict:
 
 
 def _series(study: Study, shapes: Shapes, count: int, rng: np.random.Generator) -> None:
-    """Series of nights, with and without a change of level."""
+    """Count change points in series of nightly runs, with and without a step."""
 
-    def nights(number: int, step: float) -> list[float]:
+    def medians(number: int, step: float) -> list[float]:
         shape = _shape(shapes, number)
         return [
-            float(np.median(draw(shape, REPETITIONS, rng, level=100.0 + (step if night >= CHANGE_AT else 0.0))))
-            for night in range(NIGHTS)
+            float(np.median(draw(shape, REPETITIONS, rng, level=100.0 + (step if run >= CHANGE_AT else 0.0))))
+            for run in range(RUNS)
         ]
 
-    study.count("nights_false", [bool(change_points(nights(number, 0.0))) for number in range(count)])
+    study.count("nights_false", [bool(change_points(medians(number, 0.0))) for number in range(count)])
     for step in STEPS:
-        found = [change_points(nights(number, step)) for number in range(count)]
+        found = [change_points(medians(number, step)) for number in range(count)]
         near = [[abs(index - CHANGE_AT) <= 1 for index in indices] for indices in found]
         study.count(f"nights_found_{step}", [any(one) for one in near])
         study.count(f"nights_only_{step}", [one == [True] for one in near])

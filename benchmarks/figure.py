@@ -1,4 +1,4 @@
-"""One figure of a benchmark: a value with its unit, its range and its repetitions."""
+"""Benchmark figures: a value with unit, range and number of repetitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 @dataclass(frozen=True)
 class BenchmarkFigure:
-    """A measured value with its unit, its range over `n` repetitions, `n`, and what each of them gave."""
+    """Measured value with its unit, its range over `n` repetitions, and the values of the repetitions."""
 
     value: float
     unit: str
@@ -24,22 +24,22 @@ class BenchmarkFigure:
 
 
 def summarise(values: Sequence[float], unit: str) -> BenchmarkFigure:
-    """Median, smallest and largest of at least one value."""
+    """Return median, minimum and maximum of at least one value."""
     return BenchmarkFigure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))
 
 
 def exact_figure(value: float, unit: str, n: int = 1) -> BenchmarkFigure:
-    """One value that has no range."""
+    """Return a figure without a range."""
     return BenchmarkFigure(value, unit, value, value, n)
 
 
 def total(values: Sequence[float], unit: str = "1") -> BenchmarkFigure:
-    """Sum; `low` and `high` are the least and the greatest of the values."""
+    """Return the sum; `low` and `high` are the minimum and maximum of the values."""
     return BenchmarkFigure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
 
 
 def share(hits: npt.ArrayLike) -> BenchmarkFigure:
-    """Share of what holds, with its 95 % interval (Wilson 1927)."""
+    """Return the share of hits with its 95 % interval (Wilson 1927)."""
     each = np.asarray(hits)
     found = binomtest(int(each.sum()), len(each))
     low, high = found.proportion_ci(0.95, "wilson")

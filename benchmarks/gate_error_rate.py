@@ -1,6 +1,6 @@
 """False-alarm rate of the regression gate over 90 nightly runs, and its power (simulation, seconds).
 
-Pairs are drawn with the scatter of runs that were really measured one after the other, and judged as a night's are.
+Pairs have the noise of consecutively measured runs, and are judged like those of a nightly run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from faultline.system.text import Progress
 SEASON, CONFIGURATIONS = 90, 2
 SEASONS, QUICK_SEASONS = 1000, 40
 SLOWED, QUICK_SLOWED = 1000, 40
-# Of one configuration alone, whose two nights in a row are no rarer for others being tested.
+# One configuration, or several, whose tests correct each other.
 SIZES = (1, CONFIGURATIONS)
 PLANTED = (0.05, 0.10, 0.20)
 WEEK = 7
@@ -30,11 +30,11 @@ SEED = 2028
 
 @dataclass(frozen=True)
 class PairNoise:
-    """A figure: logarithms of the ratios of neighbours in time, and how much of a batch's extra work reaches it.
+    """Noise of a metric: log ratios of consecutive runs, and the share of a batch's extra work that reaches it.
 
     `neighbours`: word count (500 lines/s, interval 1 and 2 s, controls and kills of an executor) and stock group-by,
-    five groups of four to nine equal runs. `reach`: the share of the median run's figure that is a batch's own: its
-    execution time in the latency, or in the engine's CPU time. `resolution`: as a share of the figure.
+    five groups of four to nine equal runs. `reach`: share of the median run's metric that is a batch's own: its
+    execution time in the latency, or in the engine's CPU time. `resolution`: as a share of the metric.
     """
 
     neighbours: Sequence[float]
@@ -42,15 +42,17 @@ class PairNoise:
     resolution: float = 0.0
 
     def pairs(self, shape: tuple[int, ...], work: float, rng: np.random.Generator) -> Floats:
-        """Pairs with `work` more in each batch of tonight's build, at the end that proves least of its being worse;
-        which run came first is drawn by lot."""
+        """Return pairs with `work` more in each batch of the tested build, at their conservative end.
+
+        The order within a pair is random.
+        """
         drawn, width = smoothed_draws(self.neighbours, shape, rng)
-        drawn /= math.hypot(1, width / float(np.std(self.neighbours)))  # smoothing must not add scatter
+        drawn /= math.hypot(1, width / float(np.std(self.neighbours)))  # smoothing must not add variance
         drawn = drawn * rng.choice((-1.0, 1.0), shape) + math.log1p(self.reach * work)
         return np.asarray(drawn - math.log1p(self.resolution))
 
 
-# Of CPU per record, median latency, and macro recovery (definition 2, known to 2 s of 12; kills at 2 s).
+# CPU per record, median latency, and macro recovery (definition 2, 2 s of 12; kills at 2 s).
 NOISE_MODELS = {
     "cpu": PairNoise(
         (-0.1498, -0.1176, -0.1143, -0.1036, -0.0912, -0.078, -0.0609, -0.0466, -0.04, -0.0307, -0.0181, -0.0032,
@@ -79,10 +81,10 @@ NOISE_MODELS = {
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """1,000 seasons of 90 equal nights and 1,000 slowdowns of each size for each figure; 40 each when `quick`.
+    """Run 1,000 seasons of 90 equal nightly runs, and 1,000 slowdowns of each size per metric; 40 each if `quick`.
 
-    `FIGURE_false_seasons_N`: seasons of N configurations with a red night. `FIGURE_WORK_night`: slowdowns by so many
-    percent more work in each batch that the first night suspects; `…_two`: that are red by the second; `…_week`: by the
+    `FIGURE_false_seasons_N`: seasons of N configurations with a failed gate. `FIGURE_WORK_night`: slowdowns by WORK
+    percent more work per batch that the first run suspects; `…_two`: that fail the gate by the second; `…_week`: by the
     seventh.
     """
     study = Study(say, SEED)
@@ -103,7 +105,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def judge_runs(pairs: Floats) -> tuple[Bools, Bools]:
-    """Which nights suspect anything, and which are red. `pairs`: (season, night, configuration, pair)."""
+    """Return which runs suspect anything, and which fail. `pairs`: shape (season, run, configuration, pair)."""
     tests = [p_worse(pairs)]
     if pairs.shape[2] > 1:
         scaled = pairs / np.sqrt((pairs**2).mean(axis=3, keepdims=True))
@@ -116,7 +118,7 @@ def judge_runs(pairs: Floats) -> tuple[Bools, Bools]:
 
 
 def p_worse(pairs: Floats) -> Floats:
-    """As the gate has it, over the last axis."""
+    """Return the gate's one-sided p over the last axis."""
     n = pairs.shape[-1]
     t = pairs.mean(axis=-1) / (pairs.std(axis=-1, ddof=1) / math.sqrt(n))
     return np.asarray(np.maximum(stats.t.sf(t, n - 1), min_p(n)))

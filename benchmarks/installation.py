@@ -1,4 +1,4 @@
-"""An installation for benchmarks that break it: its own services, ports, database and results."""
+"""Separate installation for benchmarks that break it: services, ports, database and results."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, loa
 from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
-# An axis of its own, so that a sweep has as many cells as are wanted.
+# Its axis gives the sweep any number of cells.
 MATRIX = "input_rate"
-# The system gives none of these to connections.
+# Outside the range of ephemeral ports.
 _PORTS_ABOVE = 3000
 LONGEST_SWEEP_S = 8 * 3600.0
 
 
 @contextlib.contextmanager
 def own_services(name: str, say: Progress, database: str = "") -> Iterator[Settings]:
-    """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out. `database`:
-    address of an empty PostgreSQL for Airflow; none: SQLite.
+    """Run separate services under `.faultline/bench/NAME` for the block.
 
-    Their records stay there too, so that a benchmark which was interrupted goes on where it was. Raises ConfigError
-    while another call has them.
+    `database`: address of an empty PostgreSQL for Airflow; empty: SQLite. Records stay there, so an interrupted
+    benchmark resumes. Raises ConfigError while another call uses them.
     """
     with _open_home(name) as settings:
-        # Its database is its own, too, wherever the other installation keeps its one.
+        # Also if the other installation configures another database.
         os.environ[DATABASE] = database
         try:
             settings = bring_up(say, settings=settings)
@@ -50,8 +49,10 @@ def own_services(name: str, say: Progress, database: str = "") -> Iterator[Setti
 
 @contextlib.contextmanager
 def own_home(name: str) -> Iterator[Settings]:
-    """Makes such a place this process's installation, whose services come and go with each experiment. Raises
-    ConfigError while another call has it."""
+    """Use such an installation for this process; its services start and stop with each experiment.
+
+    Raises ConfigError while another call uses it.
+    """
     with _open_home(name) as settings:
         places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
         before = {key: os.environ.get(key) for key in places}
@@ -67,18 +68,20 @@ def own_home(name: str) -> Iterator[Settings]:
 
 
 def home_of(name: str) -> Path:
-    """The state folder of the installation that a benchmark breaks."""
+    """Return the state folder of the installation that a benchmark breaks."""
     return load_settings().home / "bench" / name
 
 
 @contextlib.contextmanager
 def exclusive(place: Path) -> Iterator[None]:
-    """Keeps a place to this call; the lock lies beside it, since a disk may be mounted there. Raises ConfigError while
-    another call has it."""
+    """Lock a folder for this call; the lock lies outside, since a disk may be mounted there.
+
+    Raises ConfigError while another call holds it.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_name(f"{place.name}.lock")).acquire(limit_s=0.0) as hold:
         if hold.waited_s is None:
-            raise ConfigError(f"{place}: another call of the same benchmark is at work there; begin when it has ended")
+            raise ConfigError(f"{place}: in use by another call of the benchmark; fix: wait for its end")
         yield
 
 
@@ -96,13 +99,13 @@ def _make_settings(home: Path) -> Settings:
         (home / "jars").symlink_to(main.jars)
     ports = home / "ports.json"
     if not ports.exists():
-        # At the usual ones another installation may answer in its place, such as while this one's services are dead.
+        # At the default ports another installation may answer while these services are down.
         write_json(ports, choose_ports({service: port + _PORTS_ABOVE for service, port in DEFAULT_PORTS.items()}))
     return Settings(main.root, home, home / "results", json.loads(ports.read_text()))
 
 
 def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
-    """A sweep of experiments with known truth that measure 5 s each, `repetitions` at each of the `rates`."""
+    """Return the form of a sweep of scripted experiments of 5 s each, `repetitions` at each of the `rates`."""
     return {
         "workload": "known_truth",
         "truth": {},
@@ -114,14 +117,14 @@ def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
         "state_mb": 0.0,
         "accept_overload": False,
         "repetitions": repetitions,
-        # What was killed is measured again; how often is the benchmark's affair, not the form's.
+        # Killed attempts are measured again; the benchmark decides how often.
         "max_measurements": 10,
         "series": series,
     }
 
 
 def await_run(api: AirflowApi, run_id: str, dag_id: str = MATRIX, *, timeout_s: float = LONGEST_SWEEP_S) -> str:
-    """The state in which the run ends."""
+    """Wait for the end of a run; return its state."""
     state = ""
 
     def ended() -> bool:

@@ -1,4 +1,4 @@
-"""What a sweep under kills has to show for itself: its records, and that nothing is left of its dead."""
+"""Checks after a sweep under kills: its records, and leaked processes, ports and topics."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from faultline.system.settings import Settings, port_is_free
 
 @dataclass(frozen=True)
 class CellCounts:
-    """How the planned cells of a series ended.
+    """Records of the planned cells of a series.
 
-    `once`: cells with exactly one record that counts (`valid` or `unmet`); `lost`: with none; `double`: with more;
-    `remeasured`: attempts that began although their cell had one; `attempts`: all of them.
+    `once`: cells with exactly one usable record (`valid` or `unmet`); `lost`: with none; `double`: with more;
+    `remeasured`: attempts that began after their cell had one; `attempts`: all attempts.
     """
 
     planned: int
@@ -43,9 +43,9 @@ class CellCounts:
 def count_cells(
     cells: Sequence[SweepCell], series: str, attempts: Sequence[str], records: Sequence[Record]
 ) -> CellCounts:
-    """Counts records against a plan.
+    """Compare records with a plan.
 
-    `attempts`: ids of all attempts of the series' sweeps, in order; `records`: theirs.
+    `attempts`: ids of all attempts of the series' sweeps, in order; `records`: their records.
     """
     sound = Counter(Cell.of(record) for record in records if record.sound)
     wanted = [Cell(cell.config_id, cell.repetition, series) for cell in cells]
@@ -66,27 +66,27 @@ def count_cells(
 
 
 def attempts_of(settings: Settings, *sweeps: str) -> list[Attempt]:
-    """All attempts, or those of the sweeps where some are named, in order."""
+    """Return all attempts, or those of the given sweeps, in order."""
     found = [Attempt(folder) for folder in sorted(settings.attempts.glob("*")) if folder.is_dir()]
     return [attempt for attempt in found if sweep_of(attempt) in sweeps] if sweeps else found
 
 
 def count_series(settings: Settings, series: str, sweeps: Sequence[str]) -> CellCounts:
-    """The tally of a series' sweeps, each of which planned all of its cells.
+    """Return the counts for the sweeps of a series, each of which planned all of its cells.
 
-    Raises InfrastructureError when none of them has a plan.
+    Raises InfrastructureError if none of them has a plan.
     """
     manifests = SweepPlans(settings.results)
     manifest = next((plan for sweep in sweeps if (plan := manifests.read(sweep))), None)
     if manifest is None:
-        raise InfrastructureError(f"{', '.join(sweeps)}: has no plan")
+        raise InfrastructureError(f"{', '.join(sweeps)}: no plan")
     attempts = [attempt.id for attempt in attempts_of(settings, *sweeps)]
     records = [record for record in Store(settings.results).query() if record.sweep_id in sweeps]
     return count_cells(manifest.cells, series, attempts, records)
 
 
 def sweep_of(attempt: Attempt) -> str | None:
-    """The sweep that an attempt belongs to; None when nobody can tell."""
+    """Return the sweep of an attempt; None if unknown."""
     try:
         return read_plan(attempt).order.sweep_id
     except FaultlineError:
@@ -94,12 +94,12 @@ def sweep_of(attempt: Attempt) -> str | None:
 
 
 def unclosed_attempts(settings: Settings) -> list[str]:
-    """Attempts that nobody closed."""
+    """Return the attempts that were not closed, one line each."""
     return [f"{attempt.id}: not closed" for attempt in attempts_of(settings) if not attempt.closed.exists()]
 
 
 def stray_processes(settings: Settings) -> list[str]:
-    """Processes of this installation that no service has started, and those that bear an attempt's mark."""
+    """Return processes of this installation without a service, and those tagged with an attempt, one line each."""
     daemon = psutil.Process(Supervisor(settings).call("supervisor.getPID"))
     known = {daemon.pid, *(process.pid for process in daemon.children(recursive=True))}
     found = {process.pid: process for process in marked_processes(settings) if process.pid not in known}
@@ -114,17 +114,17 @@ def stray_processes(settings: Settings) -> list[str]:
 
 
 def stray_ports(settings: Settings) -> list[str]:
-    """Ports of attempts at which something still listens, and the proxy's."""
+    """Return ports of attempts, and the proxy's, that are still in use, one line each."""
     wanted = {settings.ports["kafka_proxy"]: "the proxy"}
     for attempt in attempts_of(settings):
         with contextlib.suppress(FaultlineError):
             if port := read_plan(attempt).engine.addresses.get("ui_port"):  # not every engine has one
                 wanted[int(port)] = attempt.id
-    return [f"port {port} of {owner}: still taken" for port, owner in wanted.items() if not port_is_free(port)]
+    return [f"port {port} of {owner}: still in use" for port, owner in wanted.items() if not port_is_free(port)]
 
 
 def stray_topics(settings: Settings) -> list[str]:
-    """Topics of attempts that still exist."""
+    """Return topics of attempts that still exist, one line each."""
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient(kafka_client(settings.endpoints.kafka, {"log_level": 0}, secrets=settings.secrets))

@@ -1,6 +1,6 @@
 """Growth of time, memory and descriptors over 200 experiments in one sweep.
 
-The sweep runs under Airflow and SQLite of its own. When it is interrupted, the next call resumes it.
+The sweep uses its own Airflow with SQLite. An interrupted call is resumed by the next one.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from faultline.system.waiting import wait_until
 RATES = [100.0, 150.0]
 REPETITIONS, QUICK_REPETITIONS = 100, 5
 SAMPLE_S = 10.0
-# What Airflow's database driver says when a writer waited in vain.
+# Error of Airflow's database driver after a writer's timeout.
 LOCKED = "database is locked"
 _TIMEOUT_S = 12 * 3600.0
 
-# Of one service at one time: resident memory in MB (10⁶ bytes) and open file descriptors, with its children's.
+# By service: resident memory in MB (10⁶ bytes) and open file descriptors, including children.
 Sample = dict[str, tuple[float, int]]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """200 cells, or 10 when `quick`. Figures: cells, attempts, `fixed_s` an experiment, lock errors, and of each
-    service the memory and the descriptors in the first and the last quarter of the sweep.
+    """Run 200 cells, or 10 if `quick`.
 
-    Raises InfrastructureError when a cell has no valid record or more than one, or when the database was locked.
+    Figures: cells, attempts, `fixed_s` per experiment, lock errors, and for each service the memory and descriptors in
+    the first and last quarter of the sweep. Raises InfrastructureError if a cell has no valid record or several, or if
+    the database was locked.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     with own_services("sweep", say) as settings:
         diary = BenchmarkLog(settings.home / f"sweep-{repetitions}.jsonl", "run")
         series, runs = next(iter(diary.unfinished.items()), (new_series("long"), list[str]()))
         api = AirflowApi(settings)
-        # A run that goes on by itself is followed; a second one beside it would measure the same cells.
+        # A run that continues by itself is followed; a second one would measure the same cells.
         if not (runs and runs[-1] in [run["dag_run_id"] for run in api.runs(MATRIX, "queued", "running")]):
             runs.append(f"{series}-{len(runs)}")
             diary.note("run", series=series, run_id=runs[-1])
@@ -72,15 +73,16 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, BenchmarkFigure]:
-    """`fixed_s`: from an experiment's start to the next one's, less what it measures; `starts` in order, in seconds."""
+    """Return `fixed_s`: time between starts of experiments less `measured_s`; `starts` in order, in seconds."""
     gaps = [later - earlier - measured_s for earlier, later in zip(starts, starts[1:], strict=False)]
     return {"fixed_s": summarise(gaps, "s")} if gaps else {}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, BenchmarkFigure]:
-    """Memory and descriptors of each service: `value` is the median of the last quarter, `low` that of the first.
+    """Return memory and descriptors of each service: `value` is the median of the last quarter, `low` that of the
+    first.
 
-    Nothing when there are too few samples for quarters.
+    Empty with too few samples for quarters.
     """
     quarter = len(samples) // 4
     if not quarter:
@@ -95,7 +97,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, BenchmarkFigure]:
 
 
 def lines_with(text: str, folders: Iterable[Path]) -> int:
-    """How many lines of the logs under the folders hold `text`."""
+    """Return the number of log lines under the folders that contain `text`."""
     count = 0
     for folder in folders:
         for log in folder.rglob("*.log"):
@@ -105,7 +107,7 @@ def lines_with(text: str, folders: Iterable[Path]) -> int:
 
 
 def sample(settings: Settings) -> Sample:
-    """Memory and descriptors of every service now."""
+    """Return memory and descriptors of every service."""
     found: Sample = {}
     for name, pid in Supervisor(settings).pids().items():
         memory, descriptors = 0.0, 0
@@ -120,7 +122,7 @@ def sample(settings: Settings) -> Sample:
 
 
 def _sample_services(settings: Settings, run_id: str, say: Progress) -> list[Sample]:
-    """Looks at the services until the run ends."""
+    """Sample the services until the run ends."""
     api = AirflowApi(settings)
     samples: list[Sample] = []
 

@@ -27,9 +27,9 @@ from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 PRESET = "smoke"
-# One with words and a state, and one with event time and a search behind it.
+# One with words and state, one with event time and a search.
 QUICK = ("state_size_x_checkpoint_interval", "input_rate")
-# A cell is measured at most three times, each time in two minutes on a slow machine.
+# A cell takes at most three measurements of two minutes on a slow machine.
 TIMEOUT_S = 1800.0
 POLL_S = 1.0
 _PAGE_TIMEOUT_S = 60.0
@@ -37,7 +37,7 @@ _PAGE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class MatrixOutcome:
-    """What became of one matrix: its sweep, the state of its run, how long it took, and its records."""
+    """Result of one matrix: sweep, state of its run, duration, and records."""
 
     matrix: str
     sweep_id: str
@@ -51,17 +51,18 @@ class MatrixOutcome:
 
     @property
     def reasons(self) -> list[str]:
-        """Why records are not valid, a line each."""
+        """Reasons of records that are not valid, one line each."""
         return [
             f"{one.attempt} {one.status}: {'; '.join(one.reasons)}" for one in self.records if one.status != "valid"
         ]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Runs all matrices, or two when `quick`. Figures for each: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`.
+    """Run all matrices, or two if `quick`.
 
-    The records are of a series of their own, so each call measures. Raises InfrastructureError after the last matrix
-    when one of them ended with nothing valid or with a failed run, or when a page did not answer as it must.
+    Figures per matrix: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`. Each call has its own series, so it
+    measures again. Raises InfrastructureError after the last matrix if one has no valid record or a failed run, or if a
+    page has a wrong status.
     """
     settings = bring_up(say)
     api = AirflowApi(settings)
@@ -82,7 +83,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(outcomes: Sequence[MatrixOutcome], pages: int) -> dict[str, BenchmarkFigure]:
-    """The figures; `pages` is how many answers of pages were checked."""
+    """Return the figures; `pages`: number of checked responses of pages."""
 
     found = {}
     for outcome in outcomes:
@@ -95,20 +96,20 @@ def figures(outcomes: Sequence[MatrixOutcome], pages: int) -> dict[str, Benchmar
 
 
 def problems_of(outcome: MatrixOutcome) -> list[str]:
-    """What is wrong with a matrix that has ended; empty when nothing is."""
+    """Return what failed in a matrix that has ended; empty if nothing did."""
     if not outcome.valid:
         why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
-        return [f"{outcome.matrix}: nothing valid{why}"]
-    return [] if outcome.state == "success" else [f"{outcome.matrix}: its run ended as {outcome.state}"]
+        return [f"{outcome.matrix}: no valid record{why}"]
+    return [] if outcome.state == "success" else [f"{outcome.matrix}: its run ended in state {outcome.state}"]
 
 
 def form(series: str) -> dict[str, Any]:
-    """What is filled in: the preset, and a series in which nothing is measured yet."""
+    """Return the form: the preset, and a new series."""
     return {"preset": PRESET, "series": series, "only_missing": False}
 
 
 def _run_matrix(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Progress) -> MatrixOutcome:
-    """Triggers one matrix and follows it to its end."""
+    """Trigger one matrix and wait for its end."""
     began = time.monotonic()
     run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")
     sweep_id, shown = sweep_id_of(run_id), ""
@@ -139,9 +140,9 @@ def _show(outcome: MatrixOutcome, say: Progress) -> None:
 
 
 def _pages(settings: Settings, outcome: MatrixOutcome, token: str) -> list[str | None]:
-    """A line for each wrong answer, None for each right one: the pages of matrix and sweep, with a login and without.
+    """Return a line per wrong response, None per right one, for the pages of matrix and sweep with and without a login.
 
-    A matrix without records has no page, which is no further problem.
+    A matrix without records has no pages, which is not a problem.
     """
     if not outcome.records:
         return []
@@ -155,7 +156,7 @@ def _pages(settings: Settings, outcome: MatrixOutcome, token: str) -> list[str |
 
 
 def status_of(url: str, token: str | None) -> int:
-    """The HTTP status of a page on loopback. Raises InfrastructureError when nothing answers."""
+    """Return the HTTP status of a local page. Raises InfrastructureError without a response."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
@@ -166,4 +167,4 @@ def status_of(url: str, token: str | None) -> int:
         with error:
             return error.code
     except OSError as error:
-        raise InfrastructureError(f"airflow: does not answer at {url} ({error})") from None
+        raise InfrastructureError(f"airflow: no response at {url} ({error})") from None

@@ -1,6 +1,6 @@
-"""The Monte Carlo driver: random numbers by seed and case, samples with a given scatter, and shares of what was said.
+"""Monte Carlo driver: random numbers by seed and case, noise, and shares of hits.
 
-Benchmarks that use it compute only: they give the same figures on each machine.
+Benchmarks that use it only compute, so their figures do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Study(dict[str, BenchmarkFigure]):
-    """Figures by name, as they are found."""
+    """Figures by name, in order of computation."""
 
     def __init__(self, say: Progress, seed: int) -> None:
         super().__init__()
         self._say, self._seed, self._reported = say, seed, 0
 
     def rng(self, case: int) -> np.random.Generator:
-        """Return the random numbers of a case, which no other case changes."""
+        """Return the random numbers of a case, independent of other cases."""
         return np.random.default_rng([self._seed, case])
 
     def count(self, name: str, hits: npt.ArrayLike) -> None:
-        """Add the share of the draws in which something holds."""
+        """Add the share of hits under this name."""
         self[name] = share(hits)
 
     def report(self) -> None:
-        """Say the figures since the last report."""
+        """Report the figures since the last call."""
         new, self._reported = list(self.items())[self._reported :], len(self)
         self._say("\n".join(f"{name}: {_text(figure)}" for name, figure in new))
 
@@ -46,16 +46,20 @@ def _text(figure: BenchmarkFigure) -> str:
 def smoothed_draws(
     values: Sequence[float], size: int | tuple[int, ...], rng: np.random.Generator
 ) -> tuple[Floats, float]:
-    """Draw with replacement and move each a little, since real repetitions are never equal to the digit; return the
-    draws and the width of that move (Silverman)."""
+    """Return smoothed bootstrap draws and the bandwidth (Silverman).
+
+    Smoothing avoids ties, which real repetitions do not have.
+    """
     known = np.asarray(values)
     width = 0.9 * float(known.std(ddof=1)) * len(known) ** -0.2
     return rng.choice(known, size) + width * rng.standard_normal(size), width
 
 
 def standard_noise(noise: str, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Draw values of mean 0 and variance 1: normal, heavy-tailed (t with 3 degrees of freedom) or skewed
-    (log-normal)."""
+    """Return values of mean 0 and variance 1.
+
+    `noise`: normal, heavy-tailed (t with 3 degrees of freedom) or skewed (log-normal).
+    """
     if noise == "normal":
         return rng.standard_normal(shape)
     if noise == "skewed":

@@ -22,30 +22,29 @@ from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Progress
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
-# Each choice of kinds that some query makes.
+# Combinations of streams that queries read.
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
+    """Run all queries of the matrix's preset `default`, or of `smoke` if `quick`.
 
-    Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY, and of the
-    events by themselves source_share_QUERY and source_events_per_s_per_core_READ. What has a valid record of this build
-    answers again.
-    Raises InfrastructureError when not one query has a valid record.
+    Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY; for event
+    generation source_share_QUERY and source_events_per_s_per_core_READ. Valid records of this build are reused. Raises
+    InfrastructureError if no query has a valid record.
     """
     records: list[Record] = []
     run_request(parse_nexmark(["preset=smoke"] if quick else []), say, show=records.extend)
     found = figures(records)
     if not found:
-        raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")
-    say("nexmark: the events by themselves")
+        raise InfrastructureError("bench nexmark: no valid record; see the failed runs in the UI")
+    say("nexmark: measuring event generation")
     found |= source_figures(source_per_core(load_settings(), quick), per_core(records))
     return found
 
 
 def figures(records: Sequence[Record]) -> dict[str, BenchmarkFigure]:
-    """The figures by name."""
+    """Return the figures by name."""
     kinds = (
         ("events_per_s", "events/s", per_machine(records)),
         ("events_per_s_per_core", "events/s/core", per_core(records)),
@@ -57,23 +56,23 @@ def figures(records: Sequence[Record]) -> dict[str, BenchmarkFigure]:
 
 
 def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[float]]:
-    """Events of the generator per CPU second, by the streams that are read of them; one value a repetition.
+    """Return events of the generator per CPU second, by the streams that are read; one value per repetition.
 
-    All events are made in any case; those of a stream that is read are also handed on.
+    All events are generated; those of a stream that is read are also passed on.
     """
     events = QUICK_EVENTS if quick else EVENTS
     config = parse_configuration({"workload": "nexmark", "query": "q0"})
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        target, told = folder / "found.json", folder / "config.json"
+        target, config_file = folder / "found.json", folder / "config.json"
         what = {
             "rules": {**config.input_source()["rules"], "curve": []},
             "events": events,
             "repetitions": REPETITIONS,
             "warm_ups": WARM_UPS,
         }
-        told.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
-        command = submit_command(settings, "nexmark_generation_cost", ["--config", str(told)], large=True)
+        config_file.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
+        command = submit_command(settings, "nexmark_generation_cost", ["--config", str(config_file)], large=True)
         own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]
         run_job(settings, [command[0], *own, *command[1:]], folder)
         found: dict[tuple[str, ...], list[float]] = {}
@@ -85,9 +84,9 @@ def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], li
 def source_figures(
     source: Mapping[tuple[str, ...], Sequence[float]], queries: Mapping[str, Sequence[float]]
 ) -> dict[str, BenchmarkFigure]:
-    """source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
+    """Return source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of events ÷ CPU time of the query.
 
-    `queries`: events per second and core of each, as `per_core` gives them.
+    `queries`: events per second and core of each query, from `per_core`.
     """
     found = {
         f"source_events_per_s_per_core_{'_'.join(names)}": summarise(values, "events/s/core")

@@ -1,6 +1,6 @@
-"""How the figures of equal experiments really scatter: shapes of measured records, for tests of the statistics.
+"""Noise profiles of measured records, for tests of the statistics.
 
-`shapes.json` beside this file was made from the default runs of docs/results by
+`shapes.json` in this folder was made from the default runs of docs/results by
 
     python -m benchmarks.noise_profiles RESULTS
 """
@@ -23,15 +23,18 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.store import Store
 
 FILE = Path(__file__).with_name("shapes.json")
-# The figures that a night is judged by, and a recovery.
+# Metrics that nightly runs are judged by, and a recovery time.
 FIGURES = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", CPU_TOTAL, MACRO)
-# Repetitions of one configuration that say something of its scatter, and values that make a shape.
+# Minimum repetitions of a group, and minimum values of a profile.
 LEAST_GROUP, LEAST_SHAPE = 3, 12
 
 
 def shapes_of(entries: Sequence[IndexEntry]) -> dict[str, list[float]]:
-    """By "WORKLOAD FIGURE": logarithms of value / geometric mean of its group, a group being the valid repetitions of
-    one configuration in one series. Scaled by √(n / (n − 1)), since a group's own mean takes some of the scatter."""
+    """Return by "WORKLOAD FIGURE" the logarithms of value / geometric mean of its group.
+
+    A group is the valid repetitions of one configuration in one series. Values are scaled by √(n / (n − 1)), since the
+    mean of a group takes part of its variance.
+    """
     groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for entry in entries:
         for figure in FIGURES:
@@ -48,18 +51,18 @@ def shapes_of(entries: Sequence[IndexEntry]) -> dict[str, list[float]]:
 
 
 def load_shapes() -> dict[str, list[float]]:
-    """The shapes that come with Faultline."""
+    """Return the noise profiles of the repository."""
     shapes: dict[str, list[float]] = json.loads(FILE.read_text(encoding="utf-8"))
     return shapes
 
 
 def draw(shape: Sequence[float], size: int, rng: np.random.Generator, *, level: float = 100.0) -> Floats:
-    """Draw `size` values around `level` that scatter like the shape."""
+    """Return `size` values around `level` with the noise of the profile."""
     return np.asarray(level * np.exp(smoothed_draws(shape, size, rng)[0]))
 
 
 def variation(shape: Sequence[float]) -> float:
-    """The shape's coefficient of variation, nearly: the deviation of the logarithms."""
+    """Return the profile's coefficient of variation, approximately: the standard deviation of the logarithms."""
     return statistics.stdev(shape)
 
 

@@ -1,7 +1,7 @@
-"""Faultline's own speed over the nights: the figures of its benchmarks, judged as those of experiments are.
+"""Self-benchmark history: figures of the benchmarks, judged like those of experiments.
 
-A night is what `./faultline bench NAME --quick --json` answered for each benchmark, in a file of its own. Nights of one
-build are pooled, builds are never averaged, and a night is held against nights on a machine like its own.
+A run stores the output of `./faultline bench NAME --quick --json` for each benchmark in one file. Runs of one build are
+pooled, builds are never averaged, and a run is compared with runs on an equal machine.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from faultline.comparison.nightly_history import verdict_counts
 from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.comparison.statistics.estimate import Values, exact_values, median_of
 
-# Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
+# For all other figures less is better: seconds, cores, megabytes, errors, exponents.
 MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")
-# What a machine is, for figures to be comparable; its load is none of it.
+# Properties that make machines comparable; load is none of them.
 OF_A_MACHINE = ("cores", "memory_mb", "system", "python")
 
 
 @dataclass(frozen=True)
 class SpeedRun:
-    """One night. `figures`: what each repetition gave, by `<benchmark>.<figure>`. `failed`: benchmarks without any."""
+    """One self-benchmark run.
+
+    `figures`: repetitions by `<benchmark>.<figure>`. `failed`: benchmarks without figures.
+    """
 
     date: str
     build: str
@@ -35,21 +38,21 @@ class SpeedRun:
 
     @property
     def day(self) -> str:
-        """The date without the time."""
+        """Date without the time."""
         return self.date[:10]
 
 
-def judge_speed(night: SpeedRun, nights: Sequence[SpeedRun], window: int) -> NightlyVerdict:
-    """Holds a night against those of the newest build among the `window` before it on a machine like its own."""
-    before = [one for one in nights if one.date < night.date and one.machine == night.machine and one.figures]
+def judge_speed(run: SpeedRun, runs: Sequence[SpeedRun], window: int) -> NightlyVerdict:
+    """Compare a run with those of the newest build among the last `window` runs on an equal machine."""
+    before = [one for one in runs if one.date < run.date and one.machine == run.machine and one.figures]
     before = sorted(before, key=lambda one: one.date)[-window:]
     baseline = [one for one in before if one.build == before[-1].build]
-    known: dict[str, Any] = {"date": night.date, "build": night.build, "baseline": tuple(one.date for one in baseline)}
-    if not night.figures or not baseline:
-        why = "no earlier night on such a machine" if night.figures else "no benchmark gave a figure"
-        return NightlyVerdict(**known, summary="nothing to compare", problem=f"{night.day}: {why}")
+    known: dict[str, Any] = {"date": run.date, "build": run.build, "baseline": tuple(one.date for one in baseline)}
+    if not run.figures or not baseline:
+        why = "no earlier run on an equal machine" if run.figures else "no benchmark has a figure"
+        return NightlyVerdict(**known, summary="nothing to compare", problem=f"{run.day}: {why}")
     pairs, floors = {}, {}
-    for name, after in night.figures.items():
+    for name, after in run.figures.items():
         sides = [one.figures[name] for one in baseline if name in one.figures]
         if sides:
             pairs[name] = ([value for side in sides for value in side], after)
@@ -66,14 +69,14 @@ def judge_speed(night: SpeedRun, nights: Sequence[SpeedRun], window: int) -> Nig
 
 
 def read_runs(folder: Path) -> list[SpeedRun]:
-    """The nights that are kept in a folder, the oldest first."""
+    """Return the runs stored in a folder, the oldest first."""
     return [_run_of(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
 
 
 def as_json(
     date: str, build: str, outcomes: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A night as it is kept. `outcomes`: the answers of benchmarks; `failures`: why the others gave none, by name."""
+    """Return a run in its stored form. `outcomes`: results of benchmarks; `failures`: reasons by failed benchmark."""
     return {"schema": 1, "date": date, "build": build, "outcomes": list(outcomes), "failures": dict(failures)}
 
 

@@ -1,7 +1,7 @@
 """Cost and error rate of sequential sweeps, compared with fixed repetitions (simulation, 3 minutes).
 
-Sweeps of five cells in a row, each so much more than the one before, are drawn with scatter that was really measured,
-decided block by block, and judged by what was planted.
+A sweep has five cells in a row, with an equal planted step between neighbours and measured noise. It is decided block
+by block, and compared with the planted steps.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from faultline.comparison.statistics.sequential import (
 )
 from faultline.system.text import Progress
 
-# Of those in which nothing differs, so that the error is known well, and of the others.
+# Sweeps without a difference, for a precise error rate, and with one.
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
 FIXED_SWEEPS, QUICK_FIXED = 200, 4
-# So many blocks are paid for if nothing is decided before; what others leave pays for more.
+# Blocks that the budget allows without early decisions; decided cells leave room for more.
 CELLS, BLOCKS = 5, 20
 BUDGET, MOST = CELLS * BLOCKS, EXTRA_BLOCKS * BLOCKS
-# The last one for recoveries, of which nobody sees less.
+# The last step is for recovery times, which show no smaller one.
 PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
 SMALLEST, ERROR = 0.1, 0.05
 FIXED = (5, 10)
@@ -50,8 +50,11 @@ _MACRO = (
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """How a figure scatters. `level` of the first cell, `resolution` to which it is known, and up to where it is seen;
-    in units of the figure."""
+    """Noise of a metric.
+
+    `level`: value of the first cell; `resolution`: of a value; `watched`: longest observed value; all in units of the
+    metric.
+    """
 
     shape: Sequence[float]
     method: Method
@@ -60,35 +63,37 @@ class NoiseModel:
     watched: float = math.inf
 
     def cell(self, number: int, planted: float, size: int, rng: np.random.Generator) -> list[Pair]:
-        """Repetitions of the cell of this number: from where to where each may lie."""
+        """Return the repetitions of the cell with this number, as ranges."""
         values = draw(self.shape, size, rng, level=self.level * (1 + planted) ** number)
         return [(max(0.0, one - self.resolution), one) if one <= self.watched else (self.watched, math.inf)
                 for one in values]  # fmt: skip
 
     @property
     def margin(self) -> float:
-        """A difference that is none that matters: never less than what the figure is known to."""
+        """Equivalence margin, at least the resolution."""
         return max(SMALLEST, self.resolution / self.level)
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """One sweep: of each comparison whether what was said is true (None: nothing was said), whether any difference was
-    seen, and experiments."""
+    """Result of one sweep.
 
-    said: Sequence[bool | None]
+    `answers`: whether each decision is true (None: undecided); `seen`: whether a difference was found.
+    """
+
+    answers: Sequence[bool | None]
     seen: bool
     experiments: int
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """400 sweeps for each scatter and planted difference (1,000 of none), and 200 of fixed repetitions; 40 and 4 when
+    """Run 400 sweeps for each noise model and planted step (1,000 without), and 200 with fixed repetitions; 40 and 4 if
     `quick`.
 
-    Of each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons of which something true was said.
-    `…_wrong`: sweeps in which anything false was said of any comparison. `…_seen`: sweeps in which any difference was
-    seen (at 0: the error). `…_experiments`: median, least and most of the sweeps, of 100 in the budget; the mean is
-    `…_experiments_mean`. With `_fixed_N` behind the planted percent: N repetitions and the verdicts of `compare`.
+    For each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons with a true decision. `…_wrong`: sweeps
+    with a false decision. `…_seen`: sweeps in which a difference was found (at 0: the error). `…_experiments`: median,
+    minimum and maximum of the sweeps, of 100 in the budget; the mean is `…_experiments_mean`. With `_fixed_N` after the
+    percent: N repetitions and the verdicts of `compare`.
     """
     study = Study(say, SEED)
     for number, (name, scatter) in enumerate(noise_models().items()):
@@ -106,7 +111,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def noise_models() -> dict[str, NoiseModel]:
-    """CPU of a light and of a heavier scatter (9 % and 13 %), and macro recovery (25 %, to 2 s of 12, watched 60 s)."""
+    """Return CPU with little and more variation (9 % and 13 %), and macro recovery (25 %, 2 s of 12, watched 60 s)."""
     shapes = load_shapes()
     return {
         "cpu_pi": NoiseModel(shapes["pi cpu_cores.total"], Method.T),
@@ -116,10 +121,10 @@ def noise_models() -> dict[str, NoiseModel]:
 
 
 def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.Generator) -> SweepResult:
-    """A sweep that stops measuring a cell when its comparisons are decided, and ends when its budget is spent.
+    """Run a sweep that stops measuring decided cells, and ends with its budget.
 
-    Both cells of a comparison are measured till it is decided, so that it may be judged over all blocks at once. A
-    block that is not paid for as a whole is left out.
+    Both cells of a comparison are measured until it is decided, so it is judged over all blocks at once. A block that
+    exceeds the budget is omitted.
     """
     cells = [scatter.cell(number, planted, MOST, rng) for number in range(CELLS)]
     margin = margin_of(scatter.margin)
@@ -135,17 +140,17 @@ def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.
         if not still or experiments + still > BUDGET:
             break
         experiments, last = experiments + still, block
-    # As far as they were measured: later looks might say more than the sweep does.
+    # Up to the measured block: later analyses may decide more than the sweep does.
     judged = [
         judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
     ]
-    said = [_is_true(one, planted, scatter.margin) for one in judged]
+    answers = [_is_true(one, planted, scatter.margin) for one in judged]
     differs = any(one.outcome is SequentialDecision.DIFFERS for one in judged)
-    return SweepResult(said, differs, experiments)
+    return SweepResult(answers, differs, experiments)
 
 
 def _is_true(judged: SequentialResult, planted: float, margin: float) -> bool | None:
-    """Whether what is said is true; None where nothing is."""
+    """Return whether a decision is true; None if there is none."""
     if judged.outcome is SequentialDecision.WITHIN:
         return planted < margin
     if judged.outcome is SequentialDecision.DIFFERS:
@@ -154,7 +159,7 @@ def _is_true(judged: SequentialResult, planted: float, margin: float) -> bool | 
 
 
 def run_fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Generator) -> SweepResult:
-    """A sweep of so many repetitions, each neighbour against the next as `compare` does it."""
+    """Run a sweep with `size` repetitions, comparing neighbours by `compare`."""
     samples = [[ValueRange(*one) for one in scatter.cell(number, planted, size, rng)] for number in range(CELLS)]
     pairs = {number: (samples[number], samples[number + 1]) for number in range(CELLS - 1)}
     verdicts = [one.verdict for one in compare(pairs, lower_is_better=True).values()]
@@ -163,14 +168,14 @@ def run_fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Gen
         ComparisonVerdict.EQUIVALENT: planted <= NEGLIGIBLE,
         ComparisonVerdict.BETTER: False,
     }
-    said = [true.get(one) for one in verdicts]
+    answers = [true.get(one) for one in verdicts]
     differs = any(one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in verdicts)
-    return SweepResult(said, differs, size * CELLS)
+    return SweepResult(answers, differs, size * CELLS)
 
 
 def _count_results(study: Study, key: str, swept: Sequence[SweepResult]) -> None:
-    study.count(f"{key}_right", [bool(said) for one in swept for said in one.said])
-    study.count(f"{key}_wrong", [False in one.said for one in swept])
+    study.count(f"{key}_right", [bool(answer) for one in swept for answer in one.answers])
+    study.count(f"{key}_wrong", [False in one.answers for one in swept])
     study.count(f"{key}_seen", [one.seen for one in swept])
     counts = [float(one.experiments) for one in swept]
     mean, off = float(np.mean(counts)), 1.96 * float(np.std(counts)) / math.sqrt(len(counts))

@@ -1,7 +1,7 @@
 """Regression gate on real slowdowns: 5, 10 and 20 % of CPU time added to a query (1 hour).
 
-Measured in blocks, each of which has every build once, in an order drawn by lot: the plain one, and one for each share
-of work that is planted. A pair is the plain one and another of the same block; pairs are judged as a night's are.
+Each block contains every build once, in random order: the plain one, and one per planted share of work. A pair is the
+plain build and another of the same block; pairs are judged like those of a nightly run.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import Progress
 
-# More of the engine's CPU time for each record, as a share of what it takes without.
+# Added CPU time of the engine per record, as a share.
 PLANTED = (0.05, 0.10, 0.20)
 BLOCKS, QUICK_BLOCKS = 8, 1
 FIGURES = {"cpu": CPU_PER_MILLION, "p50": "latency_ms.p50", "p99": "latency_ms.p99"}
-# A short word count without a fault; the window has some forty batches.
+# A short word count without a fault; its window has about forty batches.
 PARAMETERS = ("fault=none", "checkpoint_interval_s=1", "warmup_s=20", "duration_s=45")
 QUICK_PARAMETERS = ("fault=none", "checkpoint_interval_s=1", "warmup_s=5", "duration_s=15")
 SEED = 2029
@@ -38,16 +38,16 @@ Block = Mapping[float, Record]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Eight blocks of four experiments, one when `quick`, which can tell nothing.
+    """Run eight blocks of four experiments, or one if `quick`, which decides nothing.
 
-    `busy_us`: microseconds of a core that ten percent come to. `FIGURE_PERCENT_change`: that of the figure with its
-    95 % interval; `…_suspected`: 1 where a night of these pairs suspects it; `…_visible`: the change that would be seen
-    within two nights four times in five, by the scatter of these pairs.
+    `busy_us`: microseconds of a core that make ten percent. `FIGURE_PERCENT_change`: change of the metric with its 95 %
+    interval; `…_suspected`: 1 if a nightly run of these pairs suspects it; `…_visible`: minimum detectable effect
+    within two runs at 80 % power, by the variation of these pairs.
     """
     parameters, blocks = (QUICK_PARAMETERS, QUICK_BLOCKS) if quick else (PARAMETERS, BLOCKS)
     plain = measure(parameters, 0, 0.0, say)
     cost_us = _cost_us(plain)
-    say(f"a record takes {cost_us:,.0f} µs of the engine's CPU; ten percent are {cost_us / 10:,.1f} µs")
+    say(f"engine CPU per record: {cost_us:,.0f} µs; ten percent: {cost_us / 10:,.1f} µs")
     found = measure_blocks(
         (0.0, *PLANTED), blocks, SEED, lambda share, number: measure(parameters, number, share * cost_us, say), say
     )
@@ -55,7 +55,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
-    """What the gate says of each figure and each share of planted work."""
+    """Return the gate's result for each metric and planted share."""
     found: dict[str, BenchmarkFigure] = {}
     for share in PLANTED:
         for name, key in FIGURES.items():
@@ -71,7 +71,7 @@ def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure
 
 
 def judge_blocks(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
-    """The verdict on one figure of a night whose build has so much more work, and which measured nothing else."""
+    """Return the verdict on one metric of a nightly run with this share of added work."""
     (metric,) = metrics_named([key])
     values: list[tuple[ValueRange, ValueRange]] = []
     for block in blocks:
@@ -84,7 +84,7 @@ def judge_blocks(blocks: Sequence[Block], share: float, key: str) -> CellVerdict
 
 
 def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
-    """By how much a figure is more, with its 95 % interval; None where that has no ends."""
+    """Return the increase of a metric with its 95 % interval; None if that is infinite."""
     change = verdict.change
     if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
         return None
@@ -92,25 +92,27 @@ def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
 
 
 def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Progress) -> Record:
-    """A sound record: one that is disturbed is measured again, and the others of its block stand. Raises
-    InfrastructureError where there is none in as many measurements as a cell has."""
+    """Return a usable record; a disturbed experiment is repeated, the others of its block stay.
+
+    Raises InfrastructureError if the maximum number of measurements of a cell is exceeded.
+    """
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
     words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
     if (record := run_until_usable(words, say)) is None:
-        raise InfrastructureError(f"bench: no sound record in {MOST_MEASUREMENTS} measurements; see their reasons")
+        raise InfrastructureError(f"bench: no usable record after {MOST_MEASUREMENTS} measurements; see their reasons")
     return record
 
 
 def _cost_us(record: Record) -> float:
-    """CPU time of the engine for a record, in microseconds."""
+    """Return the engine's CPU time per record, in microseconds."""
     per_million = record.metrics.cpu_s_per_million
     if per_million is None or per_million.engine is None:
-        raise InfrastructureError(f"{record.attempt} does not tell the engine's CPU per record; look at its recorder")
+        raise InfrastructureError(f"{record.attempt}: engine CPU per record unknown; see its recorder")
     return per_million.engine
 
 
 def verdict_text(verdict: CellVerdict) -> str:
-    seen = "unknown" if verdict.detectable is None else f"{verdict.detectable:.0%}"
-    return (
-        f"{verdict.status}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
-    )
+    """Return a verdict as one line."""
+    detectable = "unknown" if verdict.detectable is None else f"{verdict.detectable:.0%}"
+    found = f"{verdict.status}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}"
+    return f"{found}, detectable {detectable}"

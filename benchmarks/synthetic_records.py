@@ -1,4 +1,4 @@
-"""Made-up records of the size of real ones, as many as a benchmark wants in its store."""
+"""Synthetic records of realistic size, for benchmarks of the store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from faultline.records.record import (
 )
 
 MATRIX = "state_size_x_checkpoint_interval"
-# Cells of a sweep, and repetitions of a cell.
+# Axes of a sweep, and repetitions of a cell.
 STATES, INTERVALS, REPETITIONS = 10, 5, 4
 _SWEEP = STATES * INTERVALS * REPETITIONS
 NS = 10**9
 
 
 def made_record(number: int) -> Record:
-    """Record `number`, of the size of a real one, in sweeps of 200; every 20th but the first is invalid."""
+    """Return record `number`, in sweeps of 200; every 20th except the first is invalid."""
     sweep, cell = divmod(number, _SWEEP)
     cell, repetition = divmod(cell, REPETITIONS)
     state, interval = divmod(cell, INTERVALS)
@@ -83,7 +83,7 @@ def made_record(number: int) -> Record:
 
 
 def write_record(results: Path, record: Record) -> None:
-    """Puts a record where the store has it, unchecked, which is what takes the store its time."""
+    """Write a record to the store without validation, which would take most of the time."""
     path = results / "records" / record.config_id / f"{record.attempt}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(record.as_json(), encoding="utf-8")

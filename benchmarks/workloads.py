@@ -16,8 +16,7 @@ from faultline.records.store import Store
 from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
-# Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
-# cores. A worse one costs some more experiments.
+# By name: parameters other than the defaults, and the first rate to try (Kafka records/s), estimated for two cores.
 WORKLOADS: dict[str, tuple[dict[str, Any], float]] = {
     "word_count": ({"workload": "word_count"}, 4000),
     "word_count_python": ({"workload": "word_count_python"}, 1000),
@@ -31,10 +30,11 @@ QUICK = ("pi",)
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Searches what each workload sustains. Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD.
+    """Find the highest sustained rate of each workload.
 
-    A tuple is what the workload counts: a word, a record, or a joined refresh. Cores are those of the executors and
-    their Python workers. Records of earlier calls answer again, so an interrupted benchmark goes on where it was.
+    Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD. A tuple is the workload's unit: a word, a record,
+    or a joined refresh. Cores are those of executors and their Python workers. Records of earlier calls are reused, so
+    an interrupted benchmark resumes.
     """
     settings = bring_up(say)
     figures: dict[str, BenchmarkFigure] = {}
@@ -48,7 +48,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
             lambda there: _known(settings, there),
             lambda there: _measure(there, say),
         )
-        say(f"{name}: sustains {_text(found.sustained)} records/s, not {_text(found.exceeded)}")
+        say(f"{name}: sustains {_text(found.sustained)} records/s, exceeded at {_text(found.exceeded)}")
         if found.sustained is None:
             continue
         highest = found.exceeded or found.sustained
@@ -62,14 +62,14 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def tuples_per_s_per_core(record: Record) -> float | None:
-    """Tuples produced in the measured window ÷ its seconds ÷ cores of executors and Python workers."""
+    """Return tuples of the measured window ÷ its seconds ÷ cores of executors and Python workers."""
     cores = (record.metrics.cpu_cores.executors or 0) + (record.metrics.cpu_cores.python_workers or 0)
     count = record.metrics.latency_ms.count
     return count / float(record.config["duration_s"]) / cores if count and cores else None
 
 
 def _known(settings: Settings, config: Configuration) -> Record | None:
-    """The newest record of this very configuration and of today's build, outside of sweeps."""
+    """Return the newest record of this configuration and the installed build, outside of sweeps."""
     build = default_build(settings, require(settings).version)
     records = Store(settings.results).read(config.config_id).records
     found = [one for one in records if one.matrix is None and one.series == one.build == build]

@@ -113,7 +113,7 @@ def measure(
 def measure_one(one: Neighbour, words: Sequence[str], say: Progress) -> Record | None:
     """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
     has."""
-    return run_until_usable(words, say, usable=_usable, beside=lambda: neighbour(one.kind, one.share, LONGEST_S))
+    return run_until_usable(words, say, usable=_usable, during=lambda: neighbour(one.kind, one.share, LONGEST_S))
 
 
 def _usable(record: Record) -> bool:

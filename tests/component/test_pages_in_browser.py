@@ -146,7 +146,7 @@ def test_a_morning_says_what_is_worse_and_since_when(browser: Browser, pages: di
     page, _ = opened(browser, f"{pages['nights']}?metric=latency_ms.p50&cell={SLOWER_CELL}", 1200, 1240)
     newest = page.locator("tbody tr", has_text="2026-11-10").first
     expect(newest).to_contain_text("red: ")
-    expect(newest).to_contain_text("since 2026-11-09 (2 nights in a row)")
+    expect(newest).to_contain_text("since 2026-11-09 (2 runs in a row)")
     page.screenshot(path=pictures / "morning.png")
     page.get_by_label("Along").select_option("commit")
     page.wait_for_url("**by=commit**")

@@ -229,5 +229,5 @@ def test_an_alert_is_tried_out(files: Path) -> None:
     assert tried["figures"] == [] and "sample figures" in tried["lines"][0]
     assert "1 figure worse" in preview["title"] or "figures worse" in preview["title"]
     assert "sample figures" in preview["lines"][0] and "+22 %" in preview["lines"][1]
-    assert "2 nights in a row" in preview["text"]
+    assert "2 runs in a row" in preview["text"]
     assert preview["figures"][0]["finding"] == "worse" and preview["figures"][0]["change"][0] > 0.2

@@ -183,11 +183,11 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
         put(built.results, *measured(planned, slower, number))
         verdicts[number] = dag_factory.compare_with_baseline.function()
     dag_factory.no_regression.function(verdicts[1])
-    assert verdicts[1]["summary"].startswith("green: 3 no change detected; beside the baseline b0")
+    assert verdicts[1]["summary"].startswith("green: 3 no change detected; compared with the reference build b0")
     kept = json.loads((built.results / "nights" / "20261102T020000.json").read_text())
     assert (kept["schema"], kept["baseline"]) == (2, {"build": "b0", "spec": "the checkout"})
     assert len(kept["visible"]) == 2
-    since = r"worse than the baseline: .*since 2026-11-02 \(2 nights in a row\)"
+    since = r"worse than the baseline: .*since 2026-11-02 \(2 runs in a row\)"
     with pytest.raises(AirflowFailException, match=since):
         dag_factory.no_regression.function(verdicts[3])
 
@@ -205,7 +205,9 @@ def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses
     ]
     put(built.results, *broken)
     verdict = dag_factory.compare_with_baseline.function()
-    with pytest.raises(AirflowFailException, match="^the baseline did not run: InfrastructureError: workload: the dri"):
+    with pytest.raises(
+        AirflowFailException, match="^the reference build did not run: InfrastructureError: workload: the dri"
+    ):
         dag_factory.no_regression.function(verdict)
     put(built.results, *found[:8], *[one.model_copy(update={"status": "invalid"}) for one in found[8:]])
     with pytest.raises(AirflowFailException, match="rate .*: . of 15 pairs are usable"):

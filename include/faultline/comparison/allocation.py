@@ -1,8 +1,8 @@
-"""How machine time is best spent on recoveries: more runs, or more injections in each.
+"""Allocation of machine time for recoveries: more runs, or more injections per run.
 
-Recoveries of one run resemble each other, so from some number on another injection adds less than another run. Where
-that is, follows from the variances between and within runs and from what a start and an injection cost. The number of
-injections is part of a configuration: it cannot change within a sweep, so what comes out is advice for the next one.
+Recoveries of one run resemble each other, so beyond some number a further injection adds less information than a
+further run. That number follows from the variances between and within runs and from the costs of a start and an
+injection. The number of injections is part of a configuration, so the result is advice for the next sweep.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from faultline.comparison.decisions import OVERHEAD_S
 from faultline.comparison.statistics.estimate import CONFIDENCE, Interval
 from faultline.records.index_entry import IndexEntry
 
-# Fewer gaps between runs say too little of what a start takes: one of them may hold an interruption.
+# With fewer gaps, a single interruption would distort the cost of a start.
 MIN_GAPS = 3
-# A share of machine time that is worth another configuration.
+# Saving of machine time that justifies another configuration.
 MIN_SAVING = 0.1
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Machine time in seconds: of a run without its injections (start, warm-up, end), and of each injection with the
-    baseline before it. `measured`: which of both; the other is assumed."""
+    """Machine time in seconds: of a run without its injections, and of each injection with the baseline window before
+    it.
+
+    `measured`: which of both are measured; the other is assumed.
+    """
 
     start_s: float
     injection_s: float
@@ -39,12 +42,12 @@ class Costs:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What the recoveries of several runs say of the next ones.
+    """Variation of recoveries over several runs, and the best number of injections.
 
-    `open_ended`: recoveries not seen to end, taken where they were last known not to be over, so that variances are
-    too small rather than too large. `injections`: median number of recoveries of a run. `best`, `least`, `most`:
-    injections per run with the narrowest interval per machine-hour, and the range that the variances leave; None for
-    single runs. `saving`: share of machine time that `best` saves for the same interval.
+    `censored`: censored recoveries, counted with their lower bound, so that variances are too small rather than too
+    large. `injections`: median number of recoveries of a run. `best`, `least`, `most`: injections per run with the
+    narrowest interval per machine-hour, and the range that the variances allow; None for single runs. `saving`: share
+    of machine time that `best` saves at an equal interval.
     """
 
     components: Components
@@ -59,11 +62,11 @@ class Allocation:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether another number of injections saves enough to make another sweep of it."""
+        """Whether another number of injections saves enough for a new sweep."""
         return self.saving >= MIN_SAVING
 
     def equivalent_runs(self, runs: int) -> int:
-        """Runs with `best` injections that give the same interval as `runs` with the present number."""
+        """Return the runs with `best` injections that give the same interval as `runs` with the present number."""
         ratio = self.components.ratio
         if self.best is None or ratio is None or math.isinf(ratio.value):
             return runs
@@ -71,9 +74,9 @@ class Allocation:
 
 
 def allocation_of(points: Sequence[Point], entries: Iterable[IndexEntry] = ()) -> Allocation | None:
-    """The allocation over all configurations; None where no valid run has two recoveries.
+    """Return the allocation over all configurations; None if no usable run has two recoveries.
 
-    `entries`: all attempts of the sweeps, by which the machine's time is counted.
+    `entries`: all attempts of the sweeps, for their costs.
     """
     runs = [[one.recoveries for one in point.valid if one.recoveries] for point in points]
     found = components([[[one.middle for one in run] for run in group] for group in runs])
@@ -97,12 +100,11 @@ def allocation_of(points: Sequence[Point], entries: Iterable[IndexEntry] = ()) -
 
 
 def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> Costs:
-    """What runs cost by the clock of their records: `runs` with several injections, one at least, and all attempts of
-    their sweeps.
+    """Return the costs of `runs`, each with at least one injection, from the clock of their records.
 
-    A start is the median time from the end of one window of a sweep to where the next one's would begin if the warm-up
-    cost nothing; by default BESIDES_S and the warm-up. An injection is the median time between two of a run; by default
-    its share of the window.
+    `entries`: all attempts of their sweeps. The cost of a start is the median time from the end of one measured window
+    to the start of the next warm-up; by default OVERHEAD_S and the warm-up. The cost of an injection is the median time
+    between two injections of a run; by default its share of the window.
     """
     gaps = list(_gaps(entries))
     spacings = [one.spacing_s for one in runs if one.spacing_s]
@@ -117,7 +119,7 @@ def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> 
 
 
 def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
-    """From T0 to T0 of consecutive attempts of one sweep on one host, less the window of the first, in seconds."""
+    """Yield the time from T0 to T0 of consecutive attempts of one sweep on one host, less the first window, in s."""
     found: dict[tuple[str | None, str | None], list[tuple[float, float]]] = {}
     for one in entries:
         if one.window is not None:
@@ -128,12 +130,12 @@ def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
                 yield following_s - began_s - window_s
 
 
-# Variance components of recoveries: between runs and within a run, and what they say of the next runs.
+# Variance components of recoveries: between runs and within a run
 
 
-# A slope over the number of the injection takes so many recoveries of a run.
+# Recoveries that a run needs for a slope.
 MIN_FOR_SLOPE = 3
-# Beyond this number of injections a start takes less than a tenth of a run: more of them save next to nothing.
+# Beyond this number a start takes less than a tenth of a run, so more injections save little.
 STARTS_PER_RUN = 9
 MAX_INJECTIONS = 64
 
@@ -143,11 +145,11 @@ Runs = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Components:
-    """Variances in the square of the values' unit, pooled over configurations.
+    """Variance components in the square of the values' unit, pooled over configurations.
 
-    `between`: None where no configuration has two runs; never below 0. `ratio`: between ÷ within with its 95 %
-    interval, None as `between`; infinite where nothing scatters within runs. `runs`: that have a value; `values`: of
-    them all.
+    `between`: None if no configuration has two runs; never below 0. `ratio`: between ÷ within with its 95 % interval,
+    None like `between`; infinite without variance within runs. `runs`: number of runs with a value; `values`: number of
+    their values.
     """
 
     within: float
@@ -158,7 +160,7 @@ class Components:
 
     @property
     def correlation(self) -> Interval | None:
-        """Intraclass correlation: the share of the variance that lies between runs, with its 95 % interval."""
+        """Intraclass correlation: share of the variance between runs, with its 95 % interval."""
         if self.ratio is None:
             return None
         return Interval(*(_share(one) for one in (self.ratio.value, self.ratio.low, self.ratio.high)))
@@ -166,14 +168,14 @@ class Components:
 
 @dataclass(frozen=True)
 class Slope:
-    """Change of the values per injection: mean of the runs' slopes with its 95 % interval, infinite for one run."""
+    """Change of the values per injection: mean over runs with its 95 % interval, infinite for one run."""
 
     change: Interval
     runs: int
 
 
 def components(configurations: Sequence[Runs]) -> Components | None:
-    """The components; None where no run has two values. Runs without a value do not count."""
+    """Return the variance components; None if no run has two values. Runs without a value do not count."""
     known = [[np.asarray(run, dtype=np.float64) for run in runs if len(run)] for runs in configurations]
     runs = [run for group in known for run in group]
     values, free_within = sum(map(len, runs)), sum(len(run) - 1 for run in runs)
@@ -190,7 +192,7 @@ def components(configurations: Sequence[Runs]) -> Components | None:
             means = np.array([run.mean() for run in group])
             squares += float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
             size += float(sizes.sum() - (sizes**2).sum() / sizes.sum())
-    # The usual number of values of a run, where runs have unequal ones.
+    # Effective number of values of a run, for unequal runs.
     size /= free_between
     mean_square = squares / free_between
     between = max(0.0, (mean_square - within) / size)
@@ -198,10 +200,10 @@ def components(configurations: Sequence[Runs]) -> Components | None:
 
 
 def best_injections(ratio: float, start_s: float, injection_s: float) -> int:
-    """The number of injections per run that minimises variance per machine-hour (Kalibera and Jones 2013).
+    """Return the injections per run that minimise variance per machine-hour (Kalibera and Jones 2013).
 
-    sqrt((cost of a start ÷ cost of an injection) ÷ ratio), where `ratio` is the variance between runs ÷ that within.
-    At most the number at which a start takes a tenth of a run; this many where no variance between runs is seen.
+    sqrt((cost of a start ÷ cost of an injection) ÷ ratio), where `ratio` is the variance between runs ÷ that within. At
+    most the number at which a start takes a tenth of a run, also without variance between runs.
     """
     most = max(1, min(MAX_INJECTIONS, math.ceil(STARTS_PER_RUN * start_s / injection_s)))
     if ratio <= 0:
@@ -214,18 +216,17 @@ def best_injections(ratio: float, start_s: float, injection_s: float) -> int:
 
 
 def price(ratio: float, injections: float, start_s: float, injection_s: float) -> float:
-    """Machine time × variance of the estimate, in units of the variance within: half of it, half the cost of knowing
-    as much."""
+    """Return machine time × variance of the estimate, in units of the variance within; proportional to the cost."""
     if math.isinf(ratio):
         return start_s + injections * injection_s
     return (start_s + injections * injection_s) * (ratio + 1 / injections)
 
 
 def slope(runs: Sequence[Sequence[tuple[int, float]]]) -> Slope | None:
-    """How values change with the number of the injection, over the runs that have LEAST_FOR_SLOPE of them or more.
+    """Return the change of values with the number of the injection; None without a run of MIN_FOR_SLOPE injections.
 
-    A run's slope is that of least squares; runs count alike, since recoveries of one run are not independent. None
-    without such a run.
+    The slope of a run is that of least squares; runs have equal weights, since recoveries of one run are not
+    independent.
     """
     enough = [run for run in runs if len({number for number, _ in run}) >= MIN_FOR_SLOPE]
     slopes = [float(stats.linregress(*zip(*run, strict=True)).slope) for run in enough]

@@ -1,12 +1,11 @@
-"""What one can choose between: configurations by the parameters that an engineer sets, each at its worst.
+"""Candidates of a recommendation: combinations of the settings that an engineer chooses, each at its worst.
 
-Whoever runs a stream processor chooses its checkpoint interval or its state store, but not its load, its state or what
-breaks. So a *candidate* is one combination of what can be chosen, and where load or fault vary too, it was measured
-under several *circumstances*: a figure of it is then the worst over these, so that what holds of it holds under each.
+A user of a stream processor chooses settings such as the checkpoint interval or the state store, but neither load,
+state size nor faults. A *candidate* is one combination of chosen settings. If load or fault vary too, it was measured
+under several *circumstances*; its figure is then the worst over them.
 
-How sure something is, is the share of draws in which it holds. A draw moves the figures as far from what was measured
-as their scatter allows (Student's t), those of one block together, and a recovery anywhere in the interval in which it
-is known to lie.
+Confidence is the share of random draws in which a statement holds. A draw moves each figure by its variation (Student's
+t), jointly within a block, and places each recovery time within its known interval.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken
 from faultline.system.text import sort_key
 
-# All else is load, state, or what breaks, and given.
+# All other parameters are load, state size or faults.
 CHOICES = frozenset(
     {
         "checkpoint_interval_s", "snapshot_interval_s", "state_store", "commit_mode", "executors", "executor_cores",
@@ -35,16 +34,16 @@ CHOICES = frozenset(
         "batch_events",
     }
 )  # fmt: skip
-# What a choice is made by; less of each is better.
+# Cost metrics; less is better.
 COSTS: Mapping[str, str] = {"cpu": CPU_TOTAL, "recovery": MACRO, "latency": P99, "latency_p50": P50}
 DRAWS, SEED = 1_000, 1
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of what can be chosen; `points`: it under each of the circumstances, in the same order.
+    """One combination of settings; `points`: its measurements under each circumstance, in the same order.
 
-    `label`: its values alone, for where the axes are named.
+    `label`: its values without the names of the axes.
     """
 
     name: str
@@ -53,11 +52,14 @@ class Candidate:
 
     @property
     def repetitions(self) -> int:
-        """The fewest of any circumstance."""
+        """Smallest number of repetitions under any circumstance."""
         return min(len({entry.repetition for entry in point.valid}) for point in self.points)
 
     def figure(self, key: str) -> float | None:
-        """The median at its worst; infinite for a recovery of which half were not seen to end. None if unknown."""
+        """Return the median under the worst circumstance; None if unknown.
+
+        Infinite if half of the recoveries are censored.
+        """
         worst = []
         for point in self.points:
             known = repetitions_of(point, key)
@@ -67,12 +69,12 @@ class Candidate:
         return max(worst)
 
     def lower_bound(self, key: str) -> float:
-        """For a figure that is infinite: it is at least that much."""
+        """Return the lower bound of a figure that is infinite."""
         return max(float(np.median([value.low for value in repetitions_of(p, key).values()])) for p in self.points)
 
     @property
     def is_sustained(self) -> bool:
-        """Whether it kept up with the load, in half of its repetitions or more under each of the circumstances."""
+        """Whether at least half of the repetitions under each circumstance sustained the load."""
         return all(
             sum(entry.metrics.get("sustained") is False for entry in point.valid) * 2 <= len(point.valid)
             for point in self.points
@@ -80,17 +82,17 @@ class Candidate:
 
     @cached_property
     def config_ids(self) -> tuple[str, ...]:
-        """Of its points."""
+        """Configuration ids of the points."""
         return tuple(point.config_id for point in self.points)
 
 
 @dataclass(frozen=True)
 class ParetoChoice:
-    """All candidates in the order of the axes; `varied` are the axes of the circumstances, which are `given`, and
-    `axes` those of what is chosen.
+    """All candidates in the order of the axes.
 
-    What is no candidate, by name: `incomplete`, not measured under all of the circumstances; `overloaded`, which did
-    not keep up with the load: it uses little CPU because it does little; `unusable`, of which no run counts.
+    `axes`: axes of the settings; `circumstance_axes`: axes of the circumstances; `circumstances`: their texts.
+    Configurations that are no candidates, by name: `incomplete` (not measured under all circumstances), `overloaded`
+    (load not sustained, so low CPU means little), `unusable` (no usable run).
     """
 
     candidates: tuple[Candidate, ...]
@@ -103,7 +105,7 @@ class ParetoChoice:
 
 
 def choice_of(points: Sequence[Point]) -> ParetoChoice:
-    """What the valid points leave to choose; controls among faults are no candidates."""
+    """Return the candidates among the valid points; controls are no candidates."""
     measured, _ = split_controls([point for point in points if point.valid])
     axes = axes_of(measured)
     chosen = tuple(axis for axis in axes if axis.key in CHOICES or is_setting(axis.key))
@@ -122,7 +124,7 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
         )
     judged, _ = split_controls([point for point in points if point.valid or point.invalid])
     every = axes_of(judged)
-    # Only what gives something to choose.
+    # Without a varying setting there is no choice.
     choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)
     lacking = [point for point in judged if choosable and not point.valid]
     unusable = [", ".join(axis.text_of(point) for axis in every) for point in lacking]
@@ -142,9 +144,9 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
 
 @dataclass(frozen=True)
 class SampledFronts:
-    """Figures as they may truly be, at their worst: by cost an array of (draw, candidate).
+    """Random draws of the figures under the worst circumstance: by metric, an array of shape (draws, candidates).
 
-    `highest`: recoveries at the upper end of what is known, for what must not be exceeded.
+    `highest`: with recovery times at their upper ends, for limits.
     """
 
     likely: Mapping[str, Floats]
@@ -154,7 +156,10 @@ class SampledFronts:
 def sample_figures(
     candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None
 ) -> SampledFronts:
-    """Draws of the figures `keys`, which all candidates know; as if there were so many `repetitions` of each."""
+    """Draw the figures `keys`, which all candidates know.
+
+    `repetitions`: number to assume per candidate; None: the measured number.
+    """
     chance = _Sampler(repetitions)
     found = {key: [[chance.drawn(repetitions_of(point, key)) for point in one.points] for one in candidates]
              for key in keys}  # fmt: skip
@@ -167,8 +172,10 @@ def sample_figures(
 
 
 class _Sampler:
-    """What is drawn once for all figures: a block moves all that was measured in it, and where in their intervals
-    recoveries lie is taken to be the same of all."""
+    """Random numbers shared by all figures.
+
+    Measurements of one block move together. All recovery times lie at the same relative position of their intervals.
+    """
 
     def __init__(self, repetitions: int | None) -> None:
         self._rng, self._repetitions = np.random.default_rng(SEED), repetitions
@@ -177,8 +184,11 @@ class _Sampler:
         self._scales: dict[int, Floats] = {}
 
     def drawn(self, values: Mapping[int, ValueRange]) -> tuple[Floats, Floats]:
-        """A figure anywhere in what is known of it, and at its upper end: means by Student's t, on a log scale where
-        all are above 0. Infinite as often as half of all may not be seen to end, by how many were not (Jeffreys)."""
+        """Return draws of a figure, within its known range and at its upper end.
+
+        Means follow Student's t, on a log scale if all values are positive. A draw is infinite as often as half of all
+        recoveries may be censored (Jeffreys prior).
+        """
         known = {number: value for number, value in sorted(values.items()) if math.isfinite(value.high)}
         ends = [np.array([(value.low, value.high)[end] for value in known.values()]) for end in (0, 1)]
         if known:
@@ -207,12 +217,12 @@ class _Sampler:
         return np.asarray(values.mean() + off / math.sqrt((n - 1) * wanted) * self._scales[wanted])
 
 
-# The front: the candidates that no other beats in CPU, recovery and latency at once.
+# Pareto front over CPU, recovery time and latency
 
 
-# In the order in which they are places_text.
+# In display order.
 FRONT = (CPU_TOTAL, MACRO, P99)
-# In so many of the draws a dominance must hold to be certain.
+# Share of the draws that makes a position certain.
 CERTAIN = 0.95
 
 
@@ -220,8 +230,8 @@ CERTAIN = 0.95
 class ParetoEntry:
     """A candidate with its figures in the order of `ParetoFront.keys`.
 
-    `beaten_by`: the name of one that is no worse in any figure and better in one, by medians; None on the front.
-    `sure`: in which share of the draws it is where it stands, on the front or behind that other one.
+    `dominated_by`: name of a candidate that is no worse in any median and better in one; None on the front.
+    `confidence`: share of the draws that confirm the position.
     """
 
     candidate: Candidate
@@ -231,21 +241,24 @@ class ParetoEntry:
 
     @property
     def is_certain(self) -> bool:
-        """Whether where it stands is certain; with fewer than five repetitions nothing is."""
+        """Whether the position is certain; never with fewer than five repetitions."""
         return self.confidence >= CERTAIN and self.candidate.repetitions >= MIN_REPETITIONS
 
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """All candidates whose figures are known, those on the front first, by CPU. `keys`: the figures, of FRONT."""
+    """Pareto front over `keys`: all candidates with known figures, those on the front first, by CPU."""
 
     keys: tuple[str, ...]
     entries: tuple[ParetoEntry, ...]
 
 
 def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
-    """The front by medians, and how sure it is. A figure that no candidate knows is left out, as recoveries of runs
-    without a fault are; a candidate that lacks one of the others is, too."""
+    """Return the Pareto front by medians, with the confidence of each position.
+
+    A metric that no candidate knows is omitted, such as recovery time without faults. A candidate that lacks one of the
+    others is omitted, too.
+    """
     keys = tuple(key for key in FRONT if any(one.figure(key) is not None for one in candidates))
     known = [one for one in candidates if keys and all(one.figure(key) is not None for key in keys)]
     if not known:
@@ -260,7 +273,7 @@ def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
 
 
 def dominates(a: Floats, b: Floats) -> np.ndarray:
-    """Whether a is no worse than b in any figure and better in one; over the last axis."""
+    """Return whether `a` is no worse than `b` in any figure and better in one, over the last axis."""
     return np.asarray((a <= b).all(axis=-1) & (a < b).any(axis=-1))
 
 
@@ -268,7 +281,7 @@ def _entry_of(number: int, known: Sequence[Candidate], medians: Floats, draws: F
     mine = medians[number]
     better = [other for other in range(len(known)) if other != number and bool(dominates(medians[other], mine))]
     if better:
-        # Of several the one that does so most often.
+        # If several dominate it, the one that does so most often counts.
         shares = {other: float(dominates(draws[:, other], draws[:, number]).mean()) for other in better}
         first = max(shares, key=lambda other: shares[other])
         return ParetoEntry(known[number], tuple(map(float, mine)), known[first].name, shares[first])

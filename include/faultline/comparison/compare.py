@@ -1,4 +1,4 @@
-"""Two sides, compared cell by cell and metric by metric: better, worse, the same, or nobody can tell."""
+"""Comparison of two groups of records, by configuration and metric."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _COLUMNS = {
     "Configuration": "cell", "Metric": "metric", "A": "before", "B": "after", "Change": "change", "p": "p",
     "Verdict": "verdict", "": "remark",
 }  # fmt: skip
-# Series whose medians say how much one differs from another.
+# Fewer series do not show how much series vary.
 MIN_SERIES = 3
 Key = TypeVar("Key", bound=Hashable)
 
 
 class ComparisonVerdict(StrEnum):
-    """What became of a figure."""
+    """Verdict on one compared metric."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -75,12 +75,11 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides of one figure.
+    """Comparison of one metric between two sides.
 
-    `p`: corrected for the other comparisons of the family. `change`: the figure after as a share of that before, less
-    1, with its interval. `detectable`: the smallest such share that would have been seen four times in five and
-    believed, None when nothing is known of the scatter. `floor`: how much runs without a fault differ anyway. `why`:
-    what keeps it from a verdict.
+    `p`: corrected for the other comparisons of the family. `change`: relative change from before to after, with its 95
+    % interval. `detectable`: minimum detectable relative change at 80 % power; None if the variation is unknown.
+    `floor`: noise floor, as a share. `why`: what prevents a verdict.
     """
 
     before: Values
@@ -95,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonLine:
-    """One metric of one cell: a configuration that both sides have measured."""
+    """One metric of one configuration that both sides have measured."""
 
     point: Point
     metric: Metric
@@ -104,21 +103,22 @@ class ComparisonLine:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """All rows in the order of the axes, the axes, and how many configurations only one side has."""
+    """All rows in the order of the axes. `unmatched`: configurations on side A only, on side B only."""
 
     rows: tuple[ComparisonLine, ...]
     axes: tuple[Axis, ...]
     unmatched: tuple[int, int]
 
     def of(self, verdict: ComparisonVerdict) -> list[ComparisonLine]:
-        """The rows with this verdict."""
+        """Return the rows with this verdict."""
         return [row for row in self.rows if row.comparison.verdict is verdict]
 
 
 def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> ComparisonTable:
-    """Compares two sides by their names; `metrics` by their paths, the usual ones when none is given.
+    """Compare two sides by name.
 
-    Raises ConfigError when a side has no valid record, when both share one, or when no configuration is on both.
+    `metrics`: paths of the metrics; empty: the default ones. Raises ConfigError if a side has no valid record, if both
+    sides share a record, or if no configuration is on both.
     """
     settings = load_settings()
     chosen = metrics_named(metrics or USUAL)
@@ -129,22 +129,22 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
     compared = compare_sides(a, b, chosen)
     if not compared.rows:
         raise ConfigError(
-            f"{after}: no configuration of it was measured by {before} too; give two that share configurations"
+            f"{after}: no configuration in common with {before}; expected two sides that share configurations"
         )
     return compared
 
 
 def metrics_named(names: Sequence[str]) -> list[Metric]:
-    """The metrics with these paths. Raises ConfigError for one that is unknown or has no better direction."""
+    """Return the metrics with these paths. Raises ConfigError if one is unknown or not comparable."""
     names = [renamed_figure(name) for name in names]
     for name in names:
         if name not in COMPARABLE:
-            raise ConfigError(f"--metric {name}: no figure of which less or more is better{suggest(name, COMPARABLE)}")
+            raise ConfigError(f"--metric: got {name}; expected a comparable metric{suggest(name, COMPARABLE)}")
     return [COMPARABLE[name] for name in names]
 
 
 def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Metric]) -> ComparisonTable:
-    """Compares what both sides have measured; each metric is a family of its own, corrected across its cells."""
+    """Compare the configurations on both sides; each metric is a family, corrected across configurations."""
     sides = [{point.config_id: point for point in points_of(side.entries)} for side in (before, after)]
     both = [point for config_id, point in sides[0].items() if config_id in sides[1]]
     axes = axes_of(both)
@@ -178,10 +178,10 @@ def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Met
 def compare(
     pairs: Mapping[Key, tuple[Values, Values]], *, lower_is_better: bool, floors: Mapping[Key, float] | None = None
 ) -> dict[Key, Comparison]:
-    """Compares one figure across cells: (before, after) by cell, corrected for their number.
+    """Compare one metric across cells; `pairs`: (before, after) by cell.
 
-    `floors`: by cell, the share by which runs differ that nothing was done to. A difference is believed when its p is
-    at most 0.05 and it is larger than that and than 5 %; it is none when it is shown to be less than 5 %.
+    `floors`: noise floor by cell, as a share. A difference counts if its corrected p is at most 0.05 and its size
+    exceeds both the floor and 5 %. Two sides are the same if the difference is shown to be below 5 %.
     """
     drafts = {key: _Draft.of(*pair) for key, pair in pairs.items() if min(map(len, pair)) >= MIN_REPETITIONS}
     differ = holm({key: draft.found.p for key, draft in drafts.items()})
@@ -198,7 +198,7 @@ def compare(
             verdict = draft.verdict(p, close[key], lower_is_better, floor)
             why = draft.why(p, floor) if verdict is ComparisonVerdict.INCONCLUSIVE else ""
             seen = draft.detectable(ALPHA / len(drafts))
-            # What is seen and lies within the floor is not believed.
+            # An effect within the noise floor is not accepted.
             seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
             found[key] = Comparison(before, after, verdict, p, draft.change, seen, floor, why)
     return found
@@ -206,7 +206,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Draft:
-    """Two sides before the correction. `ratio`: whether `found` is of logarithms; else it is in the figure's unit."""
+    """Two sides before the correction. `ratio`: whether `found` is of logarithms, else in the metric's unit."""
 
     before: Values
     after: Values
@@ -219,7 +219,7 @@ class _Draft:
         ratio = all(value.low > 0 for value in (*before, *after))
         sides = [[_logarithm(value) if ratio else value for value in side] for side in (before, after)]
         rows = [PairedRow.unpaired(*sides)]
-        # Of what was 0, or never ended, no share is known.
+        # A relative change needs a finite baseline other than 0.
         usual = abs(median_of(before))
         margin = math.log1p(NEGLIGIBLE) if ratio else NEGLIGIBLE * usual if math.isfinite(usual) else 0.0
         return cls(before, after, ratio, estimate(rows), equivalence_p(rows, margin))
@@ -238,7 +238,7 @@ class _Draft:
         values = {(value.low, value.high) for value in (*self.before, *self.after)}
         if len(values) == 1 and math.isfinite(next(iter(values))[1]):
             return ComparisonVerdict.EQUIVALENT
-        # However much nights differ: what they hide nobody can tell, and it is not the same.
+        # The noise floor does not matter here: if it hides a difference, the sides are not equivalent.
         if p_same <= ALPHA:
             return ComparisonVerdict.EQUIVALENT
         change, direction = self.change, self.found.direction
@@ -247,16 +247,16 @@ class _Draft:
         return ComparisonVerdict.BETTER if (direction < 0) == lower_is_better else ComparisonVerdict.WORSE
 
     def why(self, p: float, floor: float) -> str:
-        """What keeps it from a verdict besides scatter."""
+        """Return what prevents a verdict other than noise."""
         median = median_of(self.before)
         if p <= ALPHA and floor > NEGLIGIBLE:
-            return f"runs without a fault, or nights, differ by {floor:.0%} anyway"
+            return f"within the noise floor of {floor:.0%}"
         if not median or not math.isfinite(median):
-            return "a change has no share of what was 0 before" if not median else "half of them never ended before"
+            return "the baseline is 0" if not median else "half of the baseline is censored"
         return ""
 
     def detectable(self, alpha: float) -> float | None:
-        """The smallest change, as a share, that sides like these show in four cases of five."""
+        """Return the minimum detectable relative change at 80 % power."""
         median, error = median_of(self.before), self.found.error
         if error is None or not median or not math.isfinite(median):
             return None
@@ -265,10 +265,11 @@ class _Draft:
 
 
 def series_noise(series: Sequence[Values]) -> float:
-    """By which share one more series, such as a night, may differ from these although nothing changed.
+    """Return by which share one more series may differ from these without any change.
 
-    The half-width of the 95 % prediction interval of their medians: what disturbs a machine for an hour moves all
-    repetitions of a night together, and no number of them shows that. 0 for fewer than LEAST_SERIES known medians.
+    This is the half-width of the 95 % prediction interval of their medians. A disturbance of an hour shifts all
+    repetitions of a nightly run together, so repetitions within one run do not show it. Returns 0 for fewer than
+    MIN_SERIES known medians.
     """
     medians = [median for one in series if math.isfinite(median := median_of(one))]
     if len(medians) < MIN_SERIES or not (mean := statistics.fmean(medians)):
@@ -282,9 +283,9 @@ def _logarithm(value: ValueRange) -> ValueRange:
 
 
 def _noise_floor(point: Point, controls: Sequence[Point], key: str) -> float:
-    """By which share runs without a fault differ: of the controls with the same settings, else of all; the largest.
+    """Return the largest relative variation of runs without a fault: controls with equal settings, else all controls.
 
-    Nothing for a control itself, whose own repetitions say it, and where no control knows the figure.
+    Returns 0 for a control, whose own repetitions show it, and if no control has the metric.
     """
     if point.is_control:
         return 0.0
@@ -294,7 +295,7 @@ def _noise_floor(point: Point, controls: Sequence[Point], key: str) -> float:
 
 
 def _noise_between_series(point: Point, key: str) -> float:
-    """By which share its series differ from each other, where it has several: those of a baseline are its nights."""
+    """Return the variation between the series of a point, for example between nightly runs of a baseline."""
     by_series: dict[str, list[IndexEntry]] = {}
     for entry in point.valid:
         by_series.setdefault(entry.series, []).append(entry)
@@ -306,7 +307,7 @@ def _without_fault(point: Point) -> str:
 
 
 def row_texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
-    """A row as texts: cell, metric, before, after, change, p, verdict, and what else a reader should know."""
+    """Return a row as texts by column."""
     metric, one = row.metric, row.comparison
     change = one.change
     return {
@@ -322,22 +323,22 @@ def row_texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
 
 
 def print_comparison(compared: ComparisonTable, before: str, after: str) -> None:
-    """The table on standard output, 120 columns wide where it is no terminal, and what was left out of it."""
+    """Print the table on standard output, and the number of unmatched configurations."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, key in _COLUMNS.items():
         table.add_column({"A": before, "B": after}.get(heading, heading), overflow="fold", no_wrap=key == "verdict")
     for row in compared.rows:
-        said = row_texts(row, compared.axes)
-        table.add_row(*(Text(said[key]) for key in _COLUMNS.values()), style=_STYLES[row.comparison.verdict])
+        cells = row_texts(row, compared.axes)
+        table.add_row(*(Text(cells[key]) for key in _COLUMNS.values()), style=_STYLES[row.comparison.verdict])
     console.print(table)
     alone = [f"{n} only in {name}" for n, name in zip(compared.unmatched, (before, after), strict=True) if n]
     if alone:
-        console.print(Text(f"Configurations left out: {', '.join(alone)}.", style="dim"))
+        console.print(Text(f"Configurations omitted: {', '.join(alone)}.", style="dim"))
 
 
 def side_text(metric: Metric, values: Values) -> str:
-    """Median and number of repetitions; of those not seen to end how many."""
+    """Return median, number of repetitions and number of censored ones as text."""
     median, is_open = median_of(values), sum(math.isinf(value.high) for value in values)
     ended = metric.text(median) if math.isfinite(median) else f"> {metric.text(max(value.low for value in values))}"
     return f"{ended} (n={len(values)}{f', {is_open} censored' if is_open else ''})"
@@ -346,11 +347,11 @@ def side_text(metric: Metric, values: Values) -> str:
 def _remark(one: Comparison) -> str:
     if one.why or one.verdict is not ComparisonVerdict.INCONCLUSIVE or one.detectable is None:
         return one.why
-    return f"{one.detectable:.0%} or more would have shown"
+    return f"minimum detectable effect {one.detectable:.0%}"
 
 
 def as_json(compared: ComparisonTable) -> list[dict[str, Any]]:
-    """The rows for programs: shares as numbers, an unknown or infinite one null."""
+    """Return the rows as JSON values: shares as numbers, unknown or infinite ones as null."""
     return [
         {
             "config_id": row.point.config_id,

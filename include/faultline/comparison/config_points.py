@@ -1,4 +1,4 @@
-"""Records beside each other: points, each one configuration measured with one build, and the axes they differ in."""
+"""Points and axes: a point holds the records of one configuration and build; axes are the varying parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from faultline.system.text import sort_key
 FAULT, RELOAD = "fault", "recovery.reload_s"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
 _ORDER = {name: number for number, name in enumerate(_DEFAULTS)}
-# Told by the fault in words, or following from other parameters.
+# The fault's text contains these.
 _IN_FAULT = frozenset({"fault", "fault_action"})
 _DERIVED_FROM = {
     "fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT),
@@ -39,9 +39,9 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Figure:
-    """Repetitions of one figure. `median`, `low`, `high` are None when one of `n` values is unknown.
+    """Summary of one metric over `n` repetitions; `median`, `low`, `high` are None if a value is unknown.
 
-    `bound`: of some repetitions only a lower bound is known, so the true median is at least `median`.
+    `bound`: whether some repetitions are censored, so that the true median is at least `median`.
     """
 
     n: int
@@ -51,11 +51,11 @@ class Figure:
     bound: bool = False
 
     def text(self, metric: Metric) -> str:
-        """The median as text, `> 33.9` or so when it is a bound."""
+        """Return the median as text; `> 33.9` if it is a lower bound."""
         return f"> {metric.text(self.median)}" if self.bound else metric.text(self.median)
 
     def spread(self, metric: Metric) -> str:
-        """Least to greatest; empty for a single value."""
+        """Return the range as text; empty for a single value."""
         if self.n < 2 or self.low is None or self.high is None:
             return ""
         return f"{metric.text(self.low)} – {metric.text(self.high)}"
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Point:
-    """All records of one configuration and one group (build and series), in order of attempt."""
+    """All records of one configuration and one group (build and series), by attempt."""
 
     config_id: str
     config: Mapping[str, Any]
@@ -71,32 +71,32 @@ class Point:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """The configuration, each setting of its objects a parameter of its own."""
+        """Parameters of the configuration; each named setting is a parameter."""
         return spread(self.config)
 
     @cached_property
     def valid(self) -> tuple[IndexEntry, ...]:
-        """Those that are measured and believed; only they make figures."""
+        """Usable entries; only they make figures."""
         return tuple(entry for entry in self.entries if entry.sound)
 
     @cached_property
     def invalid(self) -> tuple[IndexEntry, ...]:
-        """Those that have figures which do not count."""
+        """Invalid entries with metrics, which do not count."""
         return tuple(entry for entry in self.entries if not entry.sound and entry.status in JUDGED and entry.metrics)
 
     @property
     def is_control(self) -> bool:
-        """Whether nothing was broken."""
+        """Whether the configuration has no fault."""
         return fault_of(self.config) == CONTROL
 
     def figure(self, key: str) -> Figure:
-        """Median and range of one figure over the valid repetitions."""
+        """Return the summary of one metric over the valid repetitions."""
         if key not in self._figures:
             self._figures[key] = _summarise(self.valid, key)
         return self._figures[key]
 
     def invalid_figure(self, key: str) -> Figure:
-        """Median and range of one figure over the invalid repetitions, for a place that has nothing better."""
+        """Return the summary of one metric over the invalid repetitions."""
         return _summarise(self.invalid, key)
 
     @cached_property
@@ -105,10 +105,10 @@ class Point:
 
 
 def value_or_bound(entry: IndexEntry, key: str) -> tuple[float, bool] | None:
-    """One figure of one record, and whether it is a lower bound; None where it is unknown."""
+    """Return a metric of one record and whether it is a lower bound; None if unknown."""
     value = value_of(entry, key)
     if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
-        # Watched that long and not seen: the true value lies above, so the true median does, too.
+        # A censored recovery is a lower bound, so the median is one as well.
         value = value_of(entry, CENSORED_AT)
         return None if value is None else (value, True)
     return None if value is None else (value, False)
@@ -124,8 +124,10 @@ def _summarise(entries: Sequence[IndexEntry], key: str) -> Figure:
 
 
 def interval_of(entry: IndexEntry, key: str) -> ValueRange | None:
-    """A figure of one record, as exactly as it is known: a recovery as the interval that holds it, without an upper end
-    where it was not seen to end. None where nothing is known of it."""
+    """Return a metric of one record as the range that contains it; None if unknown.
+
+    A censored recovery time has no upper end.
+    """
     found = bounds_of(entry, key)
     if found is None and key == RELOAD and entry.metrics.get("recovery.recovered") is False:
         watched = value_of(entry, CENSORED_AT)
@@ -134,14 +136,14 @@ def interval_of(entry: IndexEntry, key: str) -> ValueRange | None:
 
 
 def values_of(entries: Iterable[IndexEntry], key: str) -> tuple[ValueRange, ...]:
-    """The known values of a figure."""
+    """Return the known values of a metric."""
     found = (interval_of(entry, key) for entry in entries)
     return tuple(value for value in found if value is not None)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A parameter in which points differ. `numeric`: all its values are numbers."""
+    """A parameter in which points differ. `numeric`: whether all its values are numbers."""
 
     key: str
     numeric: bool
@@ -149,14 +151,14 @@ class Axis:
 
     @property
     def noun(self) -> str:
-        """Readable name without unit; a setting's own name."""
+        """Readable name without unit; of a named setting its own name."""
         if (parts := split_name(self.key)) is not None:
             return parts[1]
         return self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
 
     @property
     def unit(self) -> str:
-        """Unit of its values; empty where there is none, and of settings, whose values say it."""
+        """Unit of its values; empty if there is none."""
         if is_setting(self.key):
             return ""
         unit = "records/s" if self.key == "rate" else ""
@@ -168,25 +170,25 @@ class Axis:
         return f"{self.noun} ({self.unit})" if self.unit else self.noun
 
     def of(self, point: Point) -> Any:
-        """The point's value on this axis."""
+        """Return the point's value on this axis."""
         return _value(point.parameters, self.key)
 
     def label(self, point: Point) -> str:
-        """The point's value on this axis as text."""
+        """Return the point's value on this axis as text."""
         return label(self.of(point))
 
     def value_text(self, point: Point) -> str:
-        """The value as text, with its unit where it is a number: `5 s`."""
+        """Return the value as text, with its unit if it is a number: `5 s`."""
         value = self.of(point)
         return f"{label(value)} {self.unit}" if self.unit and is_number(value) else label(value)
 
     def text_of(self, point: Point) -> str:
-        """Name and value: `checkpoint interval 5 s`; a fault needs no name before it."""
+        """Return name and value, such as `checkpoint interval 5 s`; a fault without a name."""
         return self.value_text(point) if self.key == FAULT else f"{self.noun} {self.value_text(point)}"
 
 
 def points_of(entries: Sequence[IndexEntry]) -> list[Point]:
-    """One point a configuration. `entries` must be of one group: builds are never mixed in a point."""
+    """Return one point per configuration. `entries` must belong to one group, since builds are never mixed."""
     gathered: dict[str, list[IndexEntry]] = {}
     for entry in entries:
         gathered.setdefault(entry.config_id, []).append(entry)
@@ -194,7 +196,7 @@ def points_of(entries: Sequence[IndexEntry]) -> list[Point]:
 
 
 def groups_of(entries: Sequence[IndexEntry]) -> list[str]:
-    """The groups that entries belong to, the one that was measured last first."""
+    """Return the groups of the entries, the most recently measured first."""
     newest: dict[str, str] = {}
     for entry in entries:
         group = entry.group
@@ -203,15 +205,15 @@ def groups_of(entries: Sequence[IndexEntry]) -> list[str]:
 
 
 def split_controls(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """The points, and the controls among them. Where nothing is broken at all, runs without a fault are the points."""
+    """Return points and controls; without any fault, all points and no controls."""
     breaking = [point for point in points if not point.is_control]
     return (breaking, [point for point in points if point.is_control]) if breaking else (list(points), [])
 
 
 def axes_of(points: Sequence[Point]) -> list[Axis]:
-    """The parameters in which the points differ, numbers first, each in the order of the configuration.
+    """Return the parameters in which the points differ, numeric ones first, each in configuration order.
 
-    Controls among faults do not make the fault an axis; they are shown apart.
+    Controls do not make the fault an axis.
     """
     breaking, _ = split_controls(points)
     keys = {key for point in breaking for key in point.parameters} | {FAULT}
@@ -224,14 +226,14 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
     axes = [axis for axis in axes if not _is_derived(axis.key, breaking)]
-    # The fault in words says it already where each plan has words of its own.
+    # The fault's text suffices if each plan has a text of its own.
     words = next((axis for axis in axes if axis.key == FAULT), None)
     axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
     return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
 
 
 def names_of(points: Sequence[Point]) -> dict[str, str]:
-    """Each configuration by what tells it from the others, and its fault: `checkpoint interval 5 s, executor kill`."""
+    """Return a name by configuration: `checkpoint interval 5 s, executor kill`."""
     axes = [axis for axis in axes_of(points) if axis.key != FAULT]
     return {
         point.config_id: ", ".join([*(axis.text_of(point) for axis in axes), fault_of(point.config)])
@@ -240,8 +242,10 @@ def names_of(points: Sequence[Point]) -> dict[str, str]:
 
 
 def _is_derived(key: str, points: Sequence[Point]) -> bool:
-    """Whether a parameter is derived from others, or is one that only some workloads have, and differs among these
-    points only where those do."""
+    """Return whether a parameter follows from other parameters.
+
+    That includes parameters of some workloads only, if they differ only where the workload does.
+    """
     sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key)
     if not sources:
         return False
@@ -253,7 +257,7 @@ def _is_derived(key: str, points: Sequence[Point]) -> bool:
 
 
 def sort_points(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
-    """Along the axes, the last one fastest; controls after the others."""
+    """Return the points sorted along the axes, the last axis fastest, controls last."""
     return sorted(
         points,
         key=lambda point: (
@@ -265,7 +269,7 @@ def sort_points(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
 
 
 def label(value: Any) -> str:
-    """A value of a parameter as text: numbers as the figures beside them, with thousands apart; cut when it is long."""
+    """Return a parameter's value as text: numbers with thousands separators, long values truncated."""
     if value is None or value is _MISSING:
         return NONE
     if is_number(value):
@@ -275,7 +279,7 @@ def label(value: Any) -> str:
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:
-    """Of a parameter that an older record does not have, the default, which is what it ran with."""
+    """Return the parameter's value; the default if an older record lacks it."""
     if key == FAULT:
         return fault_of(config)
     value = config.get(key, _DEFAULTS.get(key, _MISSING))
@@ -283,16 +287,16 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that has a place on an axis."""
+    """Return whether the value is a number, so that a numeric axis can show it."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# Neighbours along an axis: two configurations that differ in one parameter, and in nothing else that was chosen.
+# Steps between neighbours along an axis
 
 
 @dataclass(frozen=True)
 class AxisStep:
-    """From one value of an axis to the next that was measured with the same values on every other axis."""
+    """A step from one value of an axis to the next, measured with equal values on all other axes."""
 
     axis: Axis
     before: Point
@@ -300,13 +304,15 @@ class AxisStep:
 
     @property
     def label(self) -> str:
-        """Both values in words, such as `5 instead of 2`."""
+        """Both values as text, such as `5 instead of 2`."""
         return f"{self.axis.label(self.after)} instead of {self.axis.label(self.before)}"
 
 
 def axis_steps(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> list[AxisStep]:
-    """The steps between neighbours along `axis`, where the other ones of `axes` stay; in the order of those, then of
-    this one. Controls among faults are in none."""
+    """Return the steps between neighbours along `axis`, with the other `axes` fixed.
+
+    The order is that of the other axes, then of this one. Controls among faults take part in no step.
+    """
     breaking, _ = split_controls(points)
     rest = [other for other in axes if other.key != axis.key]
     rows: dict[tuple[object, ...], list[Point]] = {}

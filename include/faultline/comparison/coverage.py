@@ -1,4 +1,4 @@
-"""`./faultline missing MATRIX`: which of a matrix's cells have no valid record yet."""
+"""`./faultline missing MATRIX`: cells of a matrix without a usable record."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from faultline.system.text import suggest
 
 @dataclass(frozen=True)
 class Gap:
-    """What one plan lacks: a sweep's, or a preset's that nobody has triggered (`sweep_id` None)."""
+    """Missing cells of one plan: of a sweep, or of a preset that was never triggered (`sweep_id` None)."""
 
     matrix: str
     sweep_id: str | None
     series: str
     planned: int
     missing: tuple[Missing, ...]
-    # Names of the sweep's axes; those of its matrix where that was not noted.
+    # Axes of the sweep; those of its matrix if not recorded.
     axes: tuple[str, ...] = ()
 
     def cells(self) -> list[PlannedCell]:
-        """What is missing, to be measured in its series."""
+        """Return the missing cells, to be measured in the gap's series."""
         found = [one.cell for one in self.missing]
         return [PlannedCell(parse_configuration(one.config), one.repetition, self.series) for one in found]
 
@@ -58,24 +58,24 @@ def gaps_of(
     series: str | None = None,
     now: datetime | None = None,
 ) -> list[Gap]:
-    """What is missing: of one sweep, of a preset in a series (by default the build at hand), else of the newest sweep;
-    of a nightly set, of every night till `now`.
+    """Return the missing cells of a sweep, of a preset in a series, or else of the newest sweep.
 
-    Raises ConfigError for a matrix, a sweep or a preset that is not known.
+    The default series is the installed build. For a nightly set, all nightly runs up to `now` are included. Raises
+    ConfigError if matrix, sweep or preset is unknown.
     """
     plans, index = SweepPlans(settings.results).of_matrix(matrix), Index(settings.results, settings.home)
     if is_nightly(matrix) and not plans:
-        raise ConfigError(f"{matrix}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
+        raise ConfigError(f"{matrix}: no nightly run planned yet; fix: enable the DAG in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:
         if plan := SweepPlans(settings.results).read(matrix):
-            raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
-        raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
+            raise ConfigError(f"{matrix}: expected a matrix, got a sweep; fix: {plan.matrix} --sweep {matrix}")
+        raise ConfigError(f"{matrix}: unknown matrix{suggest(matrix, MATRICES)}")
     index.refresh()
     entries = index.all()
     if sweep is not None:
         known = {plan.sweep_id: plan for plan in plans}
         if sweep not in known:
-            raise ConfigError(f"--sweep {sweep}: no sweep of {matrix} with a plan{suggest(sweep, known)}")
+            raise ConfigError(f"--sweep: got {sweep}; expected a planned sweep of {matrix}{suggest(sweep, known)}")
         return [gap_of(known[sweep], entries, decided_in_plan(known[sweep], entries))]
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
@@ -84,7 +84,7 @@ def gaps_of(
             found = sorted([*found, *missed_runs(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
     if matrix not in MATRICES:
-        raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
+        raise ConfigError(f"--preset {preset}: {matrix} has no presets; fix: remove the option")
     spec = MATRICES[matrix]
     series = series or installed_build(settings)
     cells = cells_of(spec.preset_matrix(preset or DEFAULT).cells(series))
@@ -92,12 +92,12 @@ def gaps_of(
 
 
 def _record_rows(entries: Sequence[IndexEntry]) -> list[tuple[Cell, str, Sequence[str]]]:
-    """What `missing_of` asks of records."""
+    """Return the records in the form that `missing_of` takes."""
     return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
 
 
 def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[str] = ()) -> Gap:
-    """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
+    """Return the missing cells of a sweep's plan. `settled`: configurations whose comparisons are all decided."""
     records = _record_rows([one for one in entries if plan.counts(one)])
     missing = missing_of(plan.cells, plan.series, records, settled)
     planned = len(plan.cells)
@@ -108,43 +108,46 @@ def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[s
 
 
 def missed_runs(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
-    """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
-    missing. Where two nights had different schedules, nobody knows when it changed: only what both say is due."""
+    """Return the nightly runs up to `now` that were due but have no plan; each lacks all cells of the newest plan.
+
+    If the schedule changed between two runs, only dates in both schedules count, since the time of the change is
+    unknown.
+    """
     if not nights:
         return []
     newest, present = nights[-1], {plan.logical_date for plan in nights}
     moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
     dated = sorted(moments, key=itemgetter(0))
     due: list[str] = []
-    dated = [one for one in dated if one[0] <= now]  # what was planned for a night to come says nothing about others
+    dated = [one for one in dated if one[0] <= now]  # a future run shows nothing about others
     if not dated:
         return []
     for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
         by_other = set(due_nights(other or schedule(), begin, end))
-        due += [night for night in due_nights(cron or schedule(), begin, end) if night in by_other]
+        due += [date for date in due_nights(cron or schedule(), begin, end) if date in by_other]
     every = tuple(Missing(cell, "") for cell in newest.cells)
-    return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
+    return [Gap(newest.matrix, None, date, len(every), every) for date in due if date not in present]
 
 
 def cell_text(gap: Gap, one: Missing) -> str:
-    """A cell by what tells it from the others: the axes of its sweep, else its fault."""
+    """Return a cell as text by the axes of its sweep, else by its fault."""
     config = one.cell.config
     axes = gap.axes or (MATRICES[gap.matrix].axes if gap.matrix in MATRICES else ())
-    said = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
+    texts = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
     if "fault" not in axes:
-        said.append(fault_of(config))
-    return ", ".join([*said, f"repetition {one.cell.repetition}", *(["of the baseline"] if one.beside else [])])
+        texts.append(fault_of(config))
+    return ", ".join([*texts, f"repetition {one.cell.repetition}", *(["of the baseline"] if one.beside else [])])
 
 
 def print_gaps(gaps: Sequence[Gap]) -> None:
-    """What is missing, as tables on standard output."""
+    """Print the missing cells as tables on standard output."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for gap in gaps:
         what = f"sweep {gap.sweep_id}" if gap.sweep_id else "no sweep yet"
         console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
         if is_nightly(gap.matrix) and not gap.sweep_id:
-            # The whole night, of which the newest plan only says what it would have been.
-            console.print(Text(f"  make up for it with --measure, or with Airflow's backfill of {gap.matrix}"))
+            # The newest plan only shows what the run would have contained.
+            console.print(Text(f"  measure it with --measure, or run an Airflow backfill of {gap.matrix}"))
             continue
         if not gap.missing:
             continue
@@ -157,7 +160,7 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
 
 
 def as_json(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
-    """What is missing, as JSON values for programs: a gap each, with its cells and their newest records."""
+    """Return the gaps as JSON values, with their cells and newest records."""
     return [
         {
             "matrix": gap.matrix,

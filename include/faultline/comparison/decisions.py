@@ -1,4 +1,4 @@
-"""What a sweep has decided so far: of each comparison by how much its sides differ, or what it would take to tell."""
+"""Decisions of a sequential sweep: effect size, or required pairs, per comparison."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SequentialPlan, SweepPlan
 from faultline.system.errors import ConfigError
 
-# More than so many times the pairs at hand is a guess that helps nobody.
+# An estimate beyond this multiple of the measured pairs is of no use.
 _MAX_FACTOR = 1000
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One comparison of neighbours along an axis.
+    """Decision on one comparison of neighbours along an axis.
 
-    `change`: the figure after as a share of that before, less 1, with an interval that holds at all looks and for all
-    comparisons of the sweep together; infinite where nobody knows. None of no pairs. `margin`: up to which share a
-    difference is none that matters; at least what the figure is known to. `pairs`: that both sides have measured;
-    `looked`: how many of them decided it. `more`: further pairs that would decide it if they scatter as before, None
-    when it is decided or nobody can tell. `where`: the values on the other axes.
+    `change`: relative change from before to after, with an interval that holds over all interim analyses and
+    comparisons of the sweep; None without pairs; ends may be infinite. `margin`: equivalence margin as a share, at
+    least the resolution of the metric. `pairs`: measured pairs; `decided_at`: pairs at the deciding analysis.
+    `more_pairs`: further pairs that would decide at the present variation; None if decided or unknown. `where`: values
+    on the other axes.
     """
 
     step: AxisStep
@@ -57,47 +57,50 @@ class Decision:
 
     @property
     def is_decided(self) -> bool:
-        """Whether no more is measured for it."""
+        """Whether the comparison needs no further measurements."""
         return self.outcome in (SequentialDecision.DIFFERS, SequentialDecision.WITHIN)
 
     @property
     def at_least(self) -> float | None:
-        """The bound of the change that lies nearer to none, where it differs: −0.31 is 31 % less at least."""
+        """Bound of the change nearer to 0, if the sides differ: −0.31 is a decrease of at least 31 %."""
         if self.outcome is not SequentialDecision.DIFFERS or self.change is None:
             return None
         return self.change.low if self.change.low > 0 else self.change.high
 
     @property
     def text(self) -> str:
-        """In a line: `checkpoint interval (s) 5 instead of 2: CPU, all roles −38 % (−44 … −31), n = 12 pairs, differs
-        by at least 31 %, decided after 6`."""
+        """The decision in one line.
+
+        Example: `checkpoint interval (s) 5 instead of 2: CPU, all roles −38 % (−44 … −31), n = 12 pairs, differs by at
+        least 31 %, decided after 6`.
+        """
         where = f"{self.where}, " if self.where else ""
-        said = f"{where}{self.step.axis.name} {self.step.label}: {self.metric.name}"
+        text = f"{where}{self.step.axis.name} {self.step.label}: {self.metric.name}"
         if self.change is None:
-            return f"{said}: no pairs yet"
+            return f"{text}: no pairs yet"
         ends = f"{percent(self.change.low)} … {percent(self.change.high)}"
-        said = f"{said} {percent(self.change.value)} % ({ends}), n = {self.pairs} pairs"
+        text = f"{text} {percent(self.change.value)} % ({ends}), n = {self.pairs} pairs"
         if self.outcome is SequentialDecision.WITHIN:
-            return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.decided_at}"
+            return f"{text}, {self.outcome} {_share(self.margin)} %, decided after {self.decided_at}"
         if self.at_least is not None:
-            # Down, or it would promise more than is known.
+            # Rounded down, so that the text claims no more than the bound.
             least = "∞" if math.isinf(self.at_least) else f"{math.floor(1000 * abs(self.at_least)) / 10:g}"
-            return f"{said}, {self.outcome} {least} %, decided after {self.decided_at}"
-        return f"{said}, {self.outcome}: {self.requirement}"
+            return f"{text}, {self.outcome} {least} %, decided after {self.decided_at}"
+        return f"{text}, {self.outcome}: {self.requirement}"
 
     @property
     def requirement(self) -> str:
-        """What it would take, where it is not decided."""
+        """Requirement of an undecided comparison."""
         if self.more_pairs is None:
-            return "nobody can tell yet how many more pairs it takes"
-        return f"about {self.more_pairs} more pairs would tell, if they scatter as these do"
+            return "the number of further pairs is not known yet"
+        return f"about {self.more_pairs} more pairs needed at this variation"
 
 
 def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decision]:
-    """One decision for each comparison of a sweep's plan, in the order of its axes; none where it asks nothing.
+    """Return one decision per comparison of a sweep's plan, in the order of its axes; empty without a sequential plan.
 
-    `entries`: records of its configurations. Those of its series and build count, of each cell the newest that is
-    sound, whatever sweep measured it, unless the question is to be answered afresh.
+    `entries`: records of its configurations. The newest usable record of each cell counts if series and build match,
+    whichever sweep measured it, unless the plan is `fresh`.
     """
     question = plan.decide
     if question is None:
@@ -112,14 +115,16 @@ def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decisio
 
 
 def decided_configurations(decisions: Sequence[Decision]) -> frozenset[str]:
-    """Ids of the configurations of which all comparisons are decided; a cell of them is not measured any more."""
+    """Return the ids of the configurations whose comparisons are all decided; they need no further cells."""
     open_ones = compared_configurations(one.step for one in decisions if not one.is_decided)
     return frozenset(compared_configurations(one.step for one in decisions) - open_ones)
 
 
 def decided_in_plan(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset[str]:
-    """The same of a sweep's plan, and all of its configurations when its experiments are spent; nothing where it is to
-    measure all of its cells."""
+    """Return the decided configurations of a sweep's plan.
+
+    All of its configurations are decided once its budget of experiments is spent; none without a sequential plan.
+    """
     entries = list(entries)
     if _is_budget_spent(plan, counted_entries(plan, entries)):
         return frozenset(cell.config_id for cell in plan.cells)
@@ -127,7 +132,7 @@ def decided_in_plan(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset
 
 
 def counted_entries(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str, dict[int, IndexEntry]]:
-    """What counts of a plan's cells, by configuration and repetition."""
+    """Return the usable records of a plan's cells, by configuration and repetition."""
     found: dict[str, dict[int, IndexEntry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
         same = (entry.series, entry.build) == (plan.series, plan.build)
@@ -137,7 +142,7 @@ def counted_entries(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str,
 
 
 def _is_budget_spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntry]]) -> bool:
-    """Whether as many experiments count as the budget has."""
+    """Return whether the number of usable records has reached the budget of experiments."""
     if plan.decide is None or plan.decide.experiments is None:
         return False
     planned = {(cell.config_id, cell.repetition) for cell in plan.cells}
@@ -146,7 +151,7 @@ def _is_budget_spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntr
 
 
 def decision_counts(decisions: Sequence[Decision]) -> str:
-    """How many are decided and how many are not, in words; empty where nothing was asked."""
+    """Return the numbers of decided and open comparisons as text; empty without comparisons."""
     if not decisions:
         return ""
     done = sum(one.is_decided for one in decisions)
@@ -155,23 +160,23 @@ def decision_counts(decisions: Sequence[Decision]) -> str:
 
 
 def log_ratio(before: Pair, after: Pair) -> Pair:
-    """From where to where the logarithm of after ÷ before may lie; 0 where neither is more than nothing."""
+    """Return the range of the logarithm of after ÷ before; 0 if both are zero."""
     return logarithm_of(after[0], before[1]), logarithm_of(after[1], before[0])
 
 
 def change_of(judged: SequentialResult) -> Interval:
-    """The change that logarithms of ratios stand for. What is judged lies within what the looks left."""
+    """Return the relative change for logarithms of ratios, clipped to the range that the analyses left."""
     value = min(max(judged.value, judged.low), judged.high)
     return Interval(*(share_of(one) for one in (value, judged.low, judged.high)))
 
 
 def margin_of(smallest: float) -> Pair:
-    """The logarithms of ratios between which a difference does not matter."""
+    """Return the equivalence margin as a range of logarithms of ratios."""
     return (math.log(1 - smallest) if smallest < 1 else -math.inf), math.log1p(smallest)
 
 
 def percent(share: float) -> str:
-    """A change in percent with its sign: −38, +4.2."""
+    """Return a change in percent with its sign: −38, +4.2."""
     if math.isinf(share):
         return "∞"
     return f"{'−' if share < 0 else '+'}{_share(abs(share))}"
@@ -207,8 +212,10 @@ def _decide(
 def _pairs(
     before: Mapping[int, IndexEntry], after: Mapping[int, IndexEntry], key: str
 ) -> tuple[list[Pair], list[float]]:
-    """Logarithms of ratios in the order in which their pairs were completed, as looks saw them, and how exactly the
-    figure is known in each, as a share of it."""
+    """Return logarithms of ratios in the order in which their pairs were completed.
+
+    Also return the resolution of the metric in each record, as a share of it.
+    """
     found: list[tuple[str, Pair]] = []
     widths: list[float] = []
     for block in before.keys() & after.keys():
@@ -221,7 +228,7 @@ def _pairs(
 
 
 def _missing_pairs(judged: SequentialResult, pairs: int, margin: float) -> int | None:
-    """Pairs till the last look's half width is as small as what it has to fit in."""
+    """Return the pairs after which the half width of the last analysis would be small enough."""
     if judged.outcome is not SequentialDecision.INCONCLUSIVE or not math.isfinite(judged.half) or not judged.half:
         return None
     off = abs(judged.value)
@@ -230,34 +237,36 @@ def _missing_pairs(judged: SequentialResult, pairs: int, margin: float) -> int |
     return max(1, math.ceil(needed)) if needed < _MAX_FACTOR * pairs else None
 
 
-# A question of a sweep, made ready: which cells are compared, in how many blocks, and at which bounds.
+# Planning of a sequential sweep: compared cells, number of blocks, and bounds
 
 
-# Times the blocks that the budget pays for if nothing is decided before its end.
+# Multiple of the payable blocks that is planned, in case comparisons are decided early.
 EXTRA_BLOCKS = 2
-# Of a figure that is mostly 0, or yes and no, a share says nothing.
+# Metrics for which a relative change is meaningful.
 FIGURES = {
     metric.key: metric
     for metric in COMPARABLE.values()
     if metric.group not in ("Audit", "Stages")
     and metric.key != "sustained"
-    # Of a recovery only what is bounded from below when it is not seen, so that no pair is left out for being slow.
+    # The macro recovery is bounded from below if censored, so no pair is omitted for being slow.
     and (metric.group != "Recovery" or metric.key == MACRO)
 }
-# What an experiment takes beside its window, in s: a cautious share of what starts and ends overlap.
+# Time of an experiment outside its window in s, a conservative share.
 OVERHEAD_S = 35.0
-# Their repetitions may be censored, or intervals, and have the heaviest tails.
+# Recovery times may be censored or intervals, and have the heaviest tails.
 _RANK_GROUP = "Recovery"
 
 
 def method_of(metric: Metric) -> Method:
-    """How a figure is decided: fixed by what it is, not by what was measured."""
+    """Return the test statistic of a metric; it depends on the metric, not on the measurements."""
     return Method.RANKS if metric.group == _RANK_GROUP else Method.T
 
 
 def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tuple[list[AxisStep], list[Axis]]:
-    """What is compared along an axis, and all axes. `configurations`: by their ids. No steps where `along` is none of
-    the axes in which they differ."""
+    """Return the steps along an axis, and all axes. `configurations`: by id.
+
+    Without steps, `along` is none of the axes in which the configurations differ.
+    """
     points = [Point(config_id, config, ()) for config_id, config in configurations.items()]
     axes = axes_of(points)
     axis = next((axis for axis in axes if axis.key == along), None)
@@ -265,42 +274,44 @@ def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tup
 
 
 def compared_configurations(steps: Iterable[AxisStep]) -> set[str]:
-    """The configurations that take part in a comparison."""
+    """Return the ids of the configurations that take part in a comparison."""
     return {point.config_id for step in steps for point in (step.before, step.after)}
 
 
 def planned_cells(
     matrix: Matrix, asked: Any, series: str, plans: Sequence[SweepPlan], *, fresh: bool = False
 ) -> tuple[list[PlannedCell], SequentialPlan]:
-    """The cells of a sweep that is to decide what the form field `decide` asks, and the question. `plans`: those of
-    the matrix. Raises ConfigError for what cannot be decided."""
+    """Return the cells and the plan of a sequential sweep with the form field `decide`.
+
+    `plans`: plans of the matrix. Raises ConfigError if the field cannot be satisfied.
+    """
     question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
     if question is None:
-        raise ConfigError("decide: is empty; say what is to be decided, or leave it out")
+        raise ConfigError("decide: empty; expected a question; fix: fill it in or remove it")
     return plan_blocks(matrix, question, series, plans, fresh=fresh)
 
 
 def plan_blocks(
     matrix: Matrix, asked: Decide, series: str, earlier: Sequence[SweepPlan] = (), *, fresh: bool = False
 ) -> tuple[list[PlannedCell], SequentialPlan]:
-    """All cells that the budget may pay for, and the question as the plan of the sweep holds it.
+    """Return all cells that the budget may allow, and the sequential plan.
 
-    Cells that nothing is compared with, such as controls, are measured as often as the matrix says. `earlier`: plans of
-    the matrix; where one of them asked the same in this series, its number of blocks stays the one by which the error
-    is spent, so that a budget may be raised. `fresh`: only what this sweep measures is to count. Raises ConfigError
-    naming the key, and the number that is needed.
+    Cells without a comparison, such as controls, are measured as often as the matrix plans. `earlier`: plans of the
+    matrix; if one of them has the same question in this series, its number of blocks stays the basis of the error
+    spending, so that a budget may be raised. `fresh`: count only records of this sweep. Raises ConfigError naming the
+    key and the required number.
     """
     usual = matrix.cells(series)
     configurations = {cell.config.config_id: cell.config for cell in usual}
     steps, _ = steps_of({name: config.model_dump(mode="json") for name, config in configurations.items()}, asked.along)
     if not steps:
-        raise ConfigError(f"decide.along: no two cells differ in {asked.along} alone; choose another axis")
+        raise ConfigError(f"decide.along: got {asked.along}; expected an axis in which two cells differ alone")
     ours = [configurations[name] for name in configurations if name in compared_configurations(steps)]
     others = [cell for cell in usual if cell.config not in ours]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
     if alpha < MIN_ERROR:
         raise ConfigError(
-            f"decide.error: {asked.error:g} over {len(steps)} comparisons is less than can be told; give "
+            f"decide.error: got {asked.error:g} over {len(steps)} comparisons; expected "
             f"{MIN_ERROR * len(steps):.1g} or more"
         )
     need = min_decidable_pairs(method, alpha)
@@ -308,7 +319,7 @@ def plan_blocks(
     horizon = (
         paid if fresh else next((one.horizon for one in _same_questions(earlier, series, asked, len(steps))), paid)
     )
-    # What is decided at the first look leaves its experiments to the last two cells that are not.
+    # Comparisons decided at the first analysis leave their experiments to the last two cells.
     most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
     room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
     blocks = max(paid, min(most, EXTRA_BLOCKS * paid, room, MAX_PAIRS))
@@ -323,7 +334,7 @@ def plan_blocks(
 def _payable_blocks(
     asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, min_blocks: int
 ) -> int:
-    """How many blocks the budget pays for if no cell is left out; `need`: the fewest that can decide anything."""
+    """Return the blocks that the budget allows with every cell; `min_blocks`: fewest that can decide anything."""
     block_s, others_s = (
         sum(one.warmup_s + one.duration_s + OVERHEAD_S for one in configs) for configs in (ours, others)
     )
@@ -331,14 +342,14 @@ def _payable_blocks(
     requirement = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {min_blocks} blocks at least"
     if least > MAX_CONFIGURATIONS:
         raise ConfigError(
-            f"decide: {requirement}, more than {MAX_CONFIGURATIONS} experiments; split an axis over sweeps"
+            f"decide: {requirement}, more than {MAX_CONFIGURATIONS} experiments; fix: split an axis over several sweeps"
         )
     if asked.experiments is not None and asked.experiments < least:
         raise ConfigError(f"decide.experiments: got {asked.experiments}; expected {least} or more, since {requirement}")
     if asked.experiments is not None and asked.experiments > MAX_CONFIGURATIONS:
         raise ConfigError(
-            f"decide.experiments: {asked.experiments} are more than {MAX_CONFIGURATIONS}; give fewer, and trigger the "
-            "same again where they leave something open"
+            f"decide.experiments: got {asked.experiments}; expected at most {MAX_CONFIGURATIONS}; fix: lower it, and "
+            "trigger the sweep again for open comparisons"
         )
     payable = ((asked.experiments or MAX_CONFIGURATIONS) - len(others)) // len(ours)
     if asked.hours is not None:
@@ -351,7 +362,7 @@ def _payable_blocks(
 
 
 def _same_questions(plans: Sequence[SweepPlan], series: str, asked: Decide, steps: int) -> Iterator[SequentialPlan]:
-    """The same question, asked before in the series, the oldest first."""
+    """Yield the earlier plans of the series with the same question, the oldest first."""
     same = (asked.figure, asked.along, asked.error, steps)
     for one in (plan.decide for plan in plans if plan.series == series):
         if one and (one.figure, one.along, one.error, one.comparisons) == same:

@@ -1,12 +1,12 @@
-"""What a step along an axis does: by how much CPU, latency and recovery differ, how sure that is, and what would tell.
+"""Effects of the steps along an axis on CPU, latency, recovery time and throughput.
 
-A step is from one value of an axis to the next. Where other axes vary too, it was measured in several *rows*, one for
-each combination of their values; its effect is the average over them, so that an axis has one line a step. The
-interval is about the rows that were measured, see `estimate`.
+A step leads from one value of an axis to the next. If other axes vary too, it is measured in several *rows*, one per
+combination of their values. Its effect is the average over these rows; the interval holds for these rows only (see
+`estimate`).
 
-CPU, latency and throughput are compared as ratios (on a log scale, so that twice and half are equally far), recoveries
-as seconds. Recoveries take part as intervals. A difference is believed, and so is that there is none that matters, when
-its p is at most 0.05 after the correction for all lines of a table (Holm 1979).
+CPU, latency and throughput are compared as ratios on a log scale, recovery times as differences in seconds. A recovery
+time takes part as an interval. An effect "differs" or is "equivalent" if its p is at most 0.05 after the correction for
+all lines of the table (Holm 1979).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from faultline.records.columns import Metric
 from faultline.system.text import sort_key
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
-# In the order in which they are told.
+# In display order.
 FIGURES = (CPU_TOTAL, P50, P99, MACRO, THROUGHPUT)
 BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN if metric.key in FIGURES}
-# A difference of recoveries in seconds that nobody minds, however exactly they are known.
+# Smallest equivalence margin of recovery times, in s.
 NEGLIGIBLE_S = 1.0
 
 
 class EffectVerdict(StrEnum):
-    """What became of an effect."""
+    """Verdict on one effect."""
 
     DIFFERS = "differs"
     EQUIVALENT = "equivalent"
@@ -54,12 +54,12 @@ class EffectVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Effect:
-    """One figure along one step.
+    """Effect of one step on one metric.
 
-    `before`, `after`: both values in words; `found`: of logarithms where `ratio`, else in the metric's unit. `p`: of no
-    difference, corrected. `margin`: a difference below it does not matter, in the unit of `found`. `more`: so many
-    repetitions of each configuration besides would tell; None when it is told, or nobody knows. `why`: what keeps it
-    open besides scatter.
+    `before`, `after`: both values as text. `found`: estimate, of logarithms if `ratio`, else in the metric's unit. `p`:
+    corrected p of no difference. `margin`: equivalence margin in the unit of `found`. `more_repetitions`: further
+    repetitions per configuration that would decide; None if decided or unknown. `why`: what prevents a verdict other
+    than noise.
     """
 
     axis: Axis
@@ -77,20 +77,20 @@ class Effect:
 
     @property
     def has_opposite_rows(self) -> bool:
-        """Whether the rows go both ways by more than what is negligible."""
+        """Whether rows differ in both directions by more than the margin."""
         return min(self.found.rows) < -self.margin and max(self.found.rows) > self.margin
 
 
 def repetitions_of(point: Point, key: str) -> dict[int, ValueRange]:
-    """A figure of each valid repetition that knows it; of one that was measured twice, the newest."""
+    """Return a metric by repetition, from the newest valid record that has it."""
     known = {entry.repetition: interval_of(entry, key) for entry in point.valid}
     return {repetition: value for repetition, value in known.items() if value is not None}
 
 
 def axis_effects(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence[Axis]) -> list[Effect]:
-    """The effects of all steps along each of `wanted`, corrected for all of them together.
+    """Return the effects of all steps along each of `wanted`, corrected together.
 
-    `points`: of one group, with all the `axes` in which they differ. In the order of the axes, their values, FIGURES.
+    `points`: points of one group; `axes`: all axes in which they differ. The order is axes, their values, FIGURES.
     """
     drafts = [
         (effect, rows)
@@ -110,7 +110,7 @@ def axis_effects(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence
 
 
 def _group_by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
-    """The steps between the same two values, in the order of the values."""
+    """Return the steps grouped by their two values, in the order of the values."""
     found: dict[str, list[AxisStep]] = {}
     for step in steps:
         found.setdefault(step.label, []).append(step)
@@ -119,7 +119,7 @@ def _group_by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
 
 
 def _draft_effect(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, list[PairedRow]]:
-    """An effect that is not judged yet, and its rows; None where no row has the figure on both sides."""
+    """Return an effect without verdict, and its rows; None if no row has the metric on both sides."""
     axis, ratio = steps[0].axis, metric.key != MACRO
     if metric.key == THROUGHPUT and (axis.key == "rate" or any(_is_offered_load(step) for step in steps)):
         return None, []
@@ -152,21 +152,21 @@ def _draft_effect(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | N
 
 
 def _is_offered_load(step: AxisStep) -> bool:
-    """Whether the throughput is the load that was offered, and no result."""
+    """Return whether the throughput equals the offered load, so that it is not a result."""
     points = (step.before, step.after)
     kept = all(entry.metrics.get("sustained") is not False for point in points for entry in point.valid)
     return kept and any(has_schedule(point.config) for point in points)
 
 
 def _logarithms(side: Mapping[int, ValueRange]) -> dict[int, ValueRange]:
-    """On a log scale; nothing where one value is not above zero, since it is no ratio then."""
+    """Return the values on a log scale; empty if one of them is not positive."""
     if any(value.low <= 0 for value in side.values()):
         return {}
     return {repetition: ValueRange(math.log(one.low), math.log(one.high)) for repetition, one in side.items()}
 
 
 def _negligible_s(values: Sequence[ValueRange]) -> float:
-    """Which difference of recoveries does not matter: never less than how exactly they are known."""
+    """Return the equivalence margin of recovery times in s, at least their resolution."""
     known = [value for value in values if math.isfinite(value.high)]
     widths = [value.high - value.low for value in known]
     usual = statistics.median([value.high for value in known] or [0.0])
@@ -181,15 +181,17 @@ def _judge_effect(effect: Effect, p: float, p_same: float, lines: int) -> Effect
     if p <= ALPHA:
         return replace(effect, p=p, verdict=EffectVerdict.DIFFERS)
     if effect.has_opposite_rows:
-        return replace(effect, p=p, why="the other parameters decide which way it goes")
+        return replace(effect, p=p, why="its direction depends on the other parameters")
     if found.spread is None and effect.repetitions < 2:
-        return replace(effect, p=p, more_repetitions=MIN_REPETITIONS - effect.repetitions, why="a single run is noise")
+        more = MIN_REPETITIONS - effect.repetitions
+        return replace(effect, p=p, more_repetitions=more, why="a single run shows no variation")
     needed = required_pairs(found, margin, ALPHA / lines)
     if needed is None:
-        why = "some recoveries were not seen to end; a longer duration_s may tell" if math.isinf(found.blur) else ""
-        why = why or (
-            "recoveries are not known exactly enough" if found.blur else "it is about as large as what matters"
-        )
+        why = "the effect is close to the equivalence margin"
+        if found.blur:
+            why = "the resolution of the recovery times is too low"
+        if math.isinf(found.blur):
+            why = "some recoveries are censored; increase duration_s"
         return replace(effect, p=p, why=why)
     each = math.ceil(needed / len(found.rows))
     least = math.ceil((MIN_FREEDOM + len(found.rows)) / len(found.rows))

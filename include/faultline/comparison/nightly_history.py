@@ -1,6 +1,6 @@
-"""Nights of one nightly set: the baseline of a night, its verdicts, and what changed over many nights.
+"""Nightly runs of one nightly set: baseline, verdicts, and changes over many runs.
 
-A night is a series of its own: all records with one logical date, whenever they were measured.
+A nightly run is a series of its own: all records with one logical date, whenever they were measured.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.steady import level_begins
 from faultline.records.sweep_plan import BASELINE
 
-# Nights that a level must last, before a change and after it, and how likely a change may be by chance: a single wild
-# night makes none.
-LEAST_NIGHTS, CERTAIN = 3, 0.01
+# Minimum length of a level in runs, and the p that a change needs, so that one outlier is no change.
+MIN_RUNS, CERTAIN = 3, 0.01
 EMPTY_TABLE = ComparisonTable((), (), (0, 0))
 
 
@@ -48,33 +47,32 @@ class NightlyRun:
 
     @property
     def day(self) -> str:
-        """The date without the time."""
+        """Date without the time."""
         return self.date[:10]
 
     @cached_property
     def valid(self) -> tuple[IndexEntry, ...]:
-        """Those that are measured and believed."""
+        """Usable entries."""
         return tuple(entry for entry in self.entries if entry.sound)
 
     @property
     def build(self) -> str | None:
-        """The software of the night: that of its newest valid record."""
+        """Build of the newest usable record."""
         return self.valid[-1].build if self.valid else None
 
     @property
     def surroundings(self) -> Mapping[str, str]:
-        """Host, versions and commit of the newest valid record."""
+        """Host, versions and commit of the newest usable record."""
         newest = self.valid[-1] if self.valid else None
         return {} if newest is None else {**newest.surroundings, "commit": newest.commit or "", "build": newest.build}
 
 
 @dataclass(frozen=True)
 class MetricHistory:
-    """One figure of one configuration over nights, or over the commits that they measured: a median with its interval
-    for each, and where the level changed.
+    """One metric of one configuration over nightly runs, or over the commits that they measured.
 
-    `places`: dates of nights (ISO 8601), or commits; `values`: None for one without a valid record; `changes`: indices
-    of those with which a level begins.
+    `positions`: dates of the runs (ISO 8601), or commits. `values`: median with its interval, None without a usable
+    record. `changes`: indices at which a level begins.
     """
 
     config_id: str
@@ -85,28 +83,31 @@ class MetricHistory:
 
 
 def nightly_runs_of(entries: Iterable[IndexEntry]) -> list[NightlyRun]:
-    """The nights that the entries belong to, the oldest first; what has no logical date is in none."""
+    """Return the nightly runs of the entries, the oldest first; entries without a logical date are in none."""
     found: dict[str, list[IndexEntry]] = {}
     for entry in entries:
-        # The night's own: a baseline that was measured beside it has a series of its own.
+        # A reference build measured in the same run has a series of its own.
         if entry.logical_date and not entry.series.endswith(BASELINE):
             found.setdefault(entry.logical_date, []).append(entry)
     return [NightlyRun(date, tuple(found[date])) for date in sorted(found)]
 
 
-def baseline_of(night: NightlyRun, nights: Sequence[NightlyRun], window: int) -> list[NightlyRun]:
-    """The nights that `night` is held against: of the `window` nights with a valid record before it those of one build,
-    the newest with enough repetitions of what `night` measured, so that a night which broke off hides no baseline;
-    else the newest of all. Builds are never averaged."""
-    before = [one for one in nights if one.date < night.date and one.valid][-window:] if window > 0 else []
-    wanted = {entry.config_id for entry in night.valid}
+def baseline_of(run: NightlyRun, runs: Sequence[NightlyRun], window: int) -> list[NightlyRun]:
+    """Return the nightly runs that `run` is compared with.
+
+    Of the last `window` earlier runs with a usable record, these are the runs of one build: the newest with enough
+    repetitions of the configurations of `run`, so that an aborted run hides no baseline; else the newest of all. Builds
+    are never averaged.
+    """
+    before = [one for one in runs if one.date < run.date and one.valid][-window:] if window > 0 else []
+    wanted = {entry.config_id for entry in run.valid}
 
     def of(build: str | None) -> list[NightlyRun]:
         return [one for one in before if one.build == build]
 
     def is_enough(build: str | None) -> bool:
         there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
-        # One that never gets a valid record with this build must not hide the others' baseline.
+        # A configuration without a usable record of this build must not hide the baseline of the others.
         return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= MIN_REPETITIONS
 
     builds = list(dict.fromkeys(one.build for one in reversed(before)))
@@ -114,20 +115,20 @@ def baseline_of(night: NightlyRun, nights: Sequence[NightlyRun], window: int) ->
 
 
 def judge_nightly_run(
-    night: NightlyRun,
-    nights: Sequence[NightlyRun],
+    run: NightlyRun,
+    runs: Sequence[NightlyRun],
     metrics: Sequence[Metric],
     window: int,
     promised: SLOReport = NO_SLOS,
 ) -> NightlyVerdict:
-    """Holds a night against its baseline, cell by cell and metric by metric."""
-    baseline, compared = baseline_of(night, nights, window), EMPTY_TABLE
-    if not night.valid:
-        problem = f"{night.day}: no valid record"
+    """Compare a nightly run with its baseline, by configuration and metric."""
+    baseline, compared = baseline_of(run, runs, window), EMPTY_TABLE
+    if not run.valid:
+        problem = f"{run.day}: no valid record"
     elif not baseline:
-        problem = f"{night.day}: no earlier night to be held against"
+        problem = f"{run.day}: no earlier run to compare with"
     else:
-        compared = _compare_runs(night, baseline, metrics)
+        compared = _compare_runs(run, baseline, metrics)
         few = sum(min(len(row.comparison.before), len(row.comparison.after)) < MIN_REPETITIONS for row in compared.rows)
         problem = (
             f"{few} of {len(compared.rows)} figures have fewer than {MIN_REPETITIONS} repetitions on a side"
@@ -135,9 +136,9 @@ def judge_nightly_run(
             else ""
         )
         if not compared.rows:
-            problem = f"{night.day}: none of its configurations was measured in the nights before"
+            problem = f"{run.day}: none of its configurations has an earlier measurement"
     return NightlyVerdict(
-        date=night.date, build=night.build, baseline=tuple(one.date for one in baseline),
+        date=run.date, build=run.build, baseline=tuple(one.date for one in baseline),
         summary=_summary(compared, [one.day for one in baseline], len(promised.violations)), problem=problem or None,
         power=_power(compared) or None, reasons=_lines(compared, ComparisonVerdict.WORSE),
         improvements=_lines(compared, ComparisonVerdict.BETTER), comparisons=tuple(rows_of(compared)),
@@ -145,33 +146,35 @@ def judge_nightly_run(
     )  # fmt: skip
 
 
-def _compare_runs(night: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequence[Metric]) -> ComparisonTable:
+def _compare_runs(run: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequence[Metric]) -> ComparisonTable:
     build = baseline[-1].build
     before = [entry for one in baseline for entry in one.valid if entry.build == build]
-    after = [entry for entry in night.valid if entry.build == night.build]
-    return compare_sides(RecordGroup("baseline", tuple(before)), RecordGroup(night.day, tuple(after)), metrics)
+    after = [entry for entry in run.valid if entry.build == run.build]
+    return compare_sides(RecordGroup("baseline", tuple(before)), RecordGroup(run.day, tuple(after)), metrics)
 
 
 def _lines(compared: ComparisonTable, verdict: ComparisonVerdict) -> tuple[str, ...]:
-    """A line for each figure with this verdict: which, by how much, and how sure that is."""
-    said = [(row_texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
+    """Return a line for each metric with this verdict: change and p."""
+    rows = [(row_texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
     return tuple(
-        f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})" for one, p in said
+        f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})" for one, p in rows
     )
 
 
-def history_of(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
-    """One figure over the nights. Nights without it, or with half of it censored, are left out of the levels."""
-    own = {night.date: [one for one in night.valid if one.build == night.build] for night in nights}
+def history_of(runs: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
+    """Return one metric over the nightly runs; runs in which it is unknown or mostly censored have no level."""
+    own = {run.date: [one for one in run.valid if one.build == run.build] for run in runs}
     return _history(own, config_id, metric)
 
 
-def commit_history_of(nights: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
-    """One figure over the commits of the checkout, in the order in which nights first measured them; of a commit that
-    was measured with several builds each is a place of its own."""
+def commit_history_of(runs: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
+    """Return one metric over the commits, in the order of their first measurement.
+
+    A commit that was measured with several builds has one position per build.
+    """
     own: dict[tuple[str, str], list[IndexEntry]] = {}
-    for night in nights:
-        for one in night.valid:
+    for run in runs:
+        for one in run.valid:
             own.setdefault((one.commit or "unknown", one.build), []).append(one)
     builds = Counter(commit for commit, _ in own)
     named = {
@@ -194,12 +197,12 @@ def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric:
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Indices of the values with which a new level begins, ascending.
+    """Return the indices of the values with which a new level begins, ascending.
 
-    Those of `level_begins`, then only those whose levels differ by Student's t: the least believed goes first, and its
-    levels become one.
+    Starting from `level_begins`, the change with the largest p is removed, and its levels are merged, until all
+    remaining levels differ by Student's t.
     """
-    edges = [0, *level_begins(np.asarray(values, dtype=np.float64), LEAST_NIGHTS), len(values)]
+    edges = [0, *level_begins(np.asarray(values, dtype=np.float64), MIN_RUNS), len(values)]
     while len(edges) > 2:
         doubts = {
             edge: estimate([PairedRow.unpaired(exact_values(values[before:edge]), exact_values(values[edge:after]))]).p
@@ -212,10 +215,10 @@ def change_points(values: Sequence[float]) -> list[int]:
     return edges[1:-1]
 
 
-def environment_changes(nights: Sequence[NightlyRun]) -> dict[str, str]:
-    """What was different from the night before, in a few words, by date: `pyspark 4.1.0 -> 4.2.0, host a -> b`."""
+def environment_changes(runs: Sequence[NightlyRun]) -> dict[str, str]:
+    """Return what changed since the previous run, by date: `pyspark 4.1.0 -> 4.2.0, host a -> b`."""
     found: dict[str, str] = {}
-    known = [night for night in nights if night.valid]
+    known = [run for run in runs if run.valid]
     for before, after in zip(known, known[1:], strict=False):
         old, new = before.surroundings, after.surroundings
         differing = [
@@ -229,8 +232,7 @@ def environment_changes(nights: Sequence[NightlyRun]) -> dict[str, str]:
 
 
 def _summary(compared: ComparisonTable, days: Sequence[str], beyond: int) -> str:
-    """How many figures are `beyond` a limit, became better, worse, stayed the same or cannot be told, and against which
-    nights."""
+    """Return the number of violated limits and of metrics by verdict, and the baseline."""
     before = f"{beyond} beyond a limit; " if beyond else ""
     if not compared.rows:
         return f"{before}nothing to compare"
@@ -238,19 +240,21 @@ def _summary(compared: ComparisonTable, days: Sequence[str], beyond: int) -> str
 
 
 def _power(compared: ComparisonTable) -> str:
-    """How large a change this night would have seen four times in five: of each figure the least that some of its
-    configurations would; empty where nothing was compared that could tell."""
+    """Return the minimum detectable effect of each metric, the smallest over the configurations.
+
+    Empty if nothing was compared.
+    """
     seen: dict[str, float] = {}
     for row in compared.rows:
         if (least := row.comparison.detectable) is not None:
             seen[row.metric.name] = min(least, seen.get(row.metric.name, math.inf))
     if not seen:
         return ""
-    told = ", ".join(f"{name} {100 * change:.0f} %" for name, change in seen.items())
-    return f"would have been seen four times in five, if nights differed by nothing else: {told}"
+    text = ", ".join(f"{name} {100 * change:.0f} %" for name, change in seen.items())
+    return f"minimum detectable effect at 80 % power: {text}"
 
 
 def verdict_counts(counts: Mapping[ComparisonVerdict, int], days: Sequence[str]) -> str:
-    """How many figures got each verdict, and the days of the baseline, the first and the last of them."""
+    """Return the number of metrics by verdict, and the first and last day of the baseline."""
     against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"

@@ -1,4 +1,4 @@
-"""Verdict of a nightly run: judged once, kept in `results/nights/`, and read by its tasks, notes, alerts and pages."""
+"""Verdict of a nightly run, stored in `results/nights/` and read by its tasks, notes, alerts and pages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from faultline.experiment.cell import is_sweep_id
 from faultline.records.renames import VERDICTS, renamed, renamed_figure
 
 Lines = tuple[str, ...]
-# Rows of figures, which tasks have no use for.
+# Rows of figures, which tasks do not need.
 ROWS = frozenset({"cells", "comparisons"})
 
 
 class NightlyVerdict(BaseModel):
-    """Verdict of one nightly run, compared with earlier nights or, in pairs, with a reference build.
+    """Verdict of one nightly run, compared with earlier runs or, in pairs, with a reference build.
 
     Attributes:
         date: Logical date (ISO 8601).
-        baseline: Dates of the earlier nights, or build and specification of the reference build.
-        red: Whether the gate is shut; only of pairs, None otherwise.
+        baseline: Dates of the earlier runs, or build and specification of the reference build.
+        red: Whether the regression gate fails; only of pairs, None otherwise.
         problem: Why no verdict, or not every verdict, was possible; None if there is no problem.
-        power: Smallest change that the night shows, without pairs.
-        reasons: One line for each figure that became worse; `improvements`: better; `suspicions`: of pairs, worse in
-            this night only.
-        visible: Smallest change that each pair shows.
+        power: Minimum detectable effect, without pairs.
+        reasons: One line for each metric that became worse; `improvements`: better; `suspicions`: of pairs, worse in
+            this run only.
+        visible: Minimum detectable effect of each pair.
         cells, comparisons: Figures behind the verdict, with and without pairs.
-        limits: Limits by metric; `beyond`: one line for each that is exceeded; `doubtful`: that is unknown.
+        limits: SLOs by metric; `beyond`: one line for each violated one; `doubtful`: for each unknown one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,7 +90,7 @@ def _renamed_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_verdict(results: Path, sweep_id: str | None) -> NightlyVerdict | None:
-    """Return the verdict that a night's task kept; None if there is none, or it cannot be read."""
+    """Return the stored verdict of a nightly run; None if it is missing or unreadable."""
     if not is_sweep_id(sweep_id):
         return None
     try:

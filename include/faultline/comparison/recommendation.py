@@ -1,4 +1,4 @@
-"""Which configuration to choose: the least of one cost among those that keep within limits, and how sure that is."""
+"""Recommendation of the cheapest configuration that meets all limits, with its confidence."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, Samp
 from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats
 from faultline.system.errors import ConfigError
 
-# A choice is told when it is the best in so many of the draws: wrong one time in five costs less than measuring on,
-# and whoever wants to be surer sees how sure it is.
+# Share of the draws that makes a recommendation conclusive: an error in one of five costs less than further
+# measurements, and the confidence is shown.
 MIN_CONFIDENCE = 0.8
-# A candidate that is the best less often than this is no contender, and needs no more repetitions.
+# A candidate that is best less often is no contender, and needs no further repetitions.
 MIN_CONTENDER_SHARE = 0.05
 _SIZES = (5, 6, 8, 10, 15, 20, 30, 50, 80)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is asked for: the least of `minimise`, a key of COSTS, and no more than each of `limits`, by key.
+    """Objective of a recommendation: minimise `minimise`, a key of COSTS, within `limits` by key.
 
-    A limit that is infinite asks that the figure has an end at all: that it recovers.
+    An infinite limit requires a finite figure, such as an observed recovery.
     """
 
     minimise: str
@@ -33,19 +33,20 @@ class Objective:
     def __post_init__(self) -> None:
         for key in (self.minimise, *self.limits):
             if key not in COSTS:
-                raise ValueError(f"{key}: is none of {', '.join(COSTS)}")
+                raise ValueError(f"{key}: unknown; expected one of {', '.join(COSTS)}")
         if not all(limit > 0 for limit in self.limits.values()):  # nor NaN
-            raise ValueError("limits are above 0")
+            raise ValueError("limits: expected numbers above 0")
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to choose. `best`: by medians, the least of what is asked for among those within the limits; None when none
-    is, and `nearest` then misses `missed` (by key: its figure) least.
+    """Recommended configuration.
 
-    `sure`: in which share of the draws `best` is the best; `second`: which one is else most often, and in which
-    share. `told`: whether that is enough to choose; `experiments`: so many more would tell, each contender repeated up
-    to `up_to` times; None when nobody knows. `unknown`: names of candidates that lack a figure.
+    `best`: by medians, the least cost within the limits; None if no candidate meets them. `nearest` then violates the
+    limits least, by the figures `missed`. `confidence`: share of the draws in which `best` is best; `runner_up`: the
+    candidate that is best most often otherwise, with its share. `is_conclusive`: whether the confidence suffices.
+    `experiments`: further experiments that would suffice, each contender repeated up to `target_repetitions` times;
+    None if unknown. `unknown`: names of candidates that lack a figure.
     """
 
     objective: Objective
@@ -61,7 +62,7 @@ class Recommendation:
 
 
 def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
-    """The advice. Raises ConfigError when there is nothing to choose, or no candidate knows a figure."""
+    """Return the recommendation. Raises ConfigError without a choice, or if no candidate has a figure."""
     if len(choice.candidates) < 2:
         raise ConfigError(_no_choice_text(choice))
     costs = tuple(dict.fromkeys((objective.minimise, *objective.limits)))
@@ -70,15 +71,15 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     for cost in costs:
         if all(figure[cost] is None for figure in figures):
             raise ConfigError(
-                f"{cost}: not known of any configuration of the sweep; ask for another of {', '.join(COSTS)}"
+                f"{cost}: unknown for every configuration of the sweep; expected one of {', '.join(COSTS)}"
             )
     whole = [place for place, figure in enumerate(figures) if None not in figure.values()]
     unknown = tuple(one.name for place, one in enumerate(choice.candidates) if place not in whole)
     known = [choice.candidates[place] for place in whole]
-    # Of what nothing is known nothing is within a limit.
+    # An unknown figure meets no limit.
     values = [{cost: math.inf if (one := figures[place][cost]) is None else one for cost in costs} for place in whole]
     within = [place for place, figure in enumerate(values) if _meets_limits(figure, objective)]
-    # Of two with the same figure the first.
+    # On a tie, the first candidate.
     number = min(within, key=lambda place: values[place][objective.minimise], default=None)
     if number is None:
         nearest = min(range(len(known)), key=lambda place: _excess(values[place], objective), default=None)
@@ -93,7 +94,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     next_best = max(others, key=lambda other: shares[other], default=None)
     second = None if next_best is None or not shares[next_best] else (known[next_best], float(shares[next_best]))
     contenders = sorted({number, *(other for other in others if shares[other] >= MIN_CONTENDER_SHARE)})
-    # Also those few runs say nothing about: with one repetition every draw is the same.
+    # With few repetitions all draws are alike, so that they show no contenders.
     few = [place for place, one in enumerate(known) if one.repetitions < MIN_REPETITIONS]
     sure = float(shares[number])
     if not few and sure >= MIN_CONFIDENCE:
@@ -105,7 +106,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
 
 
 def _is_within(value: float, limit: float) -> bool:
-    """Whether it is known and no more; the limit may be infinite, a figure must not."""
+    """Return whether a figure is finite and within the limit, which may be infinite."""
     return math.isfinite(value) and value <= limit
 
 
@@ -116,13 +117,13 @@ def _meets_limits(figure: Mapping[str, float], objective: Objective) -> bool:
 
 
 def _excess(figure: Mapping[str, float], objective: Objective) -> tuple[int, float, float]:
-    """By how much it misses the limits: how many are infinite, the largest ratio, and what is minimised."""
+    """Return by how much the limits are exceeded: infinite figures, largest ratio, and the cost."""
     known = [figure[key] / limit for key, limit in objective.limits.items() if math.isfinite(figure[key])]
     return len(objective.limits) - len(known), max(known, default=0.0), figure[objective.minimise]
 
 
 def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
-    """In which share of the draws each candidate is the best within the limits; shared where several are."""
+    """Return in which share of the draws each candidate is best within the limits; ties are shared."""
     cost = drawn.likely[COSTS[objective.minimise]].copy()
     for key, limit in objective.limits.items():
         drawn_key = drawn.highest[COSTS[key]]
@@ -135,7 +136,7 @@ def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
 def _sufficient_repetitions(
     known: Sequence[Candidate], keys: Sequence[str], objective: Objective, number: int
 ) -> int | None:
-    """With how many repetitions the choice would be sure, if what was measured is how it is."""
+    """Return the repetitions that would make the choice conclusive if the measured figures are true."""
     usual = known[number].repetitions
     for size in _SIZES:
         if size > usual and _shares(sample_figures(known, keys, repetitions=size), objective)[number] >= MIN_CONFIDENCE:
@@ -144,7 +145,7 @@ def _sufficient_repetitions(
 
 
 def _count_experiments(candidates: Sequence[Candidate], up_to: int) -> int:
-    # A repetition that two sweeps have measured is one.
+    # A repetition that two sweeps have measured counts once.
     measured = (len({entry.repetition for entry in point.valid}) for one in candidates for point in one.points)
     return sum(max(0, up_to - number) for number in measured)
 
@@ -152,14 +153,14 @@ def _count_experiments(candidates: Sequence[Candidate], up_to: int) -> int:
 def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: was not measured in all of these cases: {'; '.join(choice.circumstances)}. "
-            "There is nothing to choose between; `./faultline missing` lists what is lacking"
+            f"{choice.incomplete[0]}: not measured in all of these cases: {'; '.join(choice.circumstances)}; "
+            "fix: measure the missing cells, see `./faultline missing`"
         )
     if choice.overloaded:
         kept = f"only {choice.candidates[0].name} keeps up" if choice.candidates else "none keeps up"
-        return f"{'; '.join(choice.overloaded)}: did not keep up with the load, {kept}; offer a lower rate to compare"
+        return f"{'; '.join(choice.overloaded)}: load not sustained, {kept}; fix: lower the rate"
     if choice.unusable:
-        return f"there is nothing to compare yet: no run of {'; '.join(choice.unusable)} is usable; measure it again"
+        return f"choice: no usable run of {'; '.join(choice.unusable)}; fix: measure it again"
     varied, given = (
         " and ".join(axis.noun for axis in choice.circumstance_axes),
         "is" if len(choice.circumstance_axes) == 1 else "are",

@@ -1,5 +1,4 @@
-"""Limits that figures have to keep, such as what a team has promised of its recovery: beyond them a night is red,
-whatever the nights before it were like."""
+"""SLOs: limits on metrics that a nightly run must meet, whatever earlier runs measured."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from faultline.system.text import suggest
 
 @dataclass(frozen=True)
 class SLO:
-    """The largest that a figure may be, or of one of which more is better the least; in the figure's unit."""
+    """Upper bound of a metric, or lower bound if more is better; in the metric's unit."""
 
     metric: Metric
     bound: float
 
     def is_violated_by(self, value: float) -> bool:
-        """Whether a value does not keep it."""
+        """Return whether a value violates the SLO."""
         return value < self.bound if self.metric.better == MORE else value > self.bound
 
     @property
@@ -40,10 +39,10 @@ class SLO:
 
 @dataclass(frozen=True)
 class SLOResult:
-    """A limit against the median of one configuration's `n` sound values.
+    """Median of one configuration's `n` usable values, compared with an SLO.
 
-    `low`, `high`: the ends of the median's 95 % interval, equal to it for a single value. `at_least`: most were not
-    seen to end, so the median is known only to be `value` or more.
+    `low`, `high`: 95 % interval of the median, equal to it for a single value. `at_least`: whether most values are
+    censored, so that `value` is a lower bound.
     """
 
     limit: SLO
@@ -56,7 +55,7 @@ class SLOResult:
 
     @property
     def is_violated(self) -> bool:
-        """Whether the median does not keep the limit, as far as it is known."""
+        """Whether the median violates the SLO."""
         return self.limit.is_violated_by(self.value)
 
     @property
@@ -68,51 +67,51 @@ class SLOResult:
 
     @property
     def text(self) -> str:
-        """What was measured, how sure that is, and what was promised."""
+        """Measured value, its interval, and the limit, in one line."""
         metric = self.limit.metric
         value = f"{'> ' * self.at_least}{metric.text(self.value)} {metric.unit}".rstrip()
         ends = "" if self.n == 1 or self.at_least else f", {_text(metric, self.low)} … {_text(metric, self.high)}"
-        doubt = "" if self.is_certain else ", which may be chance" if self.is_violated else ", which may be beyond"
+        doubt = "" if self.is_certain else ", within uncertainty"
         where = f" ({self.cell})" if self.cell else ""
         return f"{metric.name}: {value} (n = {self.n}{ends}), limit {self.limit.text}{doubt}{where}"
 
 
 def parse_slos(given: Mapping[str, Any] | None) -> tuple[SLO, ...]:
-    """Limits by the path of their figure in the record. Raises ConfigError naming the key and the remedy."""
+    """Return the SLOs by the metric's path in the record. Raises ConfigError naming the key and the fix."""
     found = []
     for key, bound in ((renamed_figure(str(key)), bound) for key, bound in (given or {}).items()):
         if key not in COMPARABLE:
-            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(key, COMPARABLE)}")
+            raise ConfigError(f"limits.{key}: unknown; expected a comparable metric{suggest(key, COMPARABLE)}")
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
             unit = COMPARABLE[key].unit
-            raise ConfigError(f"limits.{key}: {bound!r} is no number{f'; give one, in {unit}' if unit else ''}")
+            raise ConfigError(f"limits.{key}: got {bound!r}; expected a number{f' of {unit}' if unit else ''}")
         found.append(SLO(COMPARABLE[key], float(bound)))
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class SLOReport:
-    """What a night says of its limits."""
+    """SLOs of a nightly run, with their results."""
 
     limits: tuple[SLO, ...] = ()
     results: tuple[SLOResult, ...] = ()
 
     @property
     def violations(self) -> list[str]:
-        """A line for each that is not kept."""
+        """One line for each violated SLO."""
         return [one.text for one in self.results if one.is_violated]
 
     @property
     def doubtful(self) -> list[str]:
-        """A line for each of which nobody knows whether it is kept."""
+        """One line for each SLO whose result is unknown or uncertain."""
         known = {one.limit.metric.key for one in self.results}
         absent = [one.metric.name for one in self.limits if one.metric.key not in known]
-        return [f"{name}: no valid record has it, so nobody knows whether its limit is kept" for name in absent] + [
+        return [f"{name}: unknown, since no usable record has it" for name in absent] + [
             one.text for one in self.results if not one.is_violated and not one.is_certain
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """As it is kept beside the verdict of the night; nothing where nothing was promised."""
+        """Return the report as part of the verdict; empty without SLOs."""
         if not self.limits:
             return {}
         bounds = {one.metric.key: one.bound for one in self.limits}
@@ -123,7 +122,7 @@ NO_SLOS = SLOReport()
 
 
 def check_slos(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLOReport:
-    """Each limit against each configuration of which a sound record among `entries` knows the figure."""
+    """Check each SLO for each configuration with a usable record that has the metric."""
     points = points_of([one for one in entries if one.sound])
     axes = axes_of(points)
     held = []
@@ -139,7 +138,7 @@ def check_slos(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLORepor
 def _check_slo(limit: SLO, cell: str, values: Values) -> SLOResult:
     median = median_of(values)
     if math.isinf(median):
-        # As though all had ended with the watch: the true median is no less.
+        # Censored values count with the length of their watch; the true median is no less.
         least = statistics.median(value.low for value in values)
         return SLOResult(limit, cell, len(values), least, least, math.inf, at_least=True)
     interval = median_interval(values) or Interval(median, median, median)

@@ -1,4 +1,4 @@
-"""The answer of a sweep: what each axis does, which configurations no other beats, and which one to choose."""
+"""Summary of a sweep: effects, Pareto front and recommendation."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
 
-# Each value of these is another program: what lies between two of them is no effect of anything, unless asked for.
+# Each value of these axes is another program, so a step between two of them is no effect by default.
 PROGRAMS = frozenset({"workload", "query"})
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """What a sweep tells, of one build.
+    """Summary of a sweep, for one build.
 
-    `axes`: in which its points differ. `fewest`, `most`: valid repetitions of a configuration. `advice` is None where
-    there is nothing to choose, and `why` says so. `placebo`: None where no control was asked. `allocation`: scatter of
-    recoveries between and within runs, None where no run has several.
+    `axes`: axes in which its points differ. `min_repetitions`, `max_repetitions`: usable repetitions per configuration.
+    `recommendation`: None without a choice; `why` gives the reason. `placebo`: None without a placebo test.
+    `allocation`: variation of recoveries between and within runs; None if no run has several.
     """
 
     axes: tuple[Axis, ...]
@@ -50,20 +50,20 @@ class SweepSummary:
 
     @property
     def has_content(self) -> bool:
-        """Whether there was anything to ask: two values of an axis, or two configurations to choose from."""
+        """Whether the sweep has effects or a choice."""
         return bool(self.effects) or self.recommendation is not None
 
     @property
     def is_unrepeated(self) -> bool:
-        """Whether each configuration was measured once, so that nothing can be told."""
+        """Whether each configuration was measured only once, so that no verdict is possible."""
         return self.max_repetitions == 1
 
 
-def summary_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> SweepSummary | None:
-    """The answer of the newest group among `entries`; None without a valid record.
+def summary_of(entries: Sequence[IndexEntry], objective: Objective | None = None) -> SweepSummary | None:
+    """Return the summary of the newest group among `entries`; None without a usable record.
 
-    `wish`: what the advice is for; by default the least CPU among those that recover. Raises ConfigError for a wish
-    that names what no configuration has measured.
+    `objective`: of the recommendation; None: least CPU among the configurations that recover. Raises ConfigError if no
+    configuration has one of its figures.
     """
     sound = [entry for entry in entries if entry.sound]
     if not sound:
@@ -76,9 +76,9 @@ def summary_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> 
     choice = choice_of(points_of([entry for entry in entries if entry.group == group]))
     advice, why = None, ""
     try:
-        advice = recommend(choice, wish or _default_objective(choice))
+        advice = recommend(choice, objective or _default_objective(choice))
     except ConfigError as error:
-        if wish is not None and len(choice.candidates) > 1:
+        if objective is not None and len(choice.candidates) > 1:
             raise
         why = str(error)
     counts = [len(point.valid) for point in breaking]
@@ -98,41 +98,43 @@ def summary_of(entries: Sequence[IndexEntry], wish: Objective | None = None) -> 
 
 
 def _default_objective(choice: ParetoChoice) -> Objective:
-    """The least CPU; of those that recover, where something was broken. Raises ConfigError where no load was asked for:
-    what uses less CPU may then just do less."""
+    """Return the default objective: least CPU, among those that recover if faults were injected.
+
+    Raises ConfigError without an offered load, since lower CPU may then only mean less work.
+    """
     unpaced = any(not has_schedule(point.config) for one in choice.candidates for point in one.points)
     if unpaced and len(choice.candidates) > 1:
-        raise ConfigError("as fast as it can, an engine that uses less CPU may just do less; look at its throughput")
+        raise ConfigError("rate: unlimited, so that lower CPU may mean less work; compare the throughput instead")
     recovers = any(one.figure(COSTS["recovery"]) is not None for one in choice.candidates)
     return Objective("cpu", {"recovery": math.inf} if recovers else {})
 
 
 def objective_of(minimise: str | None, limits: Mapping[str, tuple[str, float | None]]) -> Objective | None:
-    """What somebody asks for: `limits` by cost, each with what it is called where it is asked. None for nothing.
+    """Return the requested objective; None without a request.
 
-    Raises ConfigError for an unknown cost, and for a limit that is none.
+    `limits`: by cost, the option's name and its value. Raises ConfigError for an unknown cost or an invalid limit.
     """
     if minimise is not None and minimise not in COSTS:
-        raise ConfigError(f"--minimise {minimise}: nothing to have least of{suggest(minimise, COSTS)}")
+        raise ConfigError(f"--minimise: got {minimise}; expected a cost{suggest(minimise, COSTS)}")
     given = {cost: (name, limit) for cost, (name, limit) in limits.items() if limit is not None}
     for name, limit in given.values():
         if not (math.isfinite(limit) and limit > 0):
-            raise ConfigError(f"{name} {limit:g}: is no limit; give a number above 0")
+            raise ConfigError(f"{name}: got {limit:g}; expected a number above 0")
     if minimise is None and not given:
         return None
     return Objective(minimise or "cpu", {cost: limit for cost, (_, limit) in given.items()})
 
 
-def summary_of_sweep(sweep: str, settings: Settings, wish: Objective | None = None) -> SweepSummary:
-    """The answer of a sweep by its name. Raises ConfigError when it has no valid record, or records that do not mix."""
-    answer = summary_of(_select_sweep(sweep, settings).entries, wish)
+def summary_of_sweep(sweep: str, settings: Settings, objective: Objective | None = None) -> SweepSummary:
+    """Return the summary of a sweep by name. Raises ConfigError without usable records of one build."""
+    answer = summary_of(_select_sweep(sweep, settings).entries, objective)
     if answer is None:
-        raise ConfigError(f"{sweep}: has no valid record; measure it again")
+        raise ConfigError(f"{sweep}: no usable record; fix: measure it again")
     return answer
 
 
 def effects_of_axis(sweep: str, key: str, settings: Settings) -> list[Effect]:
-    """The effects along one axis of a sweep, corrected for these alone.
+    """Return the effects along one axis of a sweep, corrected for these alone.
 
     Raises ConfigError for an axis that the sweep does not vary, naming those that it does.
     """
@@ -141,13 +143,12 @@ def effects_of_axis(sweep: str, key: str, settings: Settings) -> list[Effect]:
     keys = [axis.key for axis in axes]
     if key not in keys:
         if not keys:
-            raise ConfigError(f"--along {key}: {sweep} has valid records of one configuration only; it varies nothing")
-        raise ConfigError(f"--along {key}: {sweep} does not vary it; it varies {', '.join(keys)}")
+            raise ConfigError(f"--along: got {key}; {sweep} has usable records of one configuration only")
+        raise ConfigError(f"--along: got {key}; expected an axis of {sweep}: {', '.join(keys)}")
     found = axis_effects(points, axes, [axis for axis in axes if axis.key == key])
     if not found:
         raise ConfigError(
-            f"--along {key}: no two configurations of {sweep} differ in it alone; of the axes "
-            f"{', '.join(keys)} give another"
+            f"--along: got {key}; expected one of {', '.join(keys)} in which two configurations of {sweep} differ alone"
         )
     return found
 
@@ -158,19 +159,22 @@ def _select_sweep(sweep: str, settings: Settings) -> RecordGroup:
     return select_group(index, sweep, settings.root)
 
 
-# How far the recoveries of a page can be relied on: what the rule of the end says of controls, which broke nothing.
+# Placebo test: the recovery rule applied to controls
 
 
-# More controls than this share called unrecovered: the rule errs too often here.
+# A larger share of unrecovered controls makes the recovery rule unreliable.
 MAX_UNRECOVERED = 0.05
-# Instants of two clocks differ by less.
+# Tolerance between two clocks, in s.
 _CLOCKS_S = 0.01
 
 
 @dataclass(frozen=True)
 class Placebo:
-    """Of `controls`, so many were called `unrecovered`; `macro_s` is the median of all (infinite where half were), and
-    `resolution_s` how exactly it is known, None where none was called recovered."""
+    """Placebo test over `controls`, of which `unrecovered` were judged as not recovered.
+
+    `macro_s`: median macro recovery, infinite if half are unrecovered. `resolution_s`: its resolution; None if no
+    control recovered.
+    """
 
     controls: int
     unrecovered: int
@@ -179,12 +183,12 @@ class Placebo:
 
     @property
     def share(self) -> float:
-        """Of controls that the rule calls unrecovered."""
+        """Share of controls that the recovery rule calls unrecovered."""
         return self.unrecovered / self.controls
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the rule finds nothing where nothing was, as far as these controls tell."""
+        """Whether the recovery rule finds no recovery time in controls."""
         return (
             self.share <= MAX_UNRECOVERED
             and self.resolution_s is not None
@@ -193,7 +197,7 @@ class Placebo:
 
 
 def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
-    """Over the valid controls among `entries`; None where none has a placebo."""
+    """Return the placebo test over the usable controls; None if there is none."""
     asked = [entry for entry in entries if entry.sound and "placebo.recovered" in entry.metrics]
     if not asked:
         return None
@@ -208,19 +212,19 @@ def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
 
 
 def has_recoveries(entries: Sequence[IndexEntry]) -> bool:
-    """Whether a valid record of them holds a recovery."""
+    """Return whether a usable record has a recovery."""
     return any(entry.sound and "recovery.recovered" in entry.metrics for entry in entries)
 
 
-# Invalid runs beside an answer: their number, their reasons, and the effects that they would give if they counted.
+# Invalid runs: number, reasons and hypothetical effects
 
 
 @dataclass(frozen=True)
 class InvalidRuns:
-    """Runs without a usable record, of the group that the answer is about.
+    """Runs without a usable record, of the group that the summary covers.
 
-    `entries`: one for each of them. `usable`: runs that have one. `codes`: runs by the code of their first reason.
-    `effects`: of usable and invalid runs together, which support no claim.
+    `entries`: one per run. `usable`: number of usable runs. `codes`: runs by the code of their first reason. `effects`:
+    effects of usable and invalid runs together, which support no claim.
     """
 
     entries: tuple[IndexEntry, ...]
@@ -230,14 +234,14 @@ class InvalidRuns:
 
     @property
     def runs(self) -> int:
-        """The number of these runs."""
+        """Number of these runs."""
         return len(self.entries)
 
 
 def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
-    """The invalid runs among `entries`; None if each run has a usable record, or no figures.
+    """Return the invalid runs among `entries`; None if each run has a usable record, or no figures.
 
-    Of a run that was measured again without success, the newest record counts.
+    If a run was measured again without success, its newest record counts.
     """
     judged = [entry for entry in entries if entry.status in JUDGED]
     if not judged:

@@ -16,7 +16,7 @@ from benchmarks.power_loss.disk import own_disk
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 
-REFUSED = "another call of the same benchmark is at work there"
+REFUSED = "in use by another call"
 
 
 @pytest.fixture

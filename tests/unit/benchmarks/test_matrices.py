@@ -34,9 +34,9 @@ def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> No
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        (outcome(state="failed"), "input_rate: nothing valid, no record at all"),
-        (outcome("invalid", state="failed"), f"input_rate: nothing valid: 20261121T061500Z-3fa9c1 invalid: {REASON}"),
-        (outcome("valid", state="failed"), "input_rate: its run ended as failed"),
+        (outcome(state="failed"), "input_rate: no valid record, no record at all"),
+        (outcome("invalid", state="failed"), f"input_rate: no valid record: 20261121T061500Z-3fa9c1 invalid: {REASON}"),
+        (outcome("valid", state="failed"), "input_rate: its run ended in state failed"),
     ],
 )
 def test_what_went_wrong_is_named(ended: MatrixOutcome, said: str) -> None:

@@ -72,10 +72,10 @@ def test_nights_of_another_build_or_machine_are_not_pooled(tmp_path: Path) -> No
 
 def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
     first = night(tmp_path, 1, {"fixed_s": QUIET})
-    assert judge_speed(first, [first], 7).problem == "2026-11-01: no earlier night on such a machine"
+    assert judge_speed(first, [first], 7).problem == "2026-11-01: no earlier run on an equal machine"
     broken = night(tmp_path, 2, {})
     judged = judge_speed(broken, read_runs(tmp_path), 7)
-    assert (judged.problem, judged.summary) == ("2026-11-02: no benchmark gave a figure", "nothing to compare")
+    assert (judged.problem, judged.summary) == ("2026-11-02: no benchmark has a figure", "nothing to compare")
     assert broken.failed == ("b",)
 
 

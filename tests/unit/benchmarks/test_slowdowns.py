@@ -88,9 +88,9 @@ def test_what_is_disturbed_is_measured_again_and_given_up_after_three(monkeypatc
 
     monkeypatch.setattr(blocks, "run_single", single)
     said: list[str] = []
-    with pytest.raises(InfrastructureError, match="no sound record in 3 measurements"):
+    with pytest.raises(InfrastructureError, match="no usable record after 3 measurements"):
         run(said.append, True)
-    assert len(tried) == 6 and sum("measured again" in one for one in said) == 5
+    assert len(tried) == 6 and sum("measuring again" in one for one in said) == 5
 
 
 def test_the_settings_that_plant_work_are_those_of_a_build() -> None:

@@ -187,7 +187,7 @@ def test_a_record_that_answers_is_not_measured_again(known: bool) -> None:
 
     found, _ = search(measure, known=find)
     assert measurements == ([] if known else [rate for rate, _ in found.tried])
-    with pytest.raises(InfrastructureError, match="rate 100: no answer in 3 measurements; the last: generator: dead"):
+    with pytest.raises(InfrastructureError, match="rate 100: no result after 3 measurements: generator: dead"):
         search(lambda there: measured("failed", "generator: dead"))
 
 

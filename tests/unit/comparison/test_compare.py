@@ -83,13 +83,13 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
     compared = compare_named("before", "after", ["latency_ms.p99", "recovery.reload_s"])
     assert [row.comparison.verdict for row in compared.rows] == [ComparisonVerdict.WORSE, ComparisonVerdict.EQUIVALENT]
     print_comparison(compared, "before", "after")
-    said = capsys.readouterr().out
-    heads = next(line for line in said.splitlines() if "Configuration" in line)
+    output = capsys.readouterr().out
+    heads = next(line for line in output.splitlines() if "Configuration" in line)
     assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "Verdict"]
-    assert "Configurations left out" not in said
-    assert "1,002 (n=5)" in said
-    assert "1,502 (n=5)" in said
-    assert "+49.9%" in said
+    assert "Configurations omitted" not in output
+    assert "1,002 (n=5)" in output
+    assert "1,502 (n=5)" in output
+    assert "+49.9%" in output
     assert "worse" in said
     rows = json.loads(json.dumps(as_json(compared)))
     assert rows[0]["verdict"] == "worse"
@@ -117,7 +117,7 @@ def test_a_revision_is_what_git_takes_for_one(settings: Settings) -> None:
     put(settings.results, measured("clean", 1.0, commit=head), measured("changed", 1.0, commit=f"{head}-dirty"))
     for name in ("release", "HEAD", head[:7]):
         assert sweeps_of(settings, name) == ["clean"]
-    with pytest.raises(ConfigError, match="no-such-tag: has no record; give a sweep, a day or a revision"):
+    with pytest.raises(ConfigError, match="no-such-tag: no records; expected a sweep"):
         sweeps_of(settings, "no-such-tag")
     with pytest.raises(ConfigError, match="--output=x: has no record"):
         sweeps_of(settings, "--output=x")
@@ -141,22 +141,22 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
     put(settings.results, measured("broken", 1.0, status="invalid"), measured("other", 1.0, state_mb=8.0))
     put(settings.results, measured("mixed", 1.0), measured("mixed", 1.0, build="b2"))
     refused = {
-        ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",
-        ("before", "broken"): "broken: none of its 1 records is valid; choose others",
-        ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; write mixed@b1, say",
-        ("before", "before"): "before: is on both sides; name two that differ",
-        ("before", "before@b3"): "before@b3: before has no record of the build b3; it has b1",
-        ("before", "2026-99-99"): "2026-99-99: is no date",
-        ("before", "other"): "other: no configuration of it was measured by before too",
+        ("before", "afer"): "afer: no records; expected a sweep.* did you mean after",
+        ("before", "broken"): "broken: none of its 1 records is usable",
+        ("before", "mixed"): "mixed: got builds b1, b2",
+        ("before", "before"): "before: got the same name",
+        ("before", "before@b3"): "before@b3: got build b3; expected one of b1",
+        ("before", "2026-99-99"): "2026-99-99: expected a date",
+        ("before", "other"): "other: no configuration in common",
     }
     for (a, b), words in refused.items():
         with pytest.raises(ConfigError, match=words):
             compare_named(a, b, [])
-    with pytest.raises(ConfigError, match="before: none of its 5 records is valid and of matrix x; choose others"):
+    with pytest.raises(ConfigError, match="before: none of its 5 records is usable and of matrix x"):
         compare_named("before", "after", [], matrix="x")
     assert compare_named("before", "mixed@b2", ["latency_ms.p99"]).rows
     for name in ("latency_ms.p98", "work.tasks"):
-        with pytest.raises(ConfigError, match=f"--metric {name}: no figure of which less or more is better"):
+        with pytest.raises(ConfigError, match=f"--metric: got {name}; expected"):
             metrics_named([name])
 
 
@@ -186,9 +186,9 @@ def test_the_table_says_what_was_left_out_and_what_would_have_shown(
     assert compared.unmatched == (2, 1)
     (row,) = as_json(compared)
     assert row["verdict"] == "inconclusive"
-    assert row["remark"] == f"{row['detectable']:.0%} or more would have shown"
+    assert row["remark"] == f"minimum detectable effect {row['detectable']:.0%}"
     print_comparison(compared, "before", "after")
-    assert "Configurations left out: 2 only in before, 1 only in after." in " ".join(capsys.readouterr().out.split())
+    assert "Configurations omitted: 2 only in before, 1 only in after." in " ".join(capsys.readouterr().out.split())
 
 
 def test_with_many_cells_less_would_show(settings: Settings) -> None:
@@ -198,7 +198,7 @@ def test_with_many_cells_less_would_show(settings: Settings) -> None:
     rows = as_json(compare_named("before", "after", ["latency_ms.p99"]))
     assert len(rows) == 8
     (alone,) = as_json(compare_named("before", "after", ["latency_ms.p99"]))[:1]
-    assert {row["remark"] for row in rows} == {f"{alone['detectable']:.0%} or more would have shown"}
+    assert {row["remark"] for row in rows} == {f"minimum detectable effect {alone['detectable']:.0%}"}
 
 
 def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None:
@@ -227,12 +227,12 @@ def test_a_row_is_told_in_words() -> None:
     """The cell by its axes, or by its identity where nothing else was measured."""
     before, after = ([measured("s", p99 + n) for n in range(5)] for p99 in (1000, 1500))
     (row,) = two_sides(before, after).rows
-    said = row_texts(row, ())
-    assert (said["cell"], said["metric"], said["verdict"], said["remark"]) == (
+    cells = row_texts(row, ())
+    assert (cells["cell"], cells["metric"], cells["verdict"], cells["remark"]) == (
         row.point.config_id, "Latency p99 (ms)", "worse", ""
     )  # fmt: skip
-    assert (said["before"], said["after"], said["p"]) == ("1,002 (n=5)", "1,502 (n=5)", said["p"])
-    assert said["change"].startswith("+49.9% [+49.") and said["change"].endswith("%]")
+    assert (cells["before"], cells["after"], cells["p"]) == ("1,002 (n=5)", "1,502 (n=5)", cells["p"])
+    assert cells["change"].startswith("+49.9% [+49.") and cells["change"].endswith("%]")
     more = [measured("s", 10.0, state_mb=8.0, rate=1000) for _ in range(5)]
     compared = two_sides([*before, *more], [*after, *more])
     assert [row_texts(row, compared.axes)["cell"] for row in compared.rows] == [
@@ -324,7 +324,7 @@ def test_records_that_stand_on_both_sides_are_counted_and_refused() -> None:
     a, b = RecordGroup("A", entries[:2]), RecordGroup("B", entries[1:])
     assert (shared_records(a, b), shared_records(a, RecordGroup("C", entries[2:]))) == (1, 0)
     require_disjoint(a, RecordGroup("C", entries[2:]))
-    with pytest.raises(ConfigError, match="B: 1 of its records belong to A too; compare others"):
+    with pytest.raises(ConfigError, match="B: shares 1 records with A"):
         require_disjoint(a, b)
 
 
@@ -338,7 +338,7 @@ def test_without_git_no_name_is_a_revision(
     put(settings.results, measured("before", 1.0))
     index = index_of(settings)
     monkeypatch.setattr(subprocess, "run", fails)
-    with pytest.raises(ConfigError, match="HEAD: has no record; give a sweep, a day or a revision; known: before"):
+    with pytest.raises(ConfigError, match="HEAD: no records; expected a sweep.* known: before"):
         select_group(index, "HEAD", settings.root)
 
 
@@ -348,10 +348,10 @@ def test_a_commit_is_known_by_twelve_digits_and_a_build_by_what_follows_the_last
     put(settings.results, measured("longer", 1.0, commit=head[:13]), measured("user-host", 1.0), measured("none", 1.0))
     assert sweeps_of(settings, "HEAD@b2") == sweeps_of(settings, "HEAD@{0}@b2") == ["b2"]
     assert sweeps_of(settings, "user-host@b1") == ["user-host"]
-    with pytest.raises(ConfigError, match=r"HEAD@\{0\}: records of the builds b1, b2 are never averaged"):
+    with pytest.raises(ConfigError, match=r"HEAD@\{0\}: got builds b1, b2"):
         sweeps_of(settings, "HEAD@{0}")
     for name in ("@b1", "HEAD@"):
-        with pytest.raises(ConfigError, match=f"{name}: has no record; give a sweep, a day or a revision"):
+        with pytest.raises(ConfigError, match=f"{name}: no records; expected a sweep"):
             sweeps_of(settings, name)
 
 

@@ -82,14 +82,14 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
 @pytest.mark.parametrize(
     ("with_queue", "without", "expected", "said"),
     [
-        ("++", "--", AGREES, "lag stayed in 2 of 2 runs with the queue, in 0 of 2 without"),
-        ("+++", "-+-", INCONCLUSIVE, "lag stayed in 3 of 3 runs with the queue, in 1 of 3 without"),
-        ("+-", "--", INCONCLUSIVE, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
-        ("--", "-+", DISAGREES, "lag stayed in 0 of 2 runs with the queue, in 1 of 2 without"),
-        ("++", "++", DISAGREES, "lag stayed in 2 of 2 runs with the queue, in 2 of 2 without"),
-        ("+-", "++", DISAGREES, "lag stayed in 1 of 2 runs with the queue, in 2 of 2 without"),
-        ("+?", "--", NOT_COVERED, "takes a slow store with and without the queue, each measured more than once"),
-        ("++", "-", NOT_COVERED, "takes a slow store with and without the queue, each measured more than once"),
+        ("++", "--", AGREES, "lag was stable in 2 of 2 runs with the queue, in 0 of 2 without"),
+        ("+++", "-+-", INCONCLUSIVE, "lag was stable in 3 of 3 runs with the queue, in 1 of 3 without"),
+        ("+-", "--", INCONCLUSIVE, "lag was stable in 1 of 2 runs with the queue, in 0 of 2 without"),
+        ("--", "-+", DISAGREES, "lag was stable in 0 of 2 runs with the queue, in 1 of 2 without"),
+        ("++", "++", DISAGREES, "lag was stable in 2 of 2 runs with the queue, in 2 of 2 without"),
+        ("+-", "++", DISAGREES, "lag was stable in 1 of 2 runs with the queue, in 2 of 2 without"),
+        ("+?", "--", NOT_COVERED, "requires a slow store with and without the queue, each measured more than once"),
+        ("++", "-", NOT_COVERED, "requires a slow store with and without the queue, each measured more than once"),
     ],
 )
 def test_all_runs_with_the_queue_keep_up_and_none_without(

@@ -157,7 +157,7 @@ def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
 def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: ClaimVerdict) -> None:
     assert verdict(RECOVERY, TOTAL, [kill(macro_s=macro_s)] * 3) is expected
     censored = of(RECOVERY, [kill(macro_s=None, recovered=False, censored_at_s=macro_s)])[TOTAL]
-    assert censored.evidence == "longest macro recovery 0.0 s, 1 not seen to end (n = 1)"
+    assert censored.evidence == "longest macro recovery 0.0 s, 1 censored (n = 1)"
     assert censored.verdict is (DISAGREES if macro_s > 60 else INCONCLUSIVE)
 
 
@@ -242,5 +242,5 @@ def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected
 def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
     found = of(RECOVERY, [audited(unexpected=None, overcounted=None)] * 2)
     assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
-        "0 lost, 0 overcounted, 0 unexpected (n = 2, of which 0 tell which tuples were counted)"
+        "0 lost, 0 overcounted, 0 unexpected (n = 2, of which 0 identify the counted tuples)"
     ]

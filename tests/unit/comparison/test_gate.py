@@ -102,10 +102,10 @@ def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
     few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
     assert few.red and few.problems == ("b: 7 of 12 pairs are usable; at least 8 are needed",)
     assert few.cells[1].status is GateStatus.INCONCLUSIVE
-    assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("nothing was measured by both builds",)
+    assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("no pair was measured by both builds",)
     broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
     assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
-    with pytest.raises(ValueError, match="no night"):
+    with pytest.raises(ValueError, match="runs: empty"):
         judge_gate([])
 
 
@@ -261,20 +261,20 @@ def test_repetitions_are_paired_and_what_is_invalid_or_of_another_build_is_left_
     assert len(paired_run_of(plan(1), entries(*found)).cells[0]) == PAIRS - 2
     again = found[0].model_copy(update={"status": "valid", "attempt": "20261101T050000Z-000000"})
     assert len(paired_run_of(plan(1), entries(*found, again)).cells[0]) == PAIRS - 1, "measured again, it counts"
-    with pytest.raises(ValueError, match="has no baseline"):
+    with pytest.raises(ValueError, match="no reference build"):
         paired_run_of(plan(1).model_copy(update={"baseline": None}), [])
 
 
 def test_a_side_that_is_missing_is_named_with_its_reason() -> None:
     found = both(1, 0.0)
     ours = [one for one in found if one.build == "b1"]
-    assert paired_run_of(plan(1), entries(*ours)).problem.startswith("the baseline did not run: no attempt got as far")
+    assert paired_run_of(plan(1), entries(*ours)).problem.startswith("the reference build did not run: no attempt")
     failed = [one.model_copy(update={"status": "failed", "reasons": ["x" * 900]}) for one in found if one.build == "b0"]
     problem = paired_run_of(plan(1), entries(*ours, *failed)).problem
-    assert problem.startswith("the baseline did not run: xxx") and len(problem) < 240
+    assert problem.startswith("the reference build did not run: xxx") and len(problem) < 240
     invalid = [one.model_copy(update={"status": "invalid", "reasons": ["background-load"]}) for one in ours]
     night = paired_run_of(plan(1), entries(*invalid, *failed))
-    assert night.problem == "tonight's build has no usable record: background-load"
+    assert night.problem == "the installed build has no usable record: background-load"
 
 
 def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_would_have_been_seen() -> None:
@@ -283,17 +283,17 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     nights = paired_runs_of(reversed(plans), told)
     assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
     green, suspicion, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
-    assert paired_verdict(green, {}).summary == "green: 1 no change detected; beside the baseline b0, in the same night"
+    assert paired_verdict(green, {}).summary == "green: 1 no change detected; compared with the reference build b0"
     assert suspicion.cells[0].status is GateStatus.SUSPECTED and not suspicion.red
     line = reason_text(red.cells[0])
     assert line.startswith("word_count: Latency p50 +") and "n = 10 pairs, q = 0.00" in line
-    assert line.endswith("since 2026-11-02 (2 nights in a row)")
+    assert line.endswith("since 2026-11-02 (2 runs in a row)")
     kept = paired_verdict(red, {"revision": "v1.3"})
     assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
     note = nightly_note(kept, "s3")
     assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
     shut = judge_gate(paired_runs_of([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
-    assert "**red** the baseline did not run" in nightly_note(paired_verdict(shut, {}), "s1")
+    assert "**red** the reference build did not run" in nightly_note(paired_verdict(shut, {}), "s1")
     assert "unknown" in reason_text(shut.cells[0])
 
 

@@ -170,7 +170,7 @@ def test_of_the_verdicts_of_a_page_those_that_chance_explains_are_taken_back() -
     assert correct_verdicts([strong, weak]) == [(ClaimVerdict.AGREES, "a"), (ClaimVerdict.DISAGREES, "b")]
     found = correct_verdicts([strong, weak, open_, open_, untested])
     assert found[0] == (ClaimVerdict.AGREES, "a") and found[4] == (ClaimVerdict.AGREES, "c")
-    assert found[1] == (ClaimVerdict.INCONCLUSIVE, "b; p = 0.08 beside the others of this page")
+    assert found[1] == (ClaimVerdict.INCONCLUSIVE, "b; p = 0.08 after correction for this page")
     assert found[2] == (ClaimVerdict.INCONCLUSIVE, "d")
     assert correct_verdicts([]) == [] and correct_verdicts([untested]) == [(ClaimVerdict.AGREES, "c")]
 

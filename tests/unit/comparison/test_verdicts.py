@@ -64,11 +64,11 @@ def test_a_verdict_has_a_direction_and_takes_five_repetitions(
     [
         (FIVE, FIVE[:4], 0.2, "4 of 5 repetitions"),
         (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), open_ended(40.0, 40.0, 40.0, 40.0, 40.0), 0.0,
-         "half of them never ended before"),
+         "half of the baseline is censored"),
         (exact_values([0.0] * 4 + [1.0]), exact_values([0.0] * 3 + [1.0, 2.0]), 0.0,
-         "a change has no share of what was 0 before"),
+         "the baseline is 0"),
         (FIVE, scaled(FIVE, 1.02), 0.0, ""),
-        (FIVE, scaled(FIVE, 1.5), 0.6, "runs without a fault, or nights, differ by 60% anyway"),
+        (FIVE, scaled(FIVE, 1.5), 0.6, "within the noise floor of 60%"),
         (FIVE, exact_values([0.8, 0.9, 1.2, 1.5, 1.9]), 0.6, ""),
     ],
 )  # fmt: skip

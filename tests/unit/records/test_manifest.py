@@ -173,12 +173,12 @@ def test_every_night_of_a_nightly_set_is_listed(
 @pytest.mark.parametrize(
     ("matrix", "named", "words"),
     [
-        ("recvery", {}, "recvery: no such matrix, nor a sweep of one; did you mean recovery"),
-        (NIGHTLY, {}, "nightly_regression: no night has been planned yet; switch the DAG on"),
-        ("recovery", {"sweep": "s9"}, "--sweep s9: no sweep of recovery with a plan"),
+        ("recvery", {}, "recvery: unknown matrix; did you mean recovery"),
+        (NIGHTLY, {}, "nightly_regression: no nightly run planned yet"),
+        ("recovery", {"sweep": "s9"}, "--sweep: got s9; expected a planned sweep of recovery"),
         ("recovery", {"preset": "smok"}, "preset: 'smok' is not known; did you mean smoke"),
-        ("s1", {}, "s1: is a sweep; write gone --sweep s1"),
-        ("gone", {"preset": "smoke"}, "--preset smoke: gone has no presets; leave it out"),
+        ("s1", {}, "s1: expected a matrix, got a sweep; fix: gone --sweep s1"),
+        ("gone", {"preset": "smoke"}, "--preset smoke: gone has no presets"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(
@@ -252,7 +252,7 @@ def test_each_gap_is_printed_with_what_is_to_be_done(capsys: pytest.CaptureFixtu
         Gap("recovery", None, "b2", 3, cells[:2]),
     ])  # fmt: skip
     missed, full, night, preset = capsys.readouterr().out.split(" missing\n")[1:]
-    assert "make up for it with --measure, or with Airflow's backfill of nightly_regression" in missed
+    assert "measure it with --measure, or run an Airflow backfill of nightly_regression" in missed
     assert "never measured" not in missed + full
     assert night.count("never measured") == 1 and preset.count("never measured") == 2
     for text in (night, preset):

@@ -48,14 +48,14 @@ from tests.unit.pages_store import app, ask, figures, put, site
 from tests.unit.swept_records import swept, with_placebo
 
 
-def told_of(records: Sequence[Record], wish: Objective | None = None) -> SweepSummary:
-    found = summary_of([IndexEntry.of(one) for one in records], wish)
+def told_of(records: Sequence[Record], objective: Objective | None = None) -> SweepSummary:
+    found = summary_of([IndexEntry.of(one) for one in records], objective)
     assert found is not None
     return found
 
 
-def answer(wish: Objective | None = None, **named: Any) -> SweepSummary:
-    return told_of(swept(**named), wish)
+def answer(objective: Objective | None = None, **named: Any) -> SweepSummary:
+    return told_of(swept(**named), objective)
 
 
 def invalid(record: Record, reason: str, **changed: Any) -> Record:
@@ -193,8 +193,8 @@ def test_the_page_of_a_sweep_begins_with_the_answer_and_takes_wishes(tmp_path: P
     ("query", "said"),
     [
         ("recovery=x", "Recovery under: x is no number; give one above 0"),
-        ("recovery=-1", "Recovery under -1: is no limit; give a number above 0"),
-        ("minimise=cpus", "--minimise cpus: nothing to have least of; did you mean cpu?"),
+        ("recovery=-1", "Recovery under: got -1; expected a number above 0"),
+        ("minimise=cpus", "--minimise: got cpus; expected a cost; did you mean cpu?"),
         ("recovery=1", "the nearest is checkpoint interval 2 s"),
     ],
 )
@@ -237,13 +237,13 @@ def test_the_commands(command: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("compare s1 --along rate", "s1 does not vary it; it varies state_mb, checkpoint_interval_s"),
+        ("compare s1 --along rate", "--along: got rate; expected an axis of s1: state_mb, checkpoint_interval_s"),
         ("compare s1 s2 --along rate", "--along: holds one side against itself"),
         ("compare s1", "B: is missing"),
         ("advise s1 --recovery-under 5", "s1: no configuration has recovery under 5.00 s; the nearest is"),
-        ("advise s1 --cpu-under nan", "--cpu-under nan: is no limit"),
-        ("advise s1 --minimise cost", "--minimise cost: nothing to have least of"),
-        ("advise s9", "s9: has no record"),
+        ("advise s1 --cpu-under nan", "--cpu-under: got nan"),
+        ("advise s1 --minimise cost", "--minimise: got cost"),
+        ("advise s9", "s9: no records"),
     ],
 )
 def test_what_the_commands_refuse(command: Callable[..., Result], words: str, refusal: str) -> None:

@@ -1,4 +1,4 @@
-"""Which claims each matrix can test; no paper's claim is about `nexmark`."""
+"""Claims of papers by the matrix that tests them; no claim is about `nexmark`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim with its verdict and the evidence for it."""
+    """Verdict on a claim, with its evidence."""
 
     claim: PaperClaim
     verdict: ClaimVerdict
@@ -45,10 +45,9 @@ class Finding:
 
 
 def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
-    """Every claim that `matrix` can test, with its verdict on these records; any status may be among them.
+    """Return the verdicts on all claims that `matrix` tests; records may have any status.
 
-    Verdicts that rest on chance are corrected for all of them together: of those that are given no more than one in
-    twenty is expected to be by chance alone (Benjamini and Hochberg 1995).
+    Verdicts that rest on a p are corrected together, with a false discovery rate of 5 % (Benjamini and Hochberg 1995).
     """
     claims = CLAIMS[matrix]
     outcomes = correct_verdicts([claim.test(records) for claim in claims])
@@ -56,7 +55,7 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
 
 
 def correct_verdicts(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
-    """Verdicts and evidence; those that do not stand beside the others any more are *inconclusive*."""
+    """Return verdicts and evidence; verdicts that the correction rejects are inconclusive."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])
     q = dict(zip(tested, shares, strict=True))
@@ -64,7 +63,7 @@ def correct_verdicts(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict
     for index, one in enumerate(outcomes):
         if one.p is not None and one.p <= ALPHA < q[index]:
             found.append(
-                (ClaimVerdict.INCONCLUSIVE, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page")
+                (ClaimVerdict.INCONCLUSIVE, f"{one.evidence}; p = {q[index]:.2g} after correction for this page")
             )
         else:
             found.append((one.verdict, one.evidence))

@@ -1,4 +1,4 @@
-"""A claim of a paper, the test of it, and what came out; and the figures that claims are about."""
+"""Claims of papers with their tests and results, and the metrics that claims are about."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from faultline.system.process_tags import ENGINE
 
 
 class ClaimVerdict(StrEnum):
-    """What a measurement says of a claim."""
+    """Verdict of a measurement on a claim."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
     INCONCLUSIVE = "inconclusive"
-    # These runs were not made for it: others of the same matrix answer.
+    # Runs of other matrices cover it.
     NOT_COVERED = "not covered"
-    # Nothing that is measured here could answer it: another engine, or a larger machine, would.
+    # Another engine or a larger machine would be required.
     NOT_TESTABLE = "not testable here"
 
 
-# Of records that hold what a claim is about.
+# Verdicts on claims that the records cover.
 ANSWERED = (ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.INCONCLUSIVE)
 
 
 class ClaimResult(NamedTuple):
-    """The verdict, and in one line what it rests on. `p`: how likely such figures are by chance, two-sided, where that
-    is what the verdict rests on; of all such verdicts on a page some would be wrong, so they are corrected together."""
+    """Verdict and evidence in one line.
+
+    `p`: two-sided p that the verdict rests on, or None; the p of all verdicts on a page are corrected together.
+    """
 
     verdict: ClaimVerdict
     evidence: str
@@ -40,17 +42,17 @@ class ClaimResult(NamedTuple):
 
 
 def verdict_of(holds: bool | None) -> ClaimVerdict:
-    """The verdict that follows when a claim holds, does not, or nobody can tell."""
+    """Return the verdict on a claim that holds, does not, or is undecided (None)."""
     return ClaimVerdict.INCONCLUSIVE if holds is None else ClaimVerdict.AGREES if holds else ClaimVerdict.DISAGREES
 
 
-def not_covered(why: str = "no valid runs that differ in nothing but this") -> ClaimResult:
-    """Nothing was measured that could answer, though it could be; `why` says what it takes."""
+def not_covered(why: str = "no valid runs that differ in this parameter only") -> ClaimResult:
+    """Return the result for a claim that these runs do not cover; `why` gives the requirement."""
     return ClaimResult(ClaimVerdict.NOT_COVERED, why)
 
 
 def not_testable(needs: str) -> ClaimResult:
-    """Nothing that can be measured here answers; `needs` says what would."""
+    """Return the result for a claim that cannot be tested here; `needs` gives the requirement."""
     return ClaimResult(ClaimVerdict.NOT_TESTABLE, needs)
 
 
@@ -59,7 +61,7 @@ Test = Callable[[Sequence[Record]], ClaimResult]
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """What a paper says, where it says so, and how records are asked. `test` gets all records, valid or not."""
+    """Claim of a paper with its source and its test, which gets all records, valid or not."""
 
     text: str
     source: str
@@ -68,7 +70,7 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure: its name, how a record gives it (None: unknown), and how a value is written with its unit."""
+    """A metric: name, value in a record (None: unknown), and text of a value with its unit."""
 
     name: str
     read: Callable[[Record], float | None]
@@ -76,17 +78,17 @@ class Measure:
 
 
 def measure(name: str, path: str, text: Callable[[float], str]) -> Measure:
-    """The figure at `path` of a record's metrics, such as `latency_ms.mean`; unknown where a part of it is."""
+    """Return the measure at `path` of a record's metrics, such as `latency_ms.mean`."""
     return Measure(name, lambda record: _at(record, path), text)
 
 
 def valid_records(records: Iterable[Record]) -> list[Record]:
-    """Those that are measured and believed."""
+    """Return the usable records."""
     return [record for record in records if record.sound]
 
 
 def without_fault(records: Iterable[Record]) -> list[Record]:
-    """The valid ones in which nothing was broken on purpose."""
+    """Return the usable records without a fault."""
     return [record for record in valid_records(records) if record.config.get("fault") == "none"]
 
 
@@ -98,13 +100,13 @@ def _at(record: Record, path: str) -> float | None:
 
 
 def _cpu(record: Record, roles: Sequence[str]) -> float | None:
-    """CPU of several roles together, in cores; unknown when one of them is."""
+    """Return the CPU of several roles together, in cores; None if one is unknown."""
     used = [getattr(record.metrics.cpu_cores, role) for role in roles]
     return None if any(value is None for value in used) else float(sum(used))
 
 
 def _machine_share(record: Record) -> float | None:
-    """Share of the machine's cores that engine, broker and generator used together."""
+    """Return the share of the machine's cores used by engine, broker and generator."""
     used, there = _cpu(record, (*ENGINE, "kafka", "generator")), record.environment.cores
     return used / there if used is not None and there else None
 
@@ -117,10 +119,10 @@ def _s(value: float) -> str:
     return f"{seconds(value, 2 if abs(value) < 1 else 1)} s"
 
 
-# The fault-tolerance paper means the mean over all tuples (4.1), and the CPU of the nodes that compute.
+# The fault-tolerance paper means the mean over all tuples (4.1), and the CPU of the computing nodes.
 LATENCY = measure("mean latency", "latency_ms.mean", _ms)
 CPU = Measure("CPU of the engine", lambda record: _cpu(record, ENGINE), lambda value: f"{cores(value)} cores")
-# The stock paper's latency is the time in which nothing is computed (2.3), its throughput is counted per second.
+# The stock paper's latency is the time without computation (2.3); its throughput counts per second.
 NON_COMPUTE = measure("non-compute time", "non_compute_ms", _ms)
 THROUGHPUT = measure("throughput", "throughput_rps", lambda value: f"{count(value)}/s")
 GC = measure("GC", "gc_s", _s)
@@ -130,20 +132,19 @@ MACHINE = Measure("CPU of the machine", _machine_share, share)
 REPLAY = measure("replay", "recovery.replay_s", _s)
 MACRO = measure("macro recovery", "recovery.macro_s", _s)
 
-# What an exact run has none of, by its name in the audit.
+# Counts that are 0 in an exact run, by name in the audit.
 MISCOUNTS = ("lost", "overcounted", "unexpected", "checksum_mismatches")
 
 
 def miscounts(records: Iterable[Record]) -> dict[str, int]:
-    """The sum over records of each of MISCOUNTS; what is unknown counts as none, and sums that nobody has are left
-    out."""
+    """Return the sum over records of each of MISCOUNTS; unknown counts are 0, unknown checksums are omitted."""
     audits = [record.metrics.audit for record in records]
     known = MISCOUNTS if any(audit.checksum_mismatches is not None for audit in audits) else MISCOUNTS[:-1]
     return {name: sum(getattr(audit, name) or 0 for audit in audits) for name in known}
 
 
 def identifies_tuples(record: Record) -> bool:
-    """Whether its audit knows which tuples were counted: by sums of their hashes, or by the ids that outputs carry."""
+    """Return whether the audit identifies tuples: by checksums of hashes, or by ids in the output."""
     if record.metrics.audit.checksum_mismatches is not None:
         return True
     kind = WORKLOADS.get(str(record.config.get("workload")))

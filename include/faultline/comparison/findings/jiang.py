@@ -1,27 +1,25 @@
-"""Claims of the fault-tolerance paper: checkpoints, state, skew and computation, and recovery from a dead process.
+"""Claims of the fault-tolerance paper: checkpoints, state, skew and computation, and recovery from a killed process.
 
 Source: Jiang, Wang and Zhang, *Benchmarking for fault-tolerant performance in distributed stream processing systems*
 (2019), sections 5.2 and 5.3. Five nodes, Flink 1.7 and Storm 1.2.2, 5,000 records/s. Its latency is the mean over all
 tuples (section 4.1), its CPU that of the computing nodes.
 
-What it says. Figures 5(a) and 5(b), Flink: at equal state a shorter checkpoint interval means more latency and more
-CPU, since computing pauses more often; at equal intervals so does a larger state. Figures 5(c) and 5(d), Storm: an
-interval of 1 s with a larger state keeps it from working at all, so its intervals begin at 30 s; up to 5 MB the
-interval (through the tuples that are buffered meanwhile) moves the latency more than the state does, from 5 to 15 MB
-less; the CPU likewise, with 10 MB in between; at equal intervals both are linear in the state. Figure 6, Flink:
-30 s intervals without checkpoints (NCP), with checkpoints but no alignment (CP+NA), and with both (CP+A). With even
-data aligning costs next to nothing; with much skew it costs much, the more the further apart the barriers arrive.
-Figure 7, Flink: the heavier the computing, the more frequent checkpoints disturb it.
+Figures 5(a) and 5(b), Flink: at equal state a shorter checkpoint interval raises latency and CPU; at equal intervals so
+does a larger state. Figures 5(c) and 5(d), Storm: an interval of 1 s with a larger state fails, so its intervals start
+at 30 s; up to 5 MB the interval affects the latency more than the state does, from 5 to 15 MB less; the CPU likewise,
+with the change at 10 MB; at equal intervals both are linear in the state. Figure 6, Flink: 30 s intervals without
+checkpoints (NCP), with checkpoints but no alignment (CP+NA), and with both (CP+A). With even data alignment costs
+little; with much skew it costs much. Figure 7, Flink: the heavier the computation, the more frequent checkpoints
+disturb it.
 
-Of recoveries, one process of the engine on a random node being ended while the job runs steadily. Figures 8(a) and
-8(b), Flink: reloading takes the larger part of a recovery, about 45 s with default settings, because the loss is
-noticed when a heartbeat times out; all of it ends within 60 s; replay grows with the state. Figures 9(a) and 9(b),
-Storm at 500 records/s, measured by its throughput: only the dead process is started again, in about 10 s; the longer
-the checkpoint interval, the longer the recovery, since messages time out later. Section 3.1: Flink's checkpoints give
-exactly-once processing; the paper claims it and measures no counts. A recovery that was not seen to end (censored)
-proves nothing that would need its length.
+Recovery from a killed process on a random node. Figures 8(a) and 8(b), Flink: reload takes the larger part, about 45 s
+with default settings, because the loss is detected by a heartbeat timeout; recovery ends within 60 s; replay grows with
+the state. Figures 9(a) and 9(b), Storm at 500 records/s, by its throughput: only the killed process restarts, in about
+10 s; recovery grows with the checkpoint interval, since messages time out later. Section 3.1: Flink's checkpoints give
+exactly-once processing; the paper claims it and measures no counts. A censored recovery proves nothing that needs its
+length.
 
-What Flink did better than Storm cannot be asked of one engine, and is left out.
+Comparisons of Flink with Storm cannot be tested with one engine and are omitted.
 """
 
 from __future__ import annotations
@@ -72,45 +70,45 @@ from faultline.records.record import Record, RecoveryPart
 from faultline.records.recoveries import is_repeated
 
 STATE, INTERVAL, SKEW, MODE, ITERATIONS = "state_mb", "checkpoint_interval_s", "skew", "commit_mode", "iterations"
-# What the paper calls CP+A; both wait for the same commits, the first is compared where both were measured.
+# CP+A of the paper; both modes wait for the same commits, and the first is used if both were measured.
 ALIGNED = ("aligned", "aligned-changelog")
-# Storm could not keep this interval with a larger state.
+# An interval that Storm could not keep with a larger state.
 TOO_FREQUENT_S = 1.0
-# A line through medians explains at least this share of their variance.
+# Minimum r² of a straight line.
 LINEAR = 0.95
-# The paper ends one process of the engine on a random node: here an executor, or a Spark worker with its executors.
+# The paper kills one process of the engine on a random node: here an executor, or a Spark worker with its executors.
 PROCESSES = ("executor", "worker", "any")
 FLINK_RELOAD_S, FLINK_TOTAL_S, STORM_RESTART_S = (30.0, 60.0), 60.0, (5.0, 20.0)
 NO_SUCH_KILL = "no valid record of such a kill"
-# Word count in real-time mode waits for its shuffle, so its records wait as well (`realtime: false`).
-NO_BARRIERS = "takes an engine whose barriers flow through its channels: Spark's real-time mode waits for each shuffle"
+# Word count in real-time mode waits for its shuffle (`realtime: false`).
+NO_BARRIERS = "requires barriers within channels; Spark's real-time mode waits for each shuffle"
 
 
 def linear_in_state(records: Sequence[Record], measure: Measure) -> ClaimResult:
-    """Rises with the state, and a straight line explains the medians at three states or more."""
+    """Test whether the figure rises with the state, and a straight line fits the medians at three states or more."""
     series = [one for one in series_of(without_fault(records), STATE, measure.read) if len(one.levels) > 2]
     if not series:
-        return not_covered("a straight line takes three states at one interval without a fault")
+        return not_covered("requires three states at one interval without a fault")
     fits = [_r_squared(one) for one in series]
     found = trend(series)
-    said = f"{medians_text(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} ({found.text})"
+    text = f"{medians_text(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} ({found.text})"
     straight = True if min(fits) >= LINEAR else False if max(fits) < LINEAR else None
     answer = None if not found.moves else False if found.moves < 0 else straight
-    return ClaimResult(verdict_of(answer), said, found.step.p)
+    return ClaimResult(verdict_of(answer), text, found.step.p)
 
 
 def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> ClaimResult:
-    """Whether the interval (or else the state) moves a figure more, at states from `low` to `high` MB.
+    """Test whether the interval (or else the state) affects a figure more, at states from `low` to `high` MB.
 
-    An effect is the distance between the means at the ends of an axis. One axis moves the figure more when each of its
+    An effect is the distance between the means at the ends of an axis. An axis affects the figure more if each of its
     effects is shown to exceed each of the other's.
     """
     there = [record for record in without_fault(records) if low <= float(record.config.get(STATE, 0)) <= high]
     along = {by: series_of(there, by, measure.read) for by in (INTERVAL, STATE)}
     if not (along[INTERVAL] and along[STATE]):
-        return not_covered(f"takes two intervals at two states from {low:g} to {high:g} MB without a fault")
+        return not_covered(f"requires two intervals at two states from {low:g} to {high:g} MB without a fault")
     effects = {by: [abs(one.change) for one in series] for by, series in along.items()}
-    said = "; ".join(
+    text = "; ".join(
         f"{by} moves the {measure.name} by {measure.text(min(sizes))} to {measure.text(max(sizes))}"
         for by, sizes in effects.items()
     )
@@ -121,11 +119,11 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         for first, second, found in ways
     ]
     p, found = min(chances, key=lambda one: one[0])
-    return ClaimResult(found if p <= ALPHA else ClaimVerdict.INCONCLUSIVE, f"{said} (p {p_text(p)})", p)
+    return ClaimResult(found if p <= ALPHA else ClaimVerdict.INCONCLUSIVE, f"{text} (p {p_text(p)})", p)
 
 
 def _p_not_larger(one: Series, other: Series) -> float:
-    """One-sided, of the first effect being no larger than the second; runs that both have count in both."""
+    """Return the one-sided p that the first effect is no larger than the second; common runs count in both."""
     weights: dict[tuple[float, ...], float] = {}
     for series, sign in ((one, 1.0), (other, -1.0)):
         for level, end in ((series.levels[-1], 1.0), (series.levels[0], -1.0)):
@@ -137,8 +135,10 @@ def _p_not_larger(one: Series, other: Series) -> float:
 
 
 def fails_at_one_second(records: Sequence[Record]) -> ClaimResult:
-    """Whether runs at an interval of 1 s with the largest state failed to keep up; runs that were invalid for just that
-    count, others that are invalid do not."""
+    """Test whether runs at an interval of 1 s with the largest state failed to sustain the load.
+
+    Runs that are invalid for that reason count, other invalid runs do not.
+    """
     there = [
         record
         for record in records
@@ -149,25 +149,25 @@ def fails_at_one_second(records: Sequence[Record]) -> ClaimResult:
     known = [answer for answer in answers if answer is not None]
     if not largest or not known:
         return not_covered("no run without a fault at an interval of 1 s with a state")
-    said = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
-    return ClaimResult(verdict_of(None if (held := unanimous(known)) is None else not held), said)
+    text = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
+    return ClaimResult(verdict_of(None if (held := unanimous(known)) is None else not held), text)
 
 
 def aligning_costs(records: Sequence[Record], *, much: bool) -> ClaimResult:
-    """CP+A against CP+NA, at the largest skew (`much`) or at the least."""
+    """Compare CP+A with CP+NA, at the largest skew (`much`) or at the smallest."""
     there = single_aligned(records)
     loose = [record for record in there if record.config.get(MODE) == "unaligned"]
     if not loose or not all(record.metrics.realtime for record in loose):
         return not_testable(NO_BARRIERS)
     skews = sorted({float(record.config[SKEW]) for record in loose if record.config.get(SKEW) is not None})
     if len(skews) < 2:
-        return not_covered("takes two skews in commit mode unaligned (CP+NA)")
+        return not_covered("requires two skews in commit mode unaligned (CP+NA)")
     at = [record for record in there if record.config.get(SKEW) == (skews[-1] if much else skews[0])]
     return Stays(LATENCY, MODE, among=("unaligned", *ALIGNED), rises=much)(at)
 
 
 def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
-    """CP+A less NCP, repetition by repetition, along the skew."""
+    """Compare CP+A less NCP, by repetition, along the skew."""
     there = single_aligned(records)
     mode = next((mode for mode in ALIGNED if any(one.config.get(MODE) == mode for one in there)), ALIGNED[0])
     series = differences_of(there, SKEW, MODE, ("none", mode), LATENCY.read)
@@ -175,30 +175,30 @@ def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
 
 
 def disturbed_more_when_heavy(records: Sequence[Record]) -> ClaimResult:
-    """What the shortest interval adds over the longest, repetition by repetition, along the number of iterations."""
+    """Compare the shortest with the longest interval, by repetition, along the iterations."""
     there = without_fault(records)
     intervals = sorted({float(record.config[INTERVAL]) for record in there})
     if len(intervals) < 2:
-        return not_covered("takes two intervals without a fault")
+        return not_covered("requires two intervals without a fault")
     series = differences_of(there, ITERATIONS, INTERVAL, (intervals[-1], intervals[0]), LATENCY.read)
     name = f"{LATENCY.name} at {intervals[0]:g} s less that at {intervals[-1]:g} s"
     return direction(series, replace(LATENCY, name=name), rises=True)
 
 
 def single_aligned(records: Sequence[Record]) -> list[Record]:
-    """Runs without a fault, of the modes with alignment only those of the first that there is."""
+    """Return the runs without a fault; of the modes with alignment only the first that is present."""
     there = without_fault(records)
     present = [mode for mode in ALIGNED if any(record.config.get(MODE) == mode for record in there)]
     return [record for record in there if record.config.get(MODE) not in present[1:]]
 
 
 def aligned(records: Sequence[Record]) -> list[Record]:
-    """The same, only with alignment."""
+    """Return the runs without a fault and with alignment."""
     return [record for record in single_aligned(records) if record.config.get(MODE) in ALIGNED]
 
 
 def _r_squared(one: Series) -> float:
-    """Of a straight line through the medians; 1 when they are all equal."""
+    """Return r² of a straight line through the medians; 1 if they are equal."""
     medians = [level.median for level in one.levels]
     if all(first == second for first, second in pairwise(medians)):
         return 1.0
@@ -206,7 +206,7 @@ def _r_squared(one: Series) -> float:
 
 
 def shares_of_reload(records: Sequence[Record]) -> tuple[list[float], str]:
-    """Reload against replay, for the death of one process of the engine."""
+    """Return the share of reload in reload + replay, for one killed process."""
     shares = [
         part.reload_s / (part.reload_s + part.replay_s)
         for part in _parts(records)
@@ -216,23 +216,23 @@ def shares_of_reload(records: Sequence[Record]) -> tuple[list[float], str]:
 
 
 def restarts(records: Sequence[Record]) -> tuple[list[float], str]:
-    """How long it takes until a replaced executor has registered."""
+    """Return the times until a replaced executor has registered."""
     ups = [one.metrics.recovery.replacement_up_s for one in watched_kills(records) if one.config["fault"] == "executor"]
     known = [up for up in ups if up is not None]
     return known, f"the replacement is up after {min(known):.1f} to {max(known):.1f} s" if known else NO_SUCH_KILL
 
 
 def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
-    """The length of the reload, and how much of it is detection."""
+    """Test the length of the reload, and the share of detection in it."""
     parts = [part for part in _parts(records) if part.reload_s is not None and part.detection_s is not None]
     if not parts:
         return not_covered(NO_SUCH_KILL)
     reloads = [float(part.reload_s or 0) for part in parts]
     detections = [float(part.detection_s or 0) for part in parts]
     detection_s = statistics.median(detections)
-    how = ": a broken connection is noticed, no heartbeat is waited for" if detection_s < 1 else ""
+    how = ": by a broken connection, without waiting for a heartbeat" if detection_s < 1 else ""
     reload_s = statistics.median(reloads)
-    said = f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s{how} (n = {len(parts)})"
+    text = f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s{how} (n = {len(parts)})"
     waited = [part / whole if whole else 0.0 for part, whole in zip(detections, reloads, strict=True)]
     both = (
         between(contrast([reloads], (1.0,)), *FLINK_RELOAD_S),
@@ -240,12 +240,12 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
     )
     against = [one.p for one in both if one.holds is False]
     if against:
-        return ClaimResult(ClaimVerdict.DISAGREES, said, min(against))
-    return ClaimResult(verdict_of(all(one.holds for one in both) or None), said, max(one.p for one in both))
+        return ClaimResult(ClaimVerdict.DISAGREES, text, min(against))
+    return ClaimResult(verdict_of(all(one.holds for one in both) or None), text, max(one.p for one in both))
 
 
 def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
-    """Whether every recovery ended in time; one that was watched for less than a minute proves nothing.
+    """Test whether every recovery ended within a minute; a shorter watch proves nothing.
 
     A run with several recoveries counts once, by its longest.
     """
@@ -255,34 +255,36 @@ def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
     known = [max(part.censored_at_s or 0.0 if part.macro_s is None else part.macro_s for part in run) for run in runs]
     ended = [part.macro_s for run in runs for part in run if part.macro_s is not None]
     open_ended = sum(part.macro_s is None for run in runs for part in run)
-    said = f"longest macro recovery {max(ended, default=0.0):.1f} s, {open_ended} not seen to end (n = {len(runs)})"
+    text = f"longest macro recovery {max(ended, default=0.0):.1f} s, {open_ended} censored (n = {len(runs)})"
     if any(time > FLINK_TOTAL_S for time in known):
-        return ClaimResult(ClaimVerdict.DISAGREES, said)
+        return ClaimResult(ClaimVerdict.DISAGREES, text)
     if open_ended:
-        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, text)
     within, p = between(contrast([known], (1.0,)), -math.inf, FLINK_TOTAL_S)
-    return ClaimResult(verdict_of(within), said, p)
+    return ClaimResult(verdict_of(within), text, p)
 
 
 def exactly_once(records: Sequence[Record]) -> ClaimResult:
-    """Whether the state counted every record exactly once after a kill; one miscount is enough to disagree. Counts
-    alone cannot show that it did: one that was lost and one that was counted twice make no difference to them."""
+    """Test whether the state counted every record exactly once after a kill; one miscount disproves it.
+
+    Counts alone cannot prove it, since a lost and a duplicate record cancel out.
+    """
     there = [record for record in watched_kills(records) if record.config.get("commit_mode") != "none"]
     audited = [record for record in there if record.metrics.audit.lost is not None]
     if not audited:
         return not_covered("no audited kill with checkpoints")
     faults, known = miscounts(audited), sum(identifies_tuples(record) for record in audited)
     counts = ", ".join(f"{number:,} {name}" for name, number in faults.items())
-    said = f"{counts} (n = {len(audited)}, of which {known} tell which tuples were counted)"
+    text = f"{counts} (n = {len(audited)}, of which {known} identify the counted tuples)"
     if undrained := sum(record.metrics.audit.undrained or 0 for record in audited):
-        said += f"; {undrained:,} offsets were not processed, which is no loss"
+        text += f"; {undrained:,} offsets unprocessed, which are not lost"
     if any(faults.values()):
-        return ClaimResult(ClaimVerdict.DISAGREES, said)
-    return ClaimResult(verdict_of(True if len(audited) == known > 1 else None), said)
+        return ClaimResult(ClaimVerdict.DISAGREES, text)
+    return ClaimResult(verdict_of(True if len(audited) == known > 1 else None), text)
 
 
 def watched_kills(records: Sequence[Record]) -> list[Record]:
-    """The valid ones in which something was killed and its recovery was watched."""
+    """Return the usable records with a kill and an observed recovery."""
     return [
         record
         for record in valid_records(records)
@@ -293,17 +295,17 @@ def watched_kills(records: Sequence[Record]) -> list[Record]:
 
 
 def process_kills(records: Sequence[Record]) -> list[Record]:
-    """Those in which one process of the engine was killed."""
+    """Return the usable records in which one process of the engine was killed."""
     return [record for record in watched_kills(records) if record.config["fault"] in PROCESSES]
 
 
 def _parts(records: Sequence[Record]) -> list[RecoveryPart]:
-    """The recoveries from the death of one process of the engine: one for each run, the median where it has several."""
+    """Return the recoveries from a killed process: one per run, the median of several."""
     return [record.metrics.recovery for record in process_kills(records)]
 
 
 def _recoveries(record: Record) -> list[RecoveryPart]:
-    """Each recovery of a run that repeats one fault; of any other run the one from its first fault."""
+    """Return the recoveries of a run with one repeated fault; of any other run, that from its first fault."""
     several = [part for part in record.metrics.recoveries if part.recovered is not None]
     return several if is_repeated(record.config) and several else [record.metrics.recovery]
 

@@ -1,13 +1,13 @@
-"""Claims of the dynamic-topology paper: what its four mechanisms are worth.
+"""Claims of the dynamic-topology paper about its four mechanisms.
 
 Source: Lu and others, *A performance optimization method based on dynamic topology for stream computing and its
 implementation in Storm* (Acta Electronica Sinica 48(5), 2020), section 6. Six nodes, Storm 1.1.0, means of 50 runs.
 
 6.1, fast word count (table 3, figure 13), tuples/s with the method and of Storm: 60,323 and 50,836 with 1-1-1 tasks
-(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 and as many with 1-4-6.
-So 17 % more at best, and nothing once there are enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure
-15): the delay settles at 380 ms and 485 ms. 6.3, with a persistence that sleeps (figure 16): it stays at 380 ms, and
-grows without the queue. 6.4, overload (figure 17): replacement leaves no pause, each `rebalance` one of about 22 s.
+(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 for both with 1-4-6: 17 %
+more at best, and nothing with enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure 15): latencies of
+380 ms and 485 ms. 6.3, with a sleeping persistence (figure 16): 380 ms, growing without the queue. 6.4, overload
+(figure 17): no pause with replacement, about 22 s for each `rebalance`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NONE_AND_ALL = ("none", "all")
 
 
 def has_slow_store(record: Record) -> bool:
-    """Whether the store was made slow on purpose."""
+    """Return whether the store is slowed on purpose."""
     return bool((record.config.get("topology") or {}).get("persist_delay_ms"))
 
 
 def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bool = False) -> list[Record]:
-    """Valid runs with one of these numbers of tasks, whose store was as fast as it is; `sustained`: that kept up."""
+    """Return usable runs with these numbers of tasks and a fast store; `sustained`: without overload."""
     there = [
         one for one in without_fault(records) if one.config.get("parallelism") in cases and not has_slow_store(one)
     ]
@@ -45,7 +45,7 @@ def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bo
 
 
 def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
-    """With a slow store, whether the lag grows without the delayed queue and stays with it."""
+    """Test whether, with a slow store, the lag grows without the delayed queue and is stable with it."""
     there = [one for one in without_fault(records) if has_slow_store(one) and one.metrics.sustained is not None]
     with_queue: list[bool] = []
     without: list[bool] = []
@@ -53,18 +53,18 @@ def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
         has = one.config[MECHANISMS] == "all" or "delayed_persistence" in str(one.config[MECHANISMS]).split("+")
         (with_queue if has else without).append(bool(one.metrics.sustained))
     if len(with_queue) < 2 or len(without) < 2:
-        return not_covered("takes a slow store with and without the queue, each measured more than once")
-    said = (
-        f"lag stayed in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
+        return not_covered("requires a slow store with and without the queue, each measured more than once")
+    text = (
+        f"lag was stable in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
         f"{len(without)} without"
     )
     held, grew = unanimous(with_queue), unanimous([not stayed for stayed in without])
     wrong = held is False or grew is False
-    return ClaimResult(verdict_of(False if wrong else True if held and grew else None), said)
+    return ClaimResult(verdict_of(False if wrong else True if held and grew else None), text)
 
 
 def no_pause(records: Sequence[Record]) -> ClaimResult:
-    """Whether replacements leave at most one batch without computation, and stop-and-start leaves more."""
+    """Test whether replacements pause for at most one batch; a rebalance pauses longer."""
     gaps: dict[str, list[float]] = {"replacement": [], "rebalance": []}
     batches: list[float] = []
     for one in without_fault(records):
@@ -77,11 +77,11 @@ def no_pause(records: Sequence[Record]) -> ClaimResult:
             batches.append(stages.batch_s)
     if not gaps["replacement"] or not batches:
         return not_covered("no stage was replaced")
-    said = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
+    text = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
     if gaps["rebalance"]:
-        said += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
+        text += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
     return ClaimResult(
-        verdict_of(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
+        verdict_of(max(gaps["replacement"]) <= min(batches)), f"{text} (n = {sum(map(len, gaps.values()))})"
     )
 
 

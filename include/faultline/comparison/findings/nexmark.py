@@ -1,6 +1,6 @@
-"""How many events of Nexmark a query handles: per core, with the driver's cores counted, and of the whole machine.
+"""Throughput of the Nexmark queries: per core, with and without the driver's cores, and per machine.
 
-Nothing here is held against another engine. That takes both of them on one machine, with the same meaning of each query
+It is not compared with other engines. That requires both engines on one machine, with the same semantics of each query
 (docs/reference/workloads.md).
 """
 
@@ -19,7 +19,7 @@ from faultline.records.record import Record
 
 
 class Kind(StrEnum):
-    """What a query began with, and whether its events lie denser in event time than the suite's."""
+    """Initial state of a query, and density of its events in event time."""
 
     EMPTY = "empty state"
     DENSE = "empty state, dense events"
@@ -27,49 +27,49 @@ class Kind(StrEnum):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Kind:
-        """By a record's configuration."""
+        """Return the kind of a record's configuration."""
         if config.get("preload_events"):
             return cls.FILLED
         return cls.DENSE if config.get("rate") == DENSE_RATE else cls.EMPTY
 
 
 def per_core(records: Sequence[Record], *, kind: Kind = Kind.EMPTY, driver: bool = False) -> dict[str, list[float]]:
-    """Events per second and core of each valid record, by query.
+    """Return events per second and core of each usable record, by query.
 
-    Cores are those of executors and Python workers, and of the `driver` if it is to count. Only of queries that ran as
-    fast as they can, and in one configuration: others cannot be told from each other here.
+    Cores are those of executors and Python workers, and of the driver if `driver`. Only queries without a rate limit
+    and with a single configuration are included.
     """
     return _by_query(records, kind, _with_driver if driver else lambda record: record.metrics.rps_per_core)
 
 
 def per_machine(records: Sequence[Record], *, kind: Kind = Kind.EMPTY) -> dict[str, list[float]]:
-    """Events per second of each of the same records, whatever share of the machine's cores was used for them."""
+    """Return events per second of the same records, whatever share of the machine's cores they used."""
     return _by_query(records, kind, lambda record: record.metrics.throughput_rps)
 
 
 def with_driver(rps: float | None, rps_per_core: float | None, driver_cores: float | None) -> float | None:
-    """Events per second and core, of a figure without the driver; None where that or the driver's CPU is unknown."""
+    """Return events per second and core including the driver; None if a figure is unknown."""
     if not rps or not rps_per_core or driver_cores is None:
         return None
     return rps / (rps / rps_per_core + driver_cores)
 
 
 def ambiguous(records: Sequence[Record], kind: Kind = Kind.EMPTY) -> list[str]:
-    """Queries that were measured in more than one configuration, and so have no figure here."""
+    """Return the queries that were measured in several configurations, and so have no figure."""
     return sorted((query for query, found in _measured(records, kind).items() if len(found) > 1), key=_number)
 
 
 def without_results(records: Sequence[Record], kind: Kind) -> list[str]:
-    """Queries of which no run lasted until a result was due; they are measured without what a result costs.
+    """Return the queries of which no run lasted until the first result; their figures exclude its cost.
 
-    An estimate: a run is taken to get as far in event time as it would at the measured speed from T0 on. The warm-up is
-    slower, and of the batches before T0, when everything is cold, a record says nothing.
+    This is an estimate: event time is taken to advance at the measured speed from T0 on. Warm-up is slower, and the
+    batches before T0 are not recorded.
     """
     found = []
     for query, configurations in _measured(records, kind).items():
         first_s = FIRST_RESULT_S.get(query)
         there = [record for measured in configurations.values() for record in measured]
-        # A curve moves event time otherwise than the rate says.
+        # Event time does not follow the rate along a curve.
         if first_s is not None and all(
             not record.config.get("rate_curve") and _covered_s(record) < record.config["watermark_s"] + first_s
             for record in there
@@ -79,10 +79,7 @@ def without_results(records: Sequence[Record], kind: Kind) -> list[str]:
 
 
 def table_of(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table, thousand events a second, and below it what must be known of them.
-
-    No lines when no query ran as fast as it can.
-    """
+    """Return lines of a Markdown table in thousand events per second, with notes; empty without a figure."""
     columns = [(kind, name, found) for kind in Kind for name, found in _columns(records, kind) if found]
     lines = []
     if columns:
@@ -114,7 +111,7 @@ def _columns(records: Sequence[Record], kind: Kind) -> list[tuple[str, dict[str,
 def _by_query(
     records: Sequence[Record], kind: Kind, figure: Callable[[Record], float | None]
 ) -> dict[str, list[float]]:
-    """A figure of each record, by query; queries of which it is never known are left out."""
+    """Return a figure of each record, by query; queries without a known figure are omitted."""
     found = {
         query: [value for record in measured if (value := figure(record)) is not None]
         for query, configurations in _measured(records, kind).items()
@@ -125,7 +122,7 @@ def _by_query(
 
 
 def _measured(records: Sequence[Record], kind: Kind) -> dict[str, dict[str, list[Record]]]:
-    """Valid records by query and configuration."""
+    """Return usable records by query and configuration."""
     found: dict[str, dict[str, list[Record]]] = {}
     for record in valid_records(records):
         config = record.config
@@ -140,7 +137,7 @@ def _with_driver(record: Record) -> float | None:
 
 
 def _covered_s(record: Record) -> float:
-    """Seconds of event time from the first event to the last."""
+    """Return the event time from the first event to the last, in s."""
     config = record.config
     lasted_s = float(config["warmup_s"]) + float(config["duration_s"])
     events = (record.metrics.throughput_rps or 0.0) * lasted_s + float(config.get("preload_events") or 0)
@@ -148,7 +145,7 @@ def _covered_s(record: Record) -> float:
 
 
 def _cell(values: Sequence[float] | None) -> str:
-    """Median with least and greatest, in thousands."""
+    """Return median and range, in thousands."""
     if not values:
         return NONE
     spread = f" ({min(values) / 1000:,.0f}–{max(values) / 1000:,.0f})" if len(values) > 1 else ""

@@ -1,20 +1,19 @@
-"""Claims of the stock paper: input rates, and cores of the executors.
+"""Claims of the stock paper about input rates and executor cores.
 
 Source: Shi and others, *System test framework of stream data for stock trading analysis scenario* (2020), section 3.3.
-Spark Streaming on five nodes with 20 cores, five repetitions. Its latency is the time in which nothing is computed
-(section 2.3: `non_compute_ms`); its execution time and tasks are those of the executors (`work.task_s`, `work.tasks`).
+Spark Streaming on five nodes with 20 cores, five repetitions. Its latency is the time without computation (section 2.3:
+`non_compute_ms`); its execution time and tasks are those of the executors (`work.task_s`, `work.tasks`).
 
-What it says of rates (test 1, table 3: 5 minutes each). Finding 1, figure 3: latency rises with the rate, slowly
-while rates are low, strongly when they are high. Finding 2, figure 4: GC time and CPU rise as well, but at the
-highest rate the CPU is far from fully used (28.71 % on average). Finding 3: from 19.30 to 92.50 records/s all is stable
-(execution 8.5 s, GC 6 s), at 1,701.06 slightly more, at 46,071.31 execution takes a minute and latency 205 ms more:
-performance holds up to a threshold and drops beyond it; a batch may then take longer than the batch interval, and
-back pressure keeps the executors from running out of memory. Figure 5: tasks multiply from 3.97 to 19.3 records/s,
-hardly change after that, and fall at the highest rate.
+Rates (test 1, table 3: 5 minutes each). Finding 1, figure 3: latency rises with the rate, slowly at low rates, strongly
+at high ones. Finding 2, figure 4: GC time and CPU rise as well, but at the highest rate the CPU is far from fully used
+(28.71 % on average). Finding 3: from 19.30 to 92.50 records/s all is stable (execution 8.5 s, GC 6 s), at 1,701.06
+slightly more, at 46,071.31 execution takes a minute and latency 205 ms more: performance is stable up to a threshold
+and drops beyond it; a batch may then exceed the batch interval, and back pressure keeps the executors from running out
+of memory. Figure 5: tasks multiply from 3.97 to 19.3 records/s, hardly change after that, and fall at the highest rate.
 
-What it says of cores (test 2, table 4: 4 executors with 2, 4, 8, 16 cores for 2 minutes). Finding 1, figure 6: hardly
-any effect on throughput. Finding 2, figure 7: latency falls strongly, at 16 cores to a third of that at 2. Finding 3,
-figure 8: GC time rises, and CPU, to 31.05 % on average at 16 cores.
+Cores (test 2, table 4: 4 executors with 2, 4, 8, 16 cores for 2 minutes). Finding 1, figure 6: hardly any effect on
+throughput. Finding 2, figure 7: latency falls strongly, at 16 cores to a third of that at 2. Finding 3, figure 8: GC
+time rises, and CPU, to 31.05 % on average at 16 cores.
 """
 
 from __future__ import annotations
@@ -59,18 +58,20 @@ from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record
 
 RATE, CORES = "rate", "executor_cores"
-# A machine that is busier than this on average has nothing left.
+# Average CPU use of a fully used machine.
 FULLY_USED = 0.9
 GC_BY_TASKS = "GC counts a pause once for each running task, so it rises with the cores by itself"
-# From 2 to 16 cores: eight times as many, a third of the latency.
+# From 2 to 16 cores: eight times the cores, a third of the latency.
 PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
-# What is still a third: the claim's own margin.
+# Tolerance of the claim's third.
 SHARE_MARGIN = 0.1
 
 
 def gc_time_by_cores(records: Sequence[Record]) -> ClaimResult:
-    """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
-    pause to each task that is running, and more cores run more tasks at once."""
+    """Test the GC time along the cores, if each record has it from the JVMs' logs.
+
+    Spark's own figure cannot be used: it adds a pause to each running task, and more cores run more tasks at once.
+    """
     found = Moves(GC, CORES, remark=oversubscribed)(records)
     if all(record.metrics.gc is not None for record in without_fault(records)):
         return found
@@ -79,32 +80,31 @@ def gc_time_by_cores(records: Sequence[Record]) -> ClaimResult:
 
 @dataclass(frozen=True)
 class Steepest(SeriesClaim):
-    """Whether the last step raises the figure more than all steps before it together. Not where the last step hardly
-    changes it."""
+    """Whether the last step raises the figure more than all earlier steps together; not if it hardly changes it."""
 
     def judge(self, series: Sequence[Series]) -> ClaimResult:
-        """Series that differ about it leave it open."""
-        answers, said, ps = [], [], []
+        """Return the result; series that disagree make it inconclusive."""
+        answers, texts, ps = [], [], []
         for one in series:
             ends = (one.levels[0], one.levels[-2], one.levels[-1])
             surplus = contrast([level.values for level in ends], (1.0, -2.0, 1.0))
             p = surplus.p
             flat = p > ALPHA and is_stable([replace(one, levels=one.levels[-2:])])
             answers.append(False if flat else None if p > ALPHA else surplus.value > 0)
-            # Sameness rests on how close the runs are, which chance takes back as little as in `Stays`.
+            # Equivalence does not rest on chance, as in `Stays`.
             ps.append(1.0 if flat else p)
             rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
             first, last, then = (self.measure.text(level.median) for level in ends)
             runs = sum(len(level.values) for level in ends)
-            said.append(
+            texts.append(
                 f"{self.measure.name} {first} to {last}, then {then} (at {rates}; n = {runs}, p {p_text(p)})"
                 f"{': the last step hardly changes it' if flat else ''}"
             )
-        return ClaimResult(verdict_of(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
+        return ClaimResult(verdict_of(answers[0] if len(set(answers)) == 1 else None), "; ".join(texts), max(ps))
 
 
 def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str]:
-    """The machine's CPU at the greatest value of an axis: engine, broker and generator share it here."""
+    """Return the machine's CPU use at the largest value of an axis, for engine, broker and generator."""
     there = without_fault(records)
     greatest = max((float(record.config[by]) for record in there), default=0.0)
     shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
@@ -116,15 +116,15 @@ def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str
 
 
 def threshold(records: Sequence[Record]) -> ClaimResult:
-    """Whether the lowest rates are sustained, and from some rate on none is; a single run tells nothing of its rate."""
+    """Test whether the lowest rates are sustained, and none above some rate; single runs do not count."""
     held = sustained_rates(records)
     if not held:
-        return not_covered("no run tells whether its rate was sustained")
-    said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
+        return not_covered("no run with a known result for its rate")
+    text = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
     clear = [answer for answers in held.values() if (answer := unanimous(answers)) is not None]
     if True not in clear or False not in clear:
-        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
-    return ClaimResult(verdict_of(clear == sorted(clear, reverse=True)), said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, text)
+    return ClaimResult(verdict_of(clear == sorted(clear, reverse=True)), text)
 
 
 def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
@@ -135,36 +135,36 @@ def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
         return not_covered("no rate was too high")
     memory = [record.metrics.rss_mb.executors for record in there]
     most = max((size for size in memory if size is not None), default=None)
-    said = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
-    said += "" if most is None else f"; executors held {most:,.0f} MB at most"
-    return ClaimResult(verdict_of(False if lost else True if len(there) > 1 else None), said)
+    text = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
+    text += "" if most is None else f"; executors held {most:,.0f} MB at most"
+    return ClaimResult(verdict_of(False if lost else True if len(there) > 1 else None), text)
 
 
 def latency_ratio(records: Sequence[Record]) -> ClaimResult:
-    """Latency at the most cores as a share of that at the fewest; the paper's cores differ by a factor of eight."""
+    """Test the latency at the most cores as a share of that at the fewest; the paper's cores differ by 8."""
     series = [
         one
         for one in series_of(without_fault(records), CORES, NON_COMPUTE.read)
         if all(len(level.values) > 1 and level.median > 0 for level in one.levels)
     ]
     if not series:
-        return not_covered("takes two numbers of cores, each measured more than once")
+        return not_covered("requires two numbers of cores, each measured more than once")
     ends = [(one.levels[0], one.levels[-1]) for one in series]
     shares = [b / a for fewest, most in ends for a in fewest.values for b in most.values if a]
     factor = min(float(most.at) / float(fewest.at) for fewest, most in ends)
-    said = f"{min(shares):.0%} to {max(shares):.0%} of the {NON_COMPUTE.name} with {factor:g} times the cores"
-    said += oversubscribed(records)
+    text = f"{min(shares):.0%} to {max(shares):.0%} of the {NON_COMPUTE.name} with {factor:g} times the cores"
+    text += oversubscribed(records)
     if factor < PAPER_FACTOR:
-        return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
+        return not_testable(f"requires {PAPER_FACTOR:g} times the cores, as in the paper; here {text}")
     if not all(one.ratio for one in series):
-        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, text)
     share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
     found, p = between(share, -math.inf, math.log(PAPER_SHARE + SHARE_MARGIN))
-    return ClaimResult(verdict_of(found), said, p)
+    return ClaimResult(verdict_of(found), text, p)
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
-    """Rate -> whether each run without a fault held it, by rate; runs that cannot tell are left out."""
+    """Return by rate whether each run without a fault sustained it; undecided runs are omitted."""
     held: dict[float, list[bool]] = {}
     for record in records:
         answer = is_sustained(record)
@@ -178,7 +178,7 @@ def _control_losses(record: Record) -> list[str]:
 
 
 def oversubscribed(records: Sequence[Record]) -> str:
-    """A remark where executors had more cores than the machine, as the paper's had with 64 on 20."""
+    """Return a remark if executors had more cores than the machine, as in the paper (64 on 20)."""
     over = {float(record.config[CORES]) for record in valid_records(records) if record.environment.oversubscribed}
     if not over:
         return ""

@@ -1,1 +1,1 @@
-"""Nights whose build was measured beside a baseline, in pairs: their verdict, and how plans and records lead to it."""
+"""Regression gate: paired comparison of a nightly run's build with a reference build."""

@@ -1,4 +1,4 @@
-"""From a night's plan and records to its pairs, and its verdict in words and as it is kept."""
+"""Pairs of a nightly run from its plan and records, and the text and stored form of its verdict."""
 
 from __future__ import annotations
 
@@ -27,28 +27,27 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SweepPlan
 from faultline.system.text import finite_or_none
 
-# By power, for ten percent more work: docs/explanation/comparing.md. Before a fault there are but a few batches to take
-# a latency of.
+# Chosen by power for 10 % more work, see docs/explanation/comparing.md; a latency before a fault rests on few batches.
 WITHOUT_FAULT, WITH_FAULT, UNPACED = "latency_ms.p50", CPU_PER_MILLION, "rps_per_core"
 _ORDER = (GateStatus.WORSE, GateStatus.SUSPECTED, GateStatus.BETTER, GateStatus.NO_CHANGE, GateStatus.INCONCLUSIVE)
 MAX_REASON = 200
 
 
 def default_primary(config: Configuration) -> str:
-    """The figure that a configuration is judged by where the form names none."""
+    """Return the metric that a configuration is judged by if the form names none."""
     if not config.paced:
         return UNPACED
     return WITH_FAULT if config.planned_faults() else WITHOUT_FAULT
 
 
 def paired_run_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> PairedRun:
-    """The pairs of a night that was planned with a baseline. `entries`: records of its two series, in order of attempt.
+    """Return the pairs of a nightly run with a reference build. `entries`: records of both series, in order of attempt.
 
-    Of a repetition that was measured twice the newest sound record counts. Raises ValueError without a baseline.
+    The newest usable record of each repetition counts. Raises ValueError without a reference build.
     """
     baseline = plan.baseline
     if baseline is None:
-        raise ValueError(f"{plan.sweep_id}: has no baseline")
+        raise ValueError(f"{plan.sweep_id}: no reference build")
     builds = {plan.series: plan.build, baseline.series: baseline.build}
     known = [one for one in entries if builds.get(one.series) == one.build]
     found = {(one.series, one.config_id, one.repetition): one for one in known if one.sound}
@@ -60,34 +59,34 @@ def paired_run_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> PairedRun:
         values = []
         for repetition in repetitions:
             both = [found.get((series, config_id, repetition)) for series in (baseline.series, plan.series)]
-            told = [interval_of(one, key) for one in both if one is not None]
-            if len(told) == 2 and told[0] is not None and told[1] is not None:
-                values.append((told[0], told[1]))
+            ranges = [interval_of(one, key) for one in both if one is not None]
+            if len(ranges) == 2 and ranges[0] is not None and ranges[1] is not None:
+                values.append((ranges[0], ranges[1]))
         cells.append(Pairs.of(config_id, named[config_id], metric, values, len(repetitions)))
-    problem = _failure_text(known, plan.series, "tonight's build") or _failure_text(
-        known, baseline.series, "the baseline"
+    problem = _failure_text(known, plan.series, "the installed build") or _failure_text(
+        known, baseline.series, "the reference build"
     )
     return PairedRun(str(plan.logical_date), plan.build, baseline.build, tuple(cells), problem)
 
 
 def paired_runs_of(plans: Iterable[SweepPlan], entries: Sequence[IndexEntry]) -> list[PairedRun]:
-    """All nights with a baseline, the oldest first."""
-    nights = [plan for plan in plans if plan.logical_date and plan.baseline]
-    return sorted((paired_run_of(plan, entries) for plan in nights), key=lambda night: night.date)
+    """Return all nightly runs with a reference build, the oldest first."""
+    paired = [plan for plan in plans if plan.logical_date and plan.baseline]
+    return sorted((paired_run_of(plan, entries) for plan in paired), key=lambda run: run.date)
 
 
 def reason_text(cell: CellVerdict) -> str:
-    """What changed, by how much, how sure that is, and since when, in a line."""
+    """Return change, certainty and start of a regression in one line."""
     figure = f"{cell.metric.name} " if cell.metric else ""
     text = f"{cell.name}: {figure}{change_text(cell.change)}, n = {cell.pairs} pairs, q = {cell.q:.2g}"
     if cell.since is None:
         return text
-    nights = f"{cell.nights} nights in a row" if cell.nights > 1 else "the first night"
-    return f"{text}, since {cell.since[:10]} ({nights})"
+    count = f"{cell.nights} runs in a row" if cell.nights > 1 else "the first run"
+    return f"{text}, since {cell.since[:10]} ({count})"
 
 
 def change_text(change: Interval | None) -> str:
-    """`+11 % (+6.0 … +17)`; both ends in percent."""
+    """Return a change with its interval in percent: `+11 % (+6.0 … +17)`."""
     if change is None:
         return "unknown"
     value, low, high = (percent(one) for one in (change.value, change.low, change.high))
@@ -95,30 +94,30 @@ def change_text(change: Interval | None) -> str:
 
 
 def detectable_text(cell: CellVerdict) -> str:
-    """How large a change would have been seen."""
+    """Return the minimum detectable effect of a cell as text."""
     name = f"{cell.name} ({cell.metric.name})" if cell.metric else cell.name
     if cell.detectable is None or not math.isfinite(cell.detectable):
-        return f"{name}: no change would have been seen"
+        return f"{name}: no detectable effect"
     return f"{name}: {percent(cell.detectable).lstrip('+')} %"
 
 
 def paired_verdict(verdict: GateVerdict, spec: Mapping[str, Any], promised: SLOReport = NO_SLOS) -> NightlyVerdict:
-    """The verdict as it is kept beside the records. `spec`: the baseline's build as the form names it."""
-    night, beyond = verdict.night, promised.violations
-    red = verdict.red or bool(beyond)
-    counts = [f"{len(beyond)} beyond a limit"] * bool(beyond)
+    """Return the verdict in its stored form. `spec`: the reference build as the form names it."""
+    run, violations = verdict.run, promised.violations
+    red = verdict.red or bool(violations)
+    counts = [f"{len(violations)} beyond a limit"] * bool(violations)
     counts += [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
-    said = ", ".join(counts) or "nothing was judged"
+    summary = ", ".join(counts) or "nothing was judged"
 
     def lines(finding: GateStatus) -> tuple[str, ...]:
         return tuple(reason_text(one) for one in verdict.of(finding))
 
     return NightlyVerdict(
-        date=night.date, build=night.build, red=red,
-        baseline={"build": night.baseline, "spec": parse_build(spec, "baseline").text},
-        summary=f"{'red' if red else 'green'}: {said}; beside the baseline {night.baseline}, in the same night",
+        date=run.date, build=run.build, red=red,
+        baseline={"build": run.baseline, "spec": parse_build(spec, "baseline").text},
+        summary=f"{'red' if red else 'green'}: {summary}; compared with the reference build {run.baseline}",
         problem="; ".join(verdict.problems) or None,
-        # Of all together each configuration counts by its own scatter: no one share would be seen in all.
+        # The pooled cell has no detectable effect: its configurations are scaled by their own variation.
         visible=tuple(detectable_text(one) for one in verdict.cells if one.config_id),
         cells=tuple(_cell(one) for one in verdict.cells), reasons=lines(GateStatus.WORSE),
         suspicions=lines(GateStatus.SUSPECTED), improvements=lines(GateStatus.BETTER), **promised.as_json(),
@@ -144,43 +143,43 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
 
 
 def _names(plan: SweepPlan) -> Mapping[str, str]:
-    """Each configuration by what tells it from the others, else by workload and fault."""
+    """Return a name by configuration: values on the axes, else the workload."""
     points = list({cell.config_id: Point(cell.config_id, cell.config, ()) for cell in plan.cells}.values())
     axes = axes_of(points)
-    told = {point.config_id: ", ".join(axis.text_of(point) for axis in axes) for point in points}
-    return {point.config_id: told[point.config_id] or str(point.config.get("workload")) for point in points}
+    names = {point.config_id: ", ".join(axis.text_of(point) for axis in axes) for point in points}
+    return {point.config_id: names[point.config_id] or str(point.config.get("workload")) for point in points}
 
 
 def _failure_text(entries: Sequence[IndexEntry], series: str, whose: str) -> str:
-    """Why nothing of a side is there, in a line; empty where something is."""
+    """Return why a side has no usable record, in one line; empty if it has one."""
     own = [one for one in entries if one.series == series]
     if any(one.sound for one in own):
         return ""
     if not own:
-        return f"{whose} did not run: no attempt got as far as a record"
+        return f"{whose} did not run: no attempt has a record"
     why = own[-1].reasons[0] if own[-1].reasons else own[-1].status
     verb = "did not run" if all(one.status == "failed" for one in own) else "has no usable record"
     return f"{whose} {verb}: {why[:MAX_REASON]}"
 
 
-# A night that never was: what an alert on it would say, so that whoever receives alerts can be tried out.
+# Made-up verdicts, for a test of alerts
 
 
-# How much worse or better a made-up night is, and how its pairs scatter around that.
+# Change of a made-up run, and the variation of its pairs.
 CHANGE, SCATTER = 0.22, (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
 
 
-def sample_verdict(kind: str, night: str, configurations: Mapping[str, str], figure: str) -> NightlyVerdict | None:
-    """What would be kept of a night in which each configuration (name by id) is so much `worse` or `better`; None of
-    one that is `broken`."""
+def sample_verdict(kind: str, date: str, configurations: Mapping[str, str], figure: str) -> NightlyVerdict | None:
+    """Return the verdict of a made-up nightly run, for a test of alerts; None if `broken`.
+
+    `kind`: whether each configuration (name by id) is `worse` or `better`.
+    """
     if kind == "broken":
         return None
     metric = next(one for one in KNOWN if one.key == figure)
     centre = math.log1p(CHANGE) * (1 if kind == "worse" else -1)
     values = tuple(centre + SCATTER[number % len(SCATTER)] for number in range(15))
     cells = tuple(Pairs(one, name, metric, values, values, len(values)) for one, name in configurations.items())
-    # Two nights that agree are red.
-    verdict = judge_gate(
-        [PairedRun(date, "tonight", "baseline", cells) for date in ("2026-01-01T02:00:00+00:00", night)]
-    )
+    # Two runs in agreement make a regression.
+    verdict = judge_gate([PairedRun(day, "tonight", "baseline", cells) for day in ("2026-01-01T02:00:00+00:00", date)])
     return paired_verdict(verdict, {})

@@ -1,14 +1,13 @@
-"""The gate of a night whose build and baseline were measured in pairs: what changed, how sure that is, since when.
+"""Regression gate for a nightly run whose build and reference build were measured in pairs.
 
 A pair is one repetition of one configuration by both builds, one directly after the other. Each configuration has one
-primary figure, named before anything is measured; of its pairs only the logarithm of tonight ÷ baseline counts, so
-that neither the level of a configuration nor the hour matters. Their mean is tested by Student's t, once
-for each configuration and once over all of them; of what then looks worse no more than a small share is chance, however
-many configurations there are (Benjamini & Hochberg 1995). One such night is a suspicion. A regression is red when the
-next night agrees, or when it is certain beyond doubt at once. What cannot be told is red, too: a gate that measured
-nothing has let nothing through.
+primary metric, chosen before the measurement. Only the logarithm of the ratio of both builds counts, so neither the
+level of a configuration nor the hour matters. The mean is tested by Student's t, for each configuration and for all
+pooled, at a controlled false discovery rate (Benjamini and Hochberg 1995). One significant run is a suspicion. It
+becomes a regression if the next run agrees, or at once if it is certain. A run without enough pairs fails the gate as
+well, since nothing was verified.
 
-How often it is wrong and what it sees: `./faultline bench gate`, by which its thresholds were chosen.
+False-alarm rate and power, by which the thresholds were chosen: `./faultline bench gate`.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from faultline.comparison.statistics.estimate import (
 from faultline.comparison.statistics.estimate import share_of as share_of_ratio
 from faultline.records.columns import MORE, Metric
 
-# Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
-# of 90 equal nights is red by mistake in 3 % of seasons: see docs/explanation/comparing.md.
+# False discovery rates of a suspicion, which the next run must confirm, and of a certain regression. A season of 90
+# equal runs has a false alarm with 3 %, see docs/explanation/comparing.md.
 SUSPECTED, CERTAIN = 0.02, 0.0001
-# Of a change that is said to be seen: four times in five within two nights, so in each of them more often.
+# Power within two runs; each of them needs more.
 POWER = 0.8
-# A change of which all pairs are without an end has at least the size of a doubling, for all that is known.
+# Assumed size of a change if all pairs are infinite: a doubling.
 CENSORED_SIZE = math.log(2.0)
-# The configurations together, among the tests of a night.
+# Name of the pooled configurations.
 POOLED = "all configurations together"
 
 
 class GateStatus(StrEnum):
-    """What a night says of one configuration."""
+    """Status of one configuration in one nightly run."""
 
     WORSE = "worse"
     SUSPECTED = "suspected"
@@ -55,10 +54,10 @@ class GateStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Pairs:
-    """One configuration's pairs of one night, of `planned` ones those that both builds have a sound record of.
+    """Usable pairs of one configuration in one nightly run, of `planned` ones.
 
-    `low`, `high`: the ends between which the logarithm of tonight ÷ baseline lies, infinite where one of both was not
-    seen to end; more is worse, whatever the figure.
+    `low`, `high`: range of the logarithm of the ratio to the reference build, infinite if a side is censored; more is
+    worse for every metric.
     """
 
     config_id: str
@@ -72,7 +71,7 @@ class Pairs:
     def of(
         cls, config_id: str, name: str, metric: Metric, values: Sequence[tuple[ValueRange, ValueRange]], planned: int
     ) -> Pairs:
-        """From (baseline, tonight) of each pair, in the figure's units. Values of 0 or less have no ratio: left out."""
+        """Return the pairs from (reference, build) values in the metric's unit; values of 0 or less have no ratio."""
         usable = [(a, b) for a, b in values if a.high > 0 and b.high > 0]
         ends = [(logarithm_of(b.low, a.high), logarithm_of(b.high, a.low)) for a, b in usable]
         if metric.better == MORE:
@@ -85,7 +84,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairedRun:
-    """A night: its date (ISO 8601), the builds of both sides, its pairs, and why it is broken, if it is."""
+    """A nightly run with its date (ISO 8601), both builds and its pairs; `problem`: why it failed, or empty."""
 
     date: str
     build: str | None
@@ -99,12 +98,11 @@ SUSPICIOUS = frozenset({GateStatus.WORSE, GateStatus.SUSPECTED})
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """What a night says of one configuration, or of all together.
+    """Verdict on one configuration, or on all pooled.
 
-    `change`: tonight as a share of the baseline, less 1, in the figure's own direction, with its 95 % interval; None
-    without pairs. `q`: share of false discoveries among all that look at least as bad (or as good). `detectable`: the
-    change, for the worse, that would have been seen within two nights four times in five; None where nobody knows.
-    `since`: the first night of the unbroken run of suspicion.
+    `change`: relative change from the reference build in the metric's direction, with its 95 % interval; None without
+    pairs. `q`: false discovery rate among all that look at least as bad (or as good). `detectable`: deterioration that
+    two runs detect with 80 % power; None if unknown. `since`: first run of the unbroken suspicion.
     """
 
     name: str
@@ -122,62 +120,64 @@ class CellVerdict:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By what it is found in another night."""
+        """Identity of the configuration in other runs."""
         return self.config_id, self.metric.key if self.metric else ""
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """A night's verdict. `problems`: why the gate is red although nothing is known to be worse."""
+    """Verdict on a nightly run. `problems`: why the gate fails without a known regression."""
 
-    night: PairedRun
+    run: PairedRun
     cells: tuple[CellVerdict, ...]
     problems: tuple[str, ...]
 
     def of(self, finding: GateStatus) -> list[CellVerdict]:
-        """The cells of which this is said."""
+        """Return the cells with this status."""
         return [one for one in self.cells if one.status is finding]
 
     @property
     def red(self) -> bool:
-        """Whether the gate is shut."""
+        """Whether the gate fails."""
         return bool(self.problems or self.of(GateStatus.WORSE))
 
 
-def judge_gate(nights: Sequence[PairedRun]) -> GateVerdict:
-    """The verdict on the last of `nights`; those before it, the oldest first, tell whether it is the second that says
-    so. Only nights with the same baseline as the last one count."""
-    if not nights:
-        raise ValueError("no night")
-    night = nights[-1]
-    found = judge_cells(night.cells)
-    # What those before say is only asked for where it matters.
+def judge_gate(runs: Sequence[PairedRun]) -> GateVerdict:
+    """Return the verdict on the last of `runs`, which are in order of date.
+
+    Earlier runs with the same reference build show whether a suspicion is confirmed.
+    """
+    if not runs:
+        raise ValueError("runs: empty; expected at least one")
+    run = runs[-1]
+    found = judge_cells(run.cells)
+    # Earlier runs matter only for a suspicion.
     doubtful = any(one.status in SUSPICIOUS for one in found)
-    earlier = [one for one in reversed(nights[:-1]) if one.baseline == night.baseline] if doubtful else []
+    earlier = [one for one in reversed(runs[:-1]) if one.baseline == run.baseline] if doubtful else []
     before = {other.date: {one.key: one.status for one in judge_cells(other.cells)} for other in earlier}
-    cells = tuple(_since(one, before, night.date) for one in found)
-    return GateVerdict(night, cells, tuple(_problems(night, cells)))
+    cells = tuple(_since(one, before, run.date) for one in found)
+    return GateVerdict(run, cells, tuple(_problems(run, cells)))
 
 
 def count_tests(cells: int) -> int:
-    """How many tests a night of so many configurations makes: each, and all together where there are several."""
+    """Return the number of tests for this number of configurations, with the pooled one if there are several."""
     return cells + 1 if cells > 1 else cells
 
 
 def min_pairs(cells: int) -> int:
-    """With fewer pairs of a configuration nothing could be suspected, however large the change."""
+    """Return the pairs per configuration below which no change of any size is significant."""
     return next(n for n in range(1, 64) if count_tests(cells) * min_p(n) <= SUSPECTED)
 
 
 def min_p(pairs: int) -> float:
-    """The smallest p that so many pairs give: that of all signs being one way by chance."""
+    """Return the smallest p of this number of pairs: that all signs agree by chance."""
     return float(2.0**-pairs)
 
 
 def p_above(differences: Sequence[float]) -> float:
-    """One-sided: how often a mean as large as this one comes by chance alone. 1 of no pairs.
+    """Return the one-sided p of a positive mean; 1 without pairs.
 
-    Student's t, and where a pair has no end Wilcoxon's signed ranks; never less than the signs alone could give.
+    Student's t, or Wilcoxon's signed ranks if a pair is infinite; never less than the signs alone allow.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < 2 or not values.any():
@@ -191,41 +191,41 @@ def p_above(differences: Sequence[float]) -> float:
 
 
 def replace_infinite(values: Sequence[float]) -> list[float]:
-    """With what has no end as large as the largest that has one."""
+    """Return the values with infinite ones replaced by the largest finite size."""
     largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or CENSORED_SIZE
     return [one if math.isfinite(one) else math.copysign(largest, one) for one in values]
 
 
 def cell_p_values(cells: Sequence[Pairs]) -> list[tuple[float, float, float, float]]:
-    """Of each configuration, and then of all together where there are several: p and q of its being worse, and of its
-    being better. Those with too few pairs to tell count as 1.
+    """Return p and q of being worse and of being better, per configuration and for all pooled.
 
-    The end that proves least of each pair is taken: the lower one for worse, the upper one for better.
+    A configuration with too few pairs has p 1. The conservative end of each pair counts: the lower one for worse, the
+    upper one for better.
     """
-    need = min_pairs(len(cells))
+    needed = min_pairs(len(cells))
     worse, better = [], []
     for one in cells:
-        enough = len(one) >= need
+        enough = len(one) >= needed
         worse.append(p_above(one.low) if enough else 1.0)
         better.append(p_above([-value for value in one.high]) if enough else 1.0)
     if len(cells) > 1:
-        # What scatters less says more; a scale by size alone is the same whatever the signs.
-        told = [one for one in cells if len(one) >= need]
-        scaled = [(value / _size(one) for value in one.low) for one in told]
+        # Scaling gives configurations with less variation more weight; a scale by size does not depend on the signs.
+        sufficient = [one for one in cells if len(one) >= needed]
+        scaled = [(value / _size(one) for value in one.low) for one in sufficient]
         worse.append(p_above([value for values in scaled for value in values]))
-        scaled = [(-value / _size(one) for value in one.high) for one in told]
+        scaled = [(-value / _size(one) for value in one.high) for one in sufficient]
         better.append(p_above([value for values in scaled for value in values]))
     return list(zip(worse, false_discoveries(worse), better, false_discoveries(better), strict=True))
 
 
 def share_of(logarithm: float, metric: Metric | None) -> float:
-    """A change for the worse, by its logarithm, as a share in the figure's own direction: 0.1 is ten percent more."""
+    """Return a deterioration, given as logarithm, as a relative change in the metric's direction: 0.1 is 10 % more."""
     signed = -logarithm if metric is not None and metric.better == MORE else logarithm
     return share_of_ratio(signed)
 
 
 def judge_cells(cells: Sequence[Pairs]) -> list[CellVerdict]:
-    """What a night says by itself of each configuration, and then of all together; worse is only what is certain."""
+    """Return the verdicts of a single run, per configuration and pooled; worse only if certain."""
     need, every = min_pairs(len(cells)) if cells else 1, _with_pooled_cell(cells)
     found = []
     for cell, (p, q, p_better, q_better) in zip(every, cell_p_values(cells), strict=True):
@@ -243,25 +243,25 @@ def judge_cells(cells: Sequence[Pairs]) -> list[CellVerdict]:
     return found
 
 
-def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], GateStatus]], night: str) -> CellVerdict:
-    """With since when. `before`: findings of earlier nights, the newest first.
+def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], GateStatus]], run_date: str) -> CellVerdict:
+    """Return the verdict with its start. `before`: statuses of earlier runs, the newest first.
 
-    A suspicion that the night before shares is a regression. Nights that could not tell neither share nor end it.
+    A suspicion that the previous run shares is a regression. Runs without a result neither share nor end it.
     """
     if one.status not in SUSPICIOUS:
         return one
-    since, nights = night, 1
+    since, count = run_date, 1
     for date, findings in before.items():
         finding = findings.get(one.key, GateStatus.INCONCLUSIVE)
         if finding in SUSPICIOUS:
-            since, nights = date, nights + 1
+            since, count = date, count + 1
         elif finding is not GateStatus.INCONCLUSIVE:
             break
-    return replace(one, status=GateStatus.WORSE if nights > 1 else one.status, since=since, nights=nights)
+    return replace(one, status=GateStatus.WORSE if count > 1 else one.status, since=since, nights=count)
 
 
 def _with_pooled_cell(cells: Sequence[Pairs]) -> list[Pairs]:
-    """The configurations, and all their pairs as those of one more where there are several."""
+    """Return the configurations, and one more with all their pairs if there are several."""
     if len(cells) < 2:
         return list(cells)
     low = tuple(value for cell in cells for value in cell.low)
@@ -270,13 +270,13 @@ def _with_pooled_cell(cells: Sequence[Pairs]) -> list[Pairs]:
     return [*cells, Pairs("", POOLED, cells[0].metric, low, high, planned)]
 
 
-def _problems(night: PairedRun, cells: Sequence[CellVerdict]) -> list[str]:
-    """Why nothing that is said of this night, or of a configuration, lets anything through."""
-    if night.problem:
-        return [night.problem]
-    if not any(len(cell) for cell in night.cells):
-        return ["nothing was measured by both builds"]
-    need = min_pairs(len(night.cells))
+def _problems(run: PairedRun, cells: Sequence[CellVerdict]) -> list[str]:
+    """Return why the run or a configuration has no result."""
+    if run.problem:
+        return [run.problem]
+    if not any(len(cell) for cell in run.cells):
+        return ["no pair was measured by both builds"]
+    need = min_pairs(len(run.cells))
     return [
         f"{cell.name}: {cell.pairs} of {cell.planned} pairs are usable; at least {need} are needed"
         for cell in cells
@@ -285,13 +285,13 @@ def _problems(night: PairedRun, cells: Sequence[CellVerdict]) -> list[str]:
 
 
 def _size(cell: Pairs) -> float:
-    """Root of the mean square of both ends: what it scatters, whatever the signs."""
+    """Return the root mean square of both ends, as a scale that does not depend on signs."""
     values = np.array([*replace_infinite(cell.low), *replace_infinite(cell.high)])
     return float(np.sqrt((values**2).mean())) or 1.0
 
 
 def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
-    """The mean ratio with its 95 % interval; the end of a pair that has none is no end of the mean either."""
+    """Return the mean ratio with its 95 % interval; an infinite pair makes its end infinite."""
     if not len(cell):
         return None
     low, high = np.array(replace_infinite(cell.low)), np.array(replace_infinite(cell.high))
@@ -306,13 +306,13 @@ def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
 
 
 def _detectable(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
-    """By the scatter of the ends that count for worse, and how far they lie below the middle."""
+    """Return the detectable change by the variation of the conservative ends."""
     low, high, n = replace_infinite(cell.low), replace_infinite(cell.high), len(cell)
-    # Of all together each is scaled by its own scatter, so that no one share would be seen in all of them.
+    # Pooled configurations are scaled by their own variation, so no common share is detectable.
     if n < 2 or not cell.config_id or min_p(n) > SUSPECTED / tests:
         return None
     blur = float(np.mean(high) - np.mean(low)) / 2
-    # One-sided, and in both of two nights.
+    # One-sided, and in both of two runs.
     seen = (
         detectable_effect(float(np.std(low, ddof=1)), 1 / math.sqrt(n), n - 1, 2 * SUSPECTED / tests, math.sqrt(POWER))
         + blur

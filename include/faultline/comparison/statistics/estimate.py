@@ -1,19 +1,18 @@
-"""Fixed samples: by how much one side exceeds another, how sure that is, and what more runs would tell.
+"""Estimation for fixed samples: effect size, confidence interval, and required repetitions.
 
-The unit is the run; its value may be known as an interval only (a recovery: between the last late tuple and the first
-on time), perhaps without an upper end. A *row* is one configuration with both sides of it: the same in everything but
-what is asked about. Within a row the repetitions of both sides are paired by number where they have the same ones,
-since a repetition is measured as a block and what disturbs the machine for an hour disturbs both. Rows differ in their
-level and in their effect, so each keeps its own mean, and the scatter about it is pooled: the interval is about these
-rows, not about others. Two sides of unequal number, and the values of an axis, keep each its own scatter (Welch 1947).
+The unit is the run. Its value may be known as a range only (a recovery lies between the last late tuple and the first
+on time), possibly without upper end. A *row* is one configuration with both sides of it, equal in everything but the
+tested parameter. Within a row, repetitions of both sides are paired by number if they match, since a repetition is
+measured as a block and a disturbance of an hour affects both. Rows differ in level and effect, so each keeps its own
+mean, and the variance about it is pooled: the interval holds for these rows only. Sides of unequal size, and the values
+of an axis, keep separate variances (Welch 1947).
 
-Where in its interval a value lies nobody knows, and the share of the way is taken to be the same on both sides, as when
-faults come at all phases of a cycle. So everything is computed with all values at their lower ends and with all at
-their upper ends, and the answer is what holds at both: its interval covers both intervals, its p is the larger one.
+Values are assumed to lie at the same relative position of their ranges on both sides, as when faults hit all phases of
+a cycle. Everything is computed with all values at their lower ends and with all at their upper ends; the result holds
+for both: its interval covers both intervals, its p is the larger one.
 
-Where all ends are finite this is Student's t. Where some are not, as of a recovery that was not seen to end, it is
-Wilcoxon's signed ranks of six pairs or more, else Mann and Whitney's rank sums within rows, for which an infinite value
-is just the largest. How often these err and what they see: `./faultline bench calibration`.
+If all ends are finite, this is Student's t. Otherwise, for example with censored recoveries, it is Wilcoxon's signed
+ranks for six pairs or more, else Mann and Whitney's rank sums within rows. See `./faultline bench calibration`.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from faultline.comparison.statistics import ranks
 from faultline.comparison.statistics.ranks import Sides
 
 ALPHA, CONFIDENCE, POWER = 0.05, 0.95, 0.8
-# A difference smaller than this share of a figure is none that anybody minds.
+# Equivalence margin as a share of the figure.
 NEGLIGIBLE = 0.05
-# Fewer repetitions a side than this give no verdict beside another side, nor a choice that is told.
+# Repetitions per side that a verdict or a recommendation needs.
 MIN_REPETITIONS = 5
-# Degrees of freedom of a claim: as many as three runs of one configuration have. With two runs an interval is thirteen
+# Degrees of freedom that a claim needs, those of three runs of one configuration; with two runs an interval is thirteen
 # standard errors wide.
 MIN_FREEDOM = 2
-# Smaller ones rest on the tails of a distribution that nobody has seen.
+# Smaller p depend on unverified tails of the distribution.
 MIN_P = 0.0001
-# More repetitions than this nobody measures.
+# Upper bound on repetitions.
 MAX_PAIRS = 1_000
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +51,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its 95 % interval; an end that nobody knows is infinite."""
+    """A figure with its 95 % interval; an unknown end is infinite."""
 
     value: float
     low: float
@@ -61,18 +60,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """A value that lies in [low, high]; `high` is infinite where it was not seen."""
+    """A value in [low, high]; `high` is infinite if censored."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and self.high >= self.low):
-            raise ValueError(f"no interval: {self.low} to {self.high}")
+            raise ValueError(f"range: got {self.low} to {self.high}; expected finite low <= high")
 
     @property
     def middle(self) -> float:
-        """The middle; where there is no upper end, infinite."""
+        """Middle of the range; infinite without upper end."""
         return (self.low + self.high) / 2
 
 
@@ -80,17 +79,17 @@ Values = Sequence[ValueRange]
 
 
 def exact_values(values: Sequence[float]) -> tuple[ValueRange, ...]:
-    """Values that are known."""
+    """Return ranges for exact values."""
     return tuple(ValueRange(float(value), float(value)) for value in values)
 
 
 def median_of(values: Values) -> float:
-    """Of the upper ends: infinite where half were not seen to end. NaN of no values."""
+    """Return the median of the upper ends: infinite if half are censored, NaN without values."""
     return float(np.median([value.high for value in values])) if values else math.nan
 
 
 def spread_of(values: Values) -> float | None:
-    """Coefficient of variation of the values that have an end; None for fewer than two, or a mean of 0."""
+    """Return the coefficient of variation of the finite values; None for fewer than two, or a mean of 0."""
     known = [value.high for value in values if math.isfinite(value.high)]
     if len(known) < 2 or not (mean := statistics.fmean(known)):
         return None
@@ -98,8 +97,7 @@ def spread_of(values: Values) -> float | None:
 
 
 def median_interval(values: Values) -> Interval | None:
-    """The median of one side with a 95 % interval: Student's t, on a log scale where all values are above 0; order
-    statistics where one has no end. None for fewer than two values."""
+    """Return median and 95 % interval (Student's t, or order statistics); None for fewer than two values."""
     if len(values) < 2:
         return None
     median, n = median_of(values), len(values)
@@ -118,18 +116,18 @@ def median_interval(values: Values) -> Interval | None:
 
 @dataclass(frozen=True)
 class PairedRow:
-    """Both sides of one configuration, each by number of repetition; none of them empty."""
+    """Both sides of one configuration by repetition; neither is empty."""
 
     before: Mapping[int, ValueRange]
     after: Mapping[int, ValueRange]
 
     def __post_init__(self) -> None:
         if not self.before or not self.after:
-            raise ValueError("a row has repetitions on both sides")
+            raise ValueError("row: expected repetitions on both sides")
 
     @classmethod
     def unpaired(cls, before: Values, after: Values) -> PairedRow:
-        """Two samples without blocks."""
+        """Return a row of two samples without blocks."""
         return cls(dict(enumerate(before)), dict(enumerate(after, start=len(before))))
 
     @property
@@ -138,9 +136,10 @@ class PairedRow:
         return self.before.keys() == self.after.keys()
 
     def in_pairs(self) -> PairedRow:
-        """The repetitions that both sides have, where these are the better part of one side and two at least; else all.
+        """Return the repetitions that both sides have; all if these are fewer than two or than half of the smaller
+        side.
 
-        A repetition is measured as a block: what both sides of it have in common says more than what one has alone.
+        A repetition is measured as a block, so common repetitions carry more information than others.
         """
         common = self.before.keys() & self.after.keys()
         if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
@@ -151,13 +150,13 @@ class PairedRow:
 
 @dataclass(frozen=True)
 class EffectEstimate:
-    """By how much the side after exceeds the one before, on average over the rows.
+    """Difference of the side after from the side before, on average over the rows.
 
-    `change`: with its 95 % interval, whose ends may be infinite. `n`: pairs, or repetitions of the smaller side of
-    each row where they do not pair. `freedom`: repetitions beyond the first of each row. `spread`: standard deviation
-    of one difference, and `error` of the mean difference; None where they are not known. `error_freedom`: degrees of
-    freedom of `error`. `blur`: how far from its middle the difference may lie, as the values are known. `p`: two-sided,
-    of no difference. `direction`: 1 for more, -1 for less, 0 for neither. `rows`: the middle of each.
+    `change`: with its 95 % interval, whose ends may be infinite. `n`: pairs, or repetitions of the smaller side of each
+    unpaired row. `freedom`: repetitions beyond the first of each row. `spread`: standard deviation of one difference;
+    `error`: of the mean difference; None if unknown. `error_freedom`: degrees of freedom of `error`. `blur`: half width
+    of the difference's range. `p`: two-sided, of no difference. `direction`: 1 for more, -1 for less, 0 for neither.
+    `rows`: middle of each row.
     """
 
     change: Interval
@@ -174,14 +173,14 @@ class EffectEstimate:
 
 
 def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
-    """The difference over all rows. Raises ValueError when there is none."""
+    """Return the difference over all rows. Raises ValueError without rows."""
     if not rows:
-        raise ValueError("no rows")
+        raise ValueError("rows: empty; expected at least one")
     rows = [row.in_pairs() for row in rows]
     ends = _at_both_ends(rows)
     middle = _Sides.of(rows, lambda value: value.middle)
     value = middle.mean
-    if not math.isfinite(value):  # what is known of all, which infinite ends do not move far
+    if not math.isfinite(value):  # the ranks' estimate, which infinite ends affect little
         value = ends[0].central
     spread, error, error_freedom = middle.scatter or (None, None, 0.0)
     blur = abs(ends[1].mean - ends[0].mean) / 2
@@ -203,10 +202,10 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
 
 
 def equivalence_p(rows: Sequence[PairedRow], margin: float) -> float:
-    """How likely differences as close to none as these are, if the true one were `margin` or more either way.
+    """Return the p of a true difference of `margin` or more in either direction.
 
-    Two one-sided tests (Schuirmann 1987), twice the larger one: at most 0.05 where the 95 % interval lies within. Two
-    values without an end count against: how much they differ nobody knows.
+    Two one-sided tests (Schuirmann 1987), twice the larger p: at most 0.05 if the 95 % interval lies within the margin.
+    Two censored values count against equivalence, since their difference is unknown.
     """
     ends = _at_both_ends([row.in_pairs() for row in rows])
     above = max(one.tail(-margin, below=True, unknown=0.0) for one in ends)
@@ -214,11 +213,10 @@ def equivalence_p(rows: Sequence[PairedRow], margin: float) -> float:
 
 
 def required_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | None:
-    """With how many pairs in all a study like this would tell four times in five, at level `alpha`, if what was found
-    is true: that there is a difference, or that it is less than `margin`; whichever takes fewer.
+    """Return the total pairs with which a similar study decides at level `alpha` with 80 % power.
 
-    None where the spread is not known, or no number up to MOST would do: then it is as large as the margin, or too
-    small for how exactly the values are known.
+    It decides for a difference or for equivalence within `margin`, whichever takes fewer pairs. None if the spread is
+    unknown or MAX_PAIRS do not suffice: the effect is close to the margin, or the resolution is too low.
     """
     if found.spread is None or not math.isfinite(found.change.value):
         return None
@@ -229,18 +227,20 @@ def required_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | 
 
 
 def detectable_effect(spread: float, error: float, freedom: float, alpha: float, power: float = POWER) -> float:
-    """The difference that is seen at the two-sided level `alpha` with this power. `error`: of the mean difference, in
-    units of `spread`, the standard deviation of one."""
+    """Return the difference that is detected at the two-sided level `alpha` with this power.
+
+    `error`: of the mean difference, in units of `spread`, the standard deviation of one.
+    """
     return float((stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)) * spread * error)
 
 
 def share_of(logarithm: float) -> float:
-    """The change that the logarithm of a ratio stands for, as a share."""
+    """Return the relative change for the logarithm of a ratio."""
     return math.expm1(logarithm) if logarithm < 700 else math.inf
 
 
 def logarithm_of(above: float, below: float) -> float:
-    """Of their ratio: infinite where one is nothing or has no end; 0 of equal ones."""
+    """Return the logarithm of a ratio: 0 for equal values, infinite if one is zero or infinite."""
     if above == below:
         return 0.0
     if above <= 0 or math.isinf(below):
@@ -249,18 +249,17 @@ def logarithm_of(above: float, below: float) -> float:
 
 
 def p_text(p: float) -> str:
-    """A p behind its name: `= 0.031`, `< 0.0001`."""
+    """Return a p for display: `= 0.031`, `< 0.0001`."""
     return f"= {p:.2g}" if p >= MIN_P else f"< {MIN_P:.4f}"
 
 
 def false_discoveries(p_values: Sequence[float]) -> list[float]:
-    """Shares of false discoveries among all that are at least as small (Benjamini and Hochberg 1995)."""
+    """Return the false discovery rate among all p that are at least as small (Benjamini and Hochberg 1995)."""
     return list(map(float, stats.false_discovery_control(p_values))) if p_values else []
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """The p-values, corrected for there being several of them (Holm 1979): all that stay below 0.05 are believed
-    together with a chance of one in twenty that any is wrong."""
+    """Return the p-values corrected for multiple tests (Holm 1979), with a family-wise error of 5 % at p ≤ 0.05."""
     adjusted: dict[Key, float] = {}
     largest = 0.0
     for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
@@ -271,7 +270,7 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
 
 @cache
 def _detectable_size(n: int, alpha: float) -> float:
-    """What n pairs see, in standard deviations of a difference."""
+    """Return the difference that n pairs detect, in standard deviations of a difference."""
     return detectable_effect(1.0, 1 / math.sqrt(n), n - 1, alpha)
 
 
@@ -284,7 +283,7 @@ def _low(value: ValueRange) -> float:
 
 
 def _lowest(value: ValueRange) -> float:
-    """The lower end; without an upper end it is above whatever ended there."""
+    """Return the lower end; slightly above it if censored, so that it exceeds a value that ended there."""
     return value.low if math.isfinite(value.high) else math.nextafter(value.low, math.inf)
 
 
@@ -299,8 +298,10 @@ def _t_interval(mean: float, error: float, freedom: float) -> tuple[float, float
 
 @dataclass(frozen=True)
 class _Sides:
-    """All rows with each value at one place of its interval: the numbers before and after, in the same order where all
-    rows are `paired`. `ranked`: whether they are compared by ranks."""
+    """All rows with each value at one position of its range.
+
+    `rows`: values before and after, in the same order if `is_paired`. `ranked`: whether they are compared by ranks.
+    """
 
     rows: tuple[Sides, ...]
     is_paired: bool
@@ -319,30 +320,30 @@ class _Sides:
 
     @property
     def mean(self) -> float:
-        """Over rows of their differences; not finite where a value is not."""
+        """Mean over rows of their differences; not finite if a value is infinite."""
         with np.errstate(invalid="ignore"):
             return float(np.mean([after.mean() - before.mean() for before, after in self.rows]))
 
     @property
     def pairs(self) -> list[Floats]:
-        """By row the differences of its pairs; of two without an end not a number."""
+        """Differences of the pairs by row; NaN for two infinite values."""
         with np.errstate(invalid="ignore"):
             return [after - before for before, after in self.rows]
 
     @property
     def signed(self) -> bool:
-        """Whether there are pairs enough to be compared by signed ranks."""
+        """Whether there are enough pairs for signed ranks."""
         return self.is_paired and sum(len(before) for before, _ in self.rows) >= ranks.MIN_PAIRS
 
     @property
     def central(self) -> float:
-        """The shift that ranks estimate (Hodges and Lehmann 1963), of values that are finite."""
+        """Shift estimated by ranks (Hodges and Lehmann 1963), of finite values."""
         votes = ranks.walsh_averages(np.concatenate(self.pairs)) if self.signed else ranks.differences(self.rows)
         return float(np.median(votes))
 
     @property
     def scatter(self) -> tuple[float, float, float] | None:
-        """Standard deviation of one difference, error of the mean, and degrees of freedom; None where unknown."""
+        """Standard deviation of one difference, error of the mean, and degrees of freedom; None if unknown."""
         if self.is_paired:
             pairs = self.pairs
             variance, freedom = _pooled_variance(pairs)
@@ -360,12 +361,12 @@ class _Sides:
         parts = [one * sum(1 / len(row[side]) for row in self.rows) for side, one in enumerate(variances)]
         if not equal and all(free for _, free in sides) and any(parts):
             freedom = sum(parts) ** 2 / sum(part**2 / free for part, (_, free) in zip(parts, sides, strict=True))
-        # The difference of two values without a pair scatters by both.
+        # Without pairs, the difference of two values has the variance of both.
         return math.sqrt(2 * pooled), math.sqrt(sum(parts)) / len(self.rows), freedom
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean difference, or of a common shift where an end is open."""
+        """95 % interval of the mean difference, or of a common shift if a value is infinite."""
         if self.ranked and self.signed:
             return ranks.signed_interval(np.concatenate(self.pairs), CONFIDENCE)
         if self.ranked:
@@ -374,8 +375,10 @@ class _Sides:
         return (-math.inf, math.inf) if found is None else _t_interval(self.mean, found[1], found[2])
 
     def tail(self, at: float, *, below: bool, unknown: float = 0.5) -> float:
-        """One-sided p of the true difference being `at` or less (`below`), or `at` or more. `unknown`: what two values
-        without an end count as a vote against that."""
+        """Return the one-sided p of a true difference of at most (`below`) or at least `at`.
+
+        `unknown`: weight of two infinite values as evidence against it.
+        """
         sign = 1 if below else -1
         if self.ranked and self.signed:
             return ranks.signed_tail(sign * (np.concatenate(self.pairs) - at), unknown)
@@ -388,7 +391,7 @@ class _Sides:
 
 
 def _pooled_variance(samples: Sequence[Floats]) -> tuple[float, float]:
-    """Variance about each sample's own mean, and its degrees of freedom; what has no end tells nothing of it."""
+    """Return the variance about each sample's mean, and its degrees of freedom; infinite values are omitted."""
     known = [kept for one in samples if len(kept := one[np.isfinite(one)])]
     freedom = float(sum(len(one) - 1 for one in known))
     squares = sum(float(((one - one.mean()) ** 2).sum()) for one in known)

@@ -1,8 +1,7 @@
-"""Tests by ranks, for values of which some have no end: signed ranks of pairs (Wilcoxon), rank sums of rows (Mann and
-Whitney). Both count votes: averages of two differences, or differences of two values, that lie above a shift.
+"""Rank tests for values of which some are infinite: signed ranks (Wilcoxon) and rank sums (Mann and Whitney).
 
-A difference of two values without an end is not a number: it casts `unknown` of its votes. Of a pair this is what a
-difference of nothing casts, whatever the shift.
+Both count votes: averages of two differences, or differences of two values, that lie above a shift. The difference of
+two infinite values is NaN and casts `unknown` of its votes, in a pair like a difference of 0 at any shift.
 """
 
 from __future__ import annotations
@@ -16,29 +15,28 @@ import numpy.typing as npt
 from scipy import stats
 
 Floats = npt.NDArray[np.float64]
-# Values before and after, of one configuration.
+# Values before and after of one configuration.
 Sides = tuple[Floats, Floats]
-# Five pairs cannot get below p = 0.06.
+# Five pairs cannot reach p below 0.06.
 MIN_PAIRS = 6
 
 
 def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:
-    """The averages of each two of the values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
+    """Return the averages of each two values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
     averages = _averages(values)
     averages[np.isnan(averages)] = unknown
     return np.sort(averages)
 
 
 def signed_tail(pairs: Floats, unknown: float = 0.5) -> float:
-    """One-sided p of differences that are 0 or less; those of 0 count half. `unknown`: 0 counts what is not known as
-    the least."""
+    """Return the one-sided p of differences of at most 0; zeros count half. `unknown`: 0 counts NaN as the lowest."""
     averages = _averages(pairs if unknown else np.where(np.isnan(pairs), -math.inf, pairs))
     votes = (averages > 0).sum() + (averages == 0).sum() / 2 + unknown * np.isnan(averages).sum()
     return float(_chances(len(pairs))[math.floor(votes) :].sum())
 
 
 def signed_interval(pairs: Floats, confidence: float) -> tuple[float, float]:
-    """The shifts that signed ranks do not refuse."""
+    """Return the range of shifts that signed ranks do not reject."""
     averages = _averages(pairs)
     known = np.sort(averages[~np.isnan(averages)])
     # The k-th smallest average: a sum of ranks below k has at most the chance of one tail.
@@ -48,8 +46,7 @@ def signed_interval(pairs: Floats, confidence: float) -> tuple[float, float]:
 
 
 def sums_tail(rows: Sequence[Sides], unknown: float) -> float:
-    """One-sided p of values after that are no larger than those before, by the normal distribution; equal ones count
-    half."""
+    """Return the one-sided p of no increase, by the normal distribution; ties count half."""
     votes, variance = 0.0, 0.0
     for before, after in rows:
         off, n = differences([(before, after)]), len(before) + len(after)
@@ -60,7 +57,7 @@ def sums_tail(rows: Sequence[Sides], unknown: float) -> float:
 
 
 def sums_interval(rows: Sequence[Sides], confidence: float) -> tuple[float, float]:
-    """The common shifts that rank sums do not refuse."""
+    """Return the range of common shifts that rank sums do not reject."""
     found = differences(rows)
     variance = sum(len(a) * len(b) * (len(a) + len(b) + 1) / 12 for a, b in rows)
     unknown = np.isnan(found)
@@ -68,19 +65,19 @@ def sums_interval(rows: Sequence[Sides], confidence: float) -> tuple[float, floa
     k = math.ceil(len(found) / 2 - reach - unknown.sum() / 2)
     if k < 1:
         return -math.inf, math.inf
-    # Those of which nothing is known count half on each side, and are the last.
+    # Unknown differences count half on each side, and are last.
     low, high = (float(np.sort(np.where(unknown, math.inf, one))[k - 1]) for one in (found, -found))
     return low, -high
 
 
 def differences(rows: Sequence[Sides]) -> Floats:
-    """Of each two values of a row; of two without an end not a number."""
+    """Return the differences of each two values of a row; NaN for two infinite values."""
     with np.errstate(invalid="ignore"):
         return np.concatenate([(after[:, None] - before).ravel() for before, after in rows])
 
 
 def _averages(values: Floats) -> Floats:
-    """Of each two values, and of each with itself; of a value and what is not a number the value."""
+    """Return the averages of each two values and of each with itself; for a value and NaN, the value."""
     first, second = (values[chosen] for chosen in np.triu_indices(len(values)))
     with np.errstate(invalid="ignore"):
         return np.where(np.isnan(first), second, np.where(np.isnan(second), first, (first + second) / 2))
@@ -88,7 +85,7 @@ def _averages(values: Floats) -> Floats:
 
 @cache
 def _chances(n: int) -> Floats:
-    """Of each sum of ranks of the positive ones among n differences whose signs are chance."""
+    """Return the probability of each sum of positive ranks among n differences with random signs."""
     chances = np.ones(1)
     for rank in range(1, n + 1):
         chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2

@@ -1,13 +1,13 @@
-"""A test that may be looked at after each pair: intervals of a mean difference that hold at all looks together.
+"""Sequential test with an interim analysis after each pair: intervals that hold over all analyses together.
 
-Pairs of equal index belong together; a value is the logarithm of a ratio, of which perhaps only an interval is known.
-Group-sequential bounds with a spending function (Lan and DeMets 1983): the chance of a wrong crossing is spent in equal
-parts over the looks that were planned, and a part of it kept for looks beyond. The intervals are those repeated at each
-look (Jennison and Turnbull 1989): all of them hold together, so their intersection does.
+Pairs of equal index belong together; a value is the logarithm of a ratio, possibly known as a range only. The bounds
+are group-sequential with a spending function (Lan and DeMets 1983): the error is spent in equal parts over the planned
+analyses, and a part is reserved for later ones. The intervals are repeated at each analysis (Jennison and Turnbull
+1989); all of them hold together, and so does their intersection.
 
-Two statistics: Student's t of the differences, and Wilcoxon's signed ranks, which need no finite values and no normal
-ones, but symmetric differences, which those of equal cells are. The bounds of both come from the same simulation of
-paths in which nothing differs: of t for normal differences, of ranks for any.
+Two statistics: Student's t of the differences, and Wilcoxon's signed ranks, which need neither finite nor normal
+values, but symmetric differences, such as those of equal cells. The bounds of both come from one simulation of paths
+without difference.
 """
 
 from __future__ import annotations
@@ -23,35 +23,34 @@ import numpy as np
 from faultline.comparison.statistics.estimate import Bools, Floats
 from faultline.comparison.statistics.ranks import walsh_averages
 
-# Share of the error that is kept for a budget that is raised later.
+# Share of the error that is reserved for a raised budget.
 RESERVED = 0.2
-# Fewer pairs are never looked at; nor is an interval that reaches further than so many deviations of a difference,
-# which only a freak of few pairs would leave.
+# No analysis takes place with fewer pairs, nor if its interval exceeds this number of standard deviations.
 MIN_PAIRS = 5
 WIDEST = 3.0
 PATHS = 200_000
-# Of one comparison: what smaller errors allow is less than one path in a hundred of those that are simulated.
+# Smallest error per comparison, so that at least a hundred simulated paths may cross.
 MIN_ERROR = 100 / PATHS
-# Values that are held at a time, so that many looks take fewer paths instead of more memory.
+# Simulated values in memory: more analyses take fewer paths.
 _MAX_VALUES = 20_000_000
 SEED = 1989
-# Pairs beyond which no budget goes.
+# Upper bound on pairs.
 MAX_PAIRS = 512
 
 Bounds = tuple[float | None, ...]
-# Lowest and highest value that a difference may have; equal where it is known.
+# Range of a difference; equal ends if it is exact.
 Pair = tuple[float, float]
 
 
 class Method(StrEnum):
-    """The statistic that is bounded."""
+    """Test statistic."""
 
     T = "t"
     RANKS = "signed ranks"
 
 
 class SequentialDecision(StrEnum):
-    """What became of a comparison."""
+    """Decision on a comparison."""
 
     DIFFERS = "differs by at least"
     WITHIN = "differs by less than"
@@ -61,9 +60,11 @@ class SequentialDecision(StrEnum):
 
 @dataclass(frozen=True)
 class SequentialResult:
-    """All looks together. `low`, `high`: every value of the difference that none of them excludes. `value`: the
-    difference itself, NaN of no pairs. `looked`: pairs at the look that decided it, or None. `half`: half the width of
-    the last look's own interval."""
+    """Result over all interim analyses.
+
+    `low`, `high`: range of the difference that no analysis excludes. `value`: the estimate, NaN without pairs.
+    `decided_at`: pairs at the deciding analysis, or None. `half`: half the width of the last analysis' own interval.
+    """
 
     outcome: SequentialDecision
     value: float
@@ -74,22 +75,22 @@ class SequentialResult:
 
 
 def spent_error(pairs: int, horizon: int, alpha: float) -> float:
-    """The part of `alpha` that may be spent up to so many pairs, when `horizon` of them were planned at first."""
+    """Return the part of `alpha` that may be spent after this number of pairs, with `horizon` planned at first."""
     within = (1 - RESERVED) * min(pairs, horizon) / horizon
     return alpha * (within + RESERVED * max(0.0, 1 - horizon / pairs))
 
 
 def min_decidable_pairs(method: Method, alpha: float) -> int:
-    """The smallest number of planned pairs with which anything can be decided at this error of one comparison."""
+    """Return the smallest planned number of pairs that can decide at this error of one comparison."""
     return next((pairs for pairs in range(MIN_PAIRS, MAX_PAIRS) if any(bounds(method, pairs, pairs, alpha))), MAX_PAIRS)
 
 
 @lru_cache(maxsize=32)
 def bounds(method: Method, pairs: int, horizon: int, alpha: float) -> Bounds:
-    """For 1 to `pairs` pairs the value that the statistic must reach, or None where there is no look.
+    """Return the bound of the statistic for 1 to `pairs` pairs; None without an interim analysis.
 
-    Of t: its absolute value. Of ranks: by how much the number of positive Walsh averages is off a half of all. Known
-    to the error of a simulation: with 20 comparisons the chance that is spent is known to 5 % of itself.
+    For t, a bound on its absolute value; for ranks, on the distance of the number of positive Walsh averages from a
+    half of all. The bounds have the error of a simulation: with 20 comparisons, 5 % of the spent error.
     """
     paths = max(10_000, min(PATHS, _MAX_VALUES // pairs))
     rng, walked = np.random.default_rng(SEED), _Walk(method, paths, pairs)
@@ -117,7 +118,7 @@ class _Walk:
         self._sum, self._squares = np.zeros(paths), np.zeros(paths)
 
     def step(self, drawn: np.ndarray) -> Floats:
-        """One more pair of each path: the statistic then."""
+        """Add one pair to each path; return the statistic."""
         self._seen += 1
         n = self._seen
         if self._values is None:
@@ -134,7 +135,7 @@ class _Walk:
 
 
 def _bound(reached: Floats, may: int) -> float | None:
-    """The smallest value that at most `may` of the paths reach; None when even the largest is reached by more."""
+    """Return the smallest value that at most `may` paths reach; None if more reach even the largest."""
     if may < 1 or len(reached) <= may:
         return None
     excluded = np.partition(reached, len(reached) - may - 1)[len(reached) - may - 1]
@@ -143,10 +144,10 @@ def _bound(reached: Floats, may: int) -> float | None:
 
 
 def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -> SequentialResult:
-    """What the pairs say, in the order in which they were completed.
+    """Return the result of the pairs, in the order of their completion.
 
-    `limits`: from `bounds`. `margin`: from where to where a difference is none that matters. Where a pair is an
-    interval, what is said holds for each value in it: low bounds come from low ends, high ones from high ends.
+    `limits`: from `bounds`. `margin`: equivalence margin. If a pair is a range, the result holds for every value in it:
+    low bounds come from low ends, high bounds from high ends.
     """
     low, high, half = -math.inf, math.inf, math.inf
     outcome, looked = SequentialDecision.INCONCLUSIVE, None
@@ -156,7 +157,7 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
             continue
         lowest, highest = look_interval(pairs[:number], limit, method)
         half = (highest - lowest) / 2
-        if max(low, lowest) <= min(high, highest):  # else one look contradicts another: what was known stays
+        if max(low, lowest) <= min(high, highest):  # if analyses contradict each other, keep the earlier range
             low, high = max(low, lowest), min(high, highest)
         if looked is None and (low > 0 or high < 0 or (margin[0] < low and high < margin[1])):
             outcome = SequentialDecision.WITHIN if margin[0] < low and high < margin[1] else SequentialDecision.DIFFERS
@@ -165,7 +166,7 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
 
 
 def look_interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
-    """The values of the difference that one look does not exclude; an end may be infinite."""
+    """Return the range of the difference that one analysis does not exclude; an end may be infinite."""
     lows, highs = np.array([one[0] for one in pairs]), np.array([one[1] for one in pairs])
     if method is Method.T:
         return _t_bound(lows, -limit), _t_bound(highs, limit)
@@ -179,8 +180,10 @@ def look_interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
 
 
 def point_estimate(pairs: Sequence[Pair], method: Method) -> float:
-    """The difference itself: the mean, or the median of the Walsh averages (Hodges and Lehmann 1963). Of a pair the
-    middle counts, or the end that is known."""
+    """Return the mean difference, or the median of the Walsh averages (Hodges and Lehmann 1963).
+
+    Each pair counts with its middle, or its known end.
+    """
     if not pairs:
         return math.nan
     known = [_middle(pair) for pair in pairs]
@@ -197,7 +200,7 @@ def _middle(pair: Pair) -> float:
 
 
 def _t_bound(values: Floats, limit: float) -> float:
-    """The mean and so many of its deviations; infinite where a value is."""
+    """Return the mean plus `limit` standard errors; infinite if a value is."""
     if not np.isfinite(values).all():
         return math.copysign(math.inf, limit)
     return float(values.mean() + limit * values.std(ddof=1) / math.sqrt(len(values)))
