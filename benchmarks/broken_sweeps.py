@@ -1,7 +1,6 @@
-"""Sweeps that something is done to while they run: begun, brought to their end, counted, and summed up.
+"""Sweeps with actions during their runs, such as kills: start, wait, counts and sums.
 
-What is done to a sweep is an act, such as a kill. Each act is noted on disk as it happens, so a benchmark that was
-interrupted continues with the next.
+Each action is logged on disk at once, so an interrupted benchmark continues with the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ RATES = [100.0, 150.0]
 REPETITIONS = 2
 _END_S, _RECOVERY_S = 180.0, 180.0
 
-# Figures by what they sum of a tally.
+# Figure by the count that it sums.
 _COUNTS = {
     "cells": "planned", "cells_once": "once", "lost_records": "lost", "duplicate_records": "double",
     "remeasured": "remeasured", "attempts": "attempts",
@@ -46,11 +45,11 @@ _MUST_BE_ZERO = ("lost_records", "duplicate_records", "remeasured")
 
 
 class BenchmarkLog:
-    """What a long benchmark has done: acts and sweeps, a line each. A crash of the benchmark itself loses none."""
+    """Log of a long benchmark: actions and sweeps, one line each, synced to disk."""
 
     def __init__(self, path: Path, act: str) -> None:
-        """`act`: the kind of line that notes an act; it has a `number`."""
-        # Benchmarks of before there was a journal said `kind`.
+        """Read the log. `act`: the event name of an action; each action has a `number`."""
+        # Older logs name the event `kind`.
         self._lines = [{"event": line.get("kind"), **line} for line in read_journal(path)]
         self._journal = Journal(path)
         self.act = act
@@ -66,7 +65,7 @@ class BenchmarkLog:
 
     @property
     def done(self) -> set[int]:
-        """Numbers of the acts that were done."""
+        """Numbers of the completed actions."""
         return {line["number"] for line in self.acts}
 
     @property
@@ -75,7 +74,7 @@ class BenchmarkLog:
 
     @property
     def unfinished(self) -> dict[str, list[str]]:
-        """Runs of sweeps that were triggered and not counted, as an interrupted call leaves them, by series."""
+        """Runs of sweeps that an interrupted call triggered but did not count, by series."""
         counted = {line["series"] for line in self.sweeps}
         found: dict[str, list[str]] = {}
         for line in self._lines:
@@ -84,14 +83,14 @@ class BenchmarkLog:
         return found
 
     def move_aside(self) -> None:
-        """Keep the journal under the present time; the next one begins empty."""
+        """Rename the log after the current time; the next one starts empty."""
         self._journal.close()
         path = self._journal.path
         path.rename(path.with_name(f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
 
 
 class SweepAction(Protocol):
-    """Something that is done to a sweep; a dataclass."""
+    """Action during a sweep; a dataclass."""
 
     @property
     def number(self) -> int: ...
@@ -102,8 +101,7 @@ A = TypeVar("A", bound=SweepAction)
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep to which something was done `acts` times, with the runs that it took; `seconds` from its trigger to
-    its end; `state` that of its last run."""
+    """One sweep with `acts` actions and its runs; `seconds`: from trigger to end; `state`: of its last run."""
 
     series: str
     acts: int
@@ -114,10 +112,10 @@ class Sweep:
 
 
 class BrokenSweeps(ABC, Generic[A]):
-    """Does all acts of a benchmark to sweeps, a few to each.
+    """Runner of all actions of a benchmark, a few per sweep.
 
-    `per_sweep`: acts of one sweep. `triggers`: a sweep that ends red is triggered again, as its user would, up to so
-    many runs in all. `end_s`: time for a run to end.
+    `per_sweep`: actions per sweep. `triggers`: most runs of a sweep; a failed one is triggered again, as by its user.
+    `end_s`: time limit of a run.
     """
 
     name: str
@@ -130,10 +128,10 @@ class BrokenSweeps(ABC, Generic[A]):
 
     @abstractmethod
     def deliver(self, act: A, run_id: str) -> bool:
-        """Wait for the act's moment, do it and note it. False: the sweep ended, or the moment never came."""
+        """Wait for the action's time, perform it and log it; return False if the sweep ended or the time never came."""
 
     def note(self, act: A, run_id: str, **facts: Any) -> None:
-        """Note an act that was done."""
+        """Log a completed action."""
         self.diary.note(self.diary.act, **vars(act), run_id=run_id, **facts)
 
     @property
@@ -141,9 +139,9 @@ class BrokenSweeps(ABC, Generic[A]):
         return AirflowApi(self.settings)
 
     def go_through(self, acts: Sequence[A]) -> dict[str, BenchmarkFigure]:
-        """Do the acts that are not done yet, then measure in peace; return what the dead left behind."""
+        """Perform the remaining actions, then an undisturbed experiment; return the counts of leftovers."""
         for former in self.api.runs(MATRIX, "queued", "running"):
-            self.say(f"{former['dag_run_id']}: goes on from an interrupted call")
+            self.say(f"{former['dag_run_id']}: continuing an interrupted call")
             await_run(self.api, former["dag_run_id"])
         for series, runs in self.diary.unfinished.items():
             self.say(f"{series}: {self.finish(series, runs).outcome}, from an interrupted call")
@@ -151,17 +149,17 @@ class BrokenSweeps(ABC, Generic[A]):
             self.say(f"{len(acts) - len(left)} of {len(acts)} {self.diary.act}s done")
             sweep = self._sweep(left[: self.per_sweep])
             if not sweep.acts:
-                raise InfrastructureError(f"{self.name}: the moment of {left[0]} never came")
+                raise InfrastructureError(f"{self.name}: the time of {left[0]} never came")
             self.say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
         run_undisturbed(self.settings, self.say)
         return count_leftovers(self.settings, self.say)
 
     def finish(self, series: str, runs: Sequence[str]) -> Sweep:
-        """Bring a sweep of an interrupted call to its end, without further acts, so that its cells are counted, too."""
+        """Wait for the end of an interrupted call's sweep, without further actions, and count its cells."""
         runs, began = list(runs), time.monotonic()
         try:
             self.api.run(MATRIX, runs[-1])
-        except ConfigError:  # the call ended between the note of the run and its trigger
+        except ConfigError:  # the call ended before the logged run was triggered
             self._trigger(series, runs[-1])
         state = await_run(self.api, runs[-1], timeout_s=self.end_s)
         while state != "success" and len(runs) < self.triggers:
@@ -171,14 +169,14 @@ class BrokenSweeps(ABC, Generic[A]):
         return self._counted(series, runs, done, time.monotonic() - began, state)
 
     def state_of(self, run_id: str) -> str:
-        """Return the run's state, also while the API server starts again."""
-        what = "airflow: an answer"
+        """Return the run's state, also while the API server restarts."""
+        what = "airflow: response"
         return str(
             wait_until(lambda: ask(lambda: self.api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what=what)
         )
 
     def _sweep(self, acts: Sequence[A]) -> Sweep:
-        """Trigger a sweep, deliver acts while it runs, and trigger it again until it ends green."""
+        """Trigger a sweep, perform actions while it runs, and trigger it again until it succeeds."""
         series, began, waiting, runs = new_series(self.name), time.monotonic(), list(acts), list[str]()
         state = ""
         while state != "success" and len(runs) < self.triggers:
@@ -189,12 +187,12 @@ class BrokenSweeps(ABC, Generic[A]):
             state = await_run(self.api, runs[-1], timeout_s=self.end_s)
         if state != "success" and self.triggers > 1:
             raise InfrastructureError(
-                f"{series}: not green after {self.triggers} triggers; see {self.settings.airflow_home}"
+                f"{series}: no success after {self.triggers} triggers; see {self.settings.airflow_home}"
             )
         return self._counted(series, runs, len(acts) - len(waiting), time.monotonic() - began, state)
 
     def _begin(self, series: str, number: int) -> str:
-        """Trigger a run of the series, which is noted before; return its id."""
+        """Log and trigger a run of the series; return its id."""
         run_id = f"{series}-{number}"
         self.diary.note("run", series=series, run_id=run_id)
         self._trigger(series, run_id)
@@ -211,7 +209,7 @@ class BrokenSweeps(ABC, Generic[A]):
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """Return the answer, or None while Airflow does not answer."""
+    """Return the result, or None while Airflow does not respond."""
     try:
         return question()
     except InfrastructureError:
@@ -223,13 +221,13 @@ def new_series(name: str) -> str:
 
 
 def run_undisturbed(settings: Settings, say: Progress) -> None:
-    """Run one experiment to which nothing is done: it cleans up behind the last dead one. Wait until no run is left."""
+    """Run one experiment without actions, which cleans up after the last one; wait until no run is left."""
     api = AirflowApi(settings)
-    say("one experiment in peace")
+    say("running one undisturbed experiment")
     run_id = new_series("calm")
     api.trigger(MATRIX, form(run_id, RATES[:1], 1), run_id=run_id)
     if (state := await_run(api, run_id)) != "success":
-        raise InfrastructureError(f"{run_id}: ended as {state} although nothing was done to it")
+        raise InfrastructureError(f"{run_id}: ended as {state} without any action")
     wait_until(
         lambda: not api.runs(EXPERIMENT, "queued", "running"),
         timeout_s=_END_S,
@@ -239,7 +237,7 @@ def run_undisturbed(settings: Settings, say: Progress) -> None:
 
 
 def count_leftovers(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]:
-    """Count what is left of the dead once all is calm, and records that cannot be read; report each of them."""
+    """Count leftover processes, ports, topics and attempts, and unreadable records; report each of them."""
     found = {
         "orphan_processes": stray_processes(settings),
         "orphan_ports": stray_ports(settings),
@@ -256,7 +254,7 @@ def count_leftovers(settings: Settings, say: Progress) -> dict[str, BenchmarkFig
 
 
 def sum_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
-    """Sum all sweeps' tallies, runs and seconds; `low` and `high` are those of single sweeps."""
+    """Sum counts, runs and seconds of all sweeps; `low` and `high` are those of single sweeps."""
     found = {name: total([sweep["outcome"][key] for sweep in sweeps]) for name, key in _COUNTS.items()}
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
     found["wall_s"] = total([sweep["seconds"] for sweep in sweeps], "s")
@@ -264,7 +262,7 @@ def sum_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure
 
 
 def require_zero(name: str, found: Mapping[str, BenchmarkFigure], never: Sequence[str] = ()) -> None:
-    """Raise InfrastructureError for what must not be in the benchmark `name`; `never`: further figures of that kind."""
+    """Raise InfrastructureError for figures of the benchmark `name` that must be 0; `never`: further such figures."""
     forbidden = [figure for figure in found if figure.startswith(("orphan_", "unreadable_"))]
     forbidden += [*_MUST_BE_ZERO, *never]
     bad = [f"{figure} {found[figure].value:g}" for figure in forbidden if found[figure].value]

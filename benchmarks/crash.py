@@ -1,8 +1,7 @@
 """Survival of a sweep when its processes are killed at every step boundary and at random times (hours).
 
-A sweep of short experiments with known truth runs under the real scheduler, and while it runs SIGKILL hits the
-scheduler, a running task, the API server, Kafka, the recorder, the generator or the workload's supervisor, at each
-step boundary and at random instants.
+A sweep of short scripted experiments runs under the real scheduler. SIGKILL hits the scheduler, a running task, the API
+server, Kafka, the recorder, the generator or the workload's supervisor, at each step boundary and at random times.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from faultline.system.settings import Settings
 from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
-# Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
+# Address of an empty PostgreSQL for Airflow's tables, instead of SQLite.
 BENCH_DATABASE = "FAULTLINE_BENCH_DATABASE"
 QUICK_KILLS = 6
 _POLL_S, _ASK_S = 0.25, 2.0
 _RECOVERY_S = 180.0
-# A boundary that a sweep does not reach is waited for no longer.
+# Longest wait for a boundary.
 _BOUNDARY_S = 300.0
 
-# The tasks of an experiment, in order.
+# Tasks of an experiment, in order.
 STEPS = (
     "prepare",
     "provision_topics",
@@ -58,7 +57,7 @@ STEPS = (
 )
 SERVICES = {"scheduler": "airflow-scheduler", "api_server": "airflow-api-server", "kafka": "kafka"}
 TASK = "task"
-# Processes of an attempt, and the boundaries at which each of them lives.
+# Processes of an attempt, with the boundaries at which they live.
 ROLES: Mapping[str, Sequence[str]] = {
     "recorder": STEPS[2:6],
     "generator": STEPS[3:6],
@@ -66,15 +65,15 @@ ROLES: Mapping[str, Sequence[str]] = {
 }
 VICTIMS = (*SERVICES, TASK, *ROLES)
 RANDOM_KILLS = 55
-# As long as an experiment with known truth takes, so that a random instant falls anywhere in it.
+# Duration of a scripted experiment, so that a random time may hit any part of it.
 LONGEST_WAIT_S = 40.0
-# A worker that waits for a task, or the supervising half of one at work.
+# A worker without a task, or the supervising half of a busy one.
 _WORKER = f"{TITLE}LocalExecutor"
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL: whom, and after which step; without a step, `wait_s` seconds after the last one was survived."""
+    """One SIGKILL to `victim` after a step, or `wait_s` seconds after the previous recovery."""
 
     number: int
     victim: str
@@ -86,7 +85,7 @@ class Kill:
 
 
 def plan_kills() -> list[Kill]:
-    """Every victim at each step boundary at which it lives, and `RANDOM_KILLS` random ones, in random order."""
+    """Return every victim at each boundary at which it lives, and `RANDOM_KILLS` random kills, in random order."""
     chance = random.Random(1)
     kills: list[tuple[str, str | None, float]] = [(victim, step, 0.0) for victim in (*SERVICES, TASK) for step in STEPS]
     kills += [(role, step, 0.0) for role, steps in ROLES.items() for step in steps]
@@ -96,15 +95,15 @@ def plan_kills() -> list[Kill]:
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Kill and count: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells, what
-    was left behind, and the wall time.
+    """Run all planned kills, or six if `quick`.
 
-    Raises InfrastructureError naming what was lost, measured twice or left behind.
+    Figures: kills by victim, results of the cells, leftovers, and the wall time. Raises InfrastructureError naming
+    cells that were lost or measured twice, and leftovers.
     """
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
     database = os.environ.get(BENCH_DATABASE, "")
     with own_services("crash_postgresql" if database else "crash", say, database) as settings:
-        # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
+        # The quick kills are the first of all; a separate log keeps them apart.
         diary = BenchmarkLog(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
         leftovers = Kills(settings, diary, say).go_through(kills)
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
@@ -114,7 +113,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -> dict[str, BenchmarkFigure]:
-    """Count the kills by victim, and sum over all sweeps."""
+    """Return the number of kills by victim, and sums over all sweeps."""
     victims = sorted({kill["victim"] for kill in kills})
     found = {f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in victims}
     found["kills"] = total([1.0 for _ in kills])
@@ -123,7 +122,7 @@ def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -
 
 
 class Kills(BrokenSweeps[Kill]):
-    """Sweeps that lose processes."""
+    """Sweeps with killed processes."""
 
     name = "crash"
     per_sweep = 6
@@ -132,7 +131,7 @@ class Kills(BrokenSweeps[Kill]):
     def deliver(self, kill: Kill, run_id: str) -> bool:
         began, since, last_asked = time.monotonic(), datetime.now(UTC), 0.0
         while True:
-            # Each question costs the API server, and its database, what the experiment would have.
+            # Each request costs the API server and its database CPU time of the experiment.
             if time.monotonic() - last_asked >= _ASK_S:
                 last_asked = time.monotonic()
                 if self.state_of(run_id) in FINISHED or last_asked - began > _BOUNDARY_S:
@@ -156,14 +155,14 @@ class Kills(BrokenSweeps[Kill]):
 
 
 def _is_at_boundary(api: AirflowApi, after: str, since: datetime) -> bool:
-    """Whether the running experiment stands right behind the step `after`, which ended since then."""
+    """Return whether the running experiment is right after the step `after`, which ended since then."""
     runs = ask(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
     tasks = ask(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
     return bool(tasks) and is_due(tasks or [], after, since)
 
 
 def _await_recovery(settings: Settings, kill: Kill, process: psutil.Process) -> None:
-    """Waits until the victim is gone and, if it is a service, a new one answers."""
+    """Wait until the victim is gone and, if it is a service, its replacement responds."""
     psutil.wait_procs([process], timeout=10)
     if kill.victim not in SERVICES:
         return
@@ -180,8 +179,11 @@ def _await_recovery(settings: Settings, kill: Kill, process: psutil.Process) -> 
 
 
 def is_due(tasks: Sequence[Mapping[str, Any]], after: str, since: datetime) -> bool:
-    """Whether the step `after` has ended since then, well or not, and the next one has not. `tasks` are Airflow's
-    instances. A judge fails whatever is not valid: to wait for a good one keeps a busy machine busy."""
+    """Return whether the step `after` has ended since then, in any state, and the next one has not.
+
+    `tasks`: Airflow's task instances. `judge` fails for any record that is not valid; waiting for a valid one would
+    keep a busy machine busy.
+    """
     by_id = {task["task_id"]: task for task in tasks}
     ended = by_id.get(after, {})
     if ended.get("state") not in ("success", "failed") or datetime.fromisoformat(ended["end_date"]) < since:
@@ -191,7 +193,7 @@ def is_due(tasks: Sequence[Mapping[str, Any]], after: str, since: datetime) -> b
 
 
 def find_victim(settings: Settings, victim: str, attempt: Attempt | None) -> psutil.Process | None:
-    """The live process that `victim` means now, of these services or of this attempt; None while there is none."""
+    """Return the live process of `victim`, of these services or of this attempt; None if there is none."""
     if victim in SERVICES:
         pid = Supervisor(settings).pids().get(SERVICES[victim])
         return None if pid is None else _process(pid)

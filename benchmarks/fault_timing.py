@@ -1,13 +1,12 @@
 """Accuracy of fault times: |actual − planned| over 200 kills, idle and under load.
 
-The real program carries out a plan of recurring kills on a made-up attempt, beside the real broker whose end offsets
-it reads before each of them. What it kills are shells of this benchmark, which carry an executor's marks and sleep on
-a pipe; each one is replaced when it has died. Every second run has a busy process on each core, as in an experiment,
-where the engine fills the machine. A fault that was not delivered fails the benchmark, since leaving it out would
-flatter the figures.
+The real fault scheduler executes a plan of recurring kills on a synthetic attempt, with a real broker whose end offsets
+it reads before each kill. The victims are shells of this benchmark with an executor's tags, asleep on a pipe; each is
+replaced after its death. Every second run has a busy process on each core, like an experiment in which the engine uses
+the whole machine. An undelivered fault fails the benchmark, since omitting it would bias the figures.
 
-`error_*_ms` are over all faults of all runs; `low` and `high` are the least and the greatest of the same figure of
-one run, `n` is the number of runs. `loaded_error_p99_ms` is over the faults of the loaded runs only.
+`error_*_ms` cover all faults of all runs; `low` and `high` are the minimum and maximum of single runs, `n` is the
+number of runs. `loaded_error_p99_ms` covers the faults of the loaded runs only.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from faultline.system.waiting import wait_until
 
 EVERY_S = 1.5
 FIRST_S = 7.0
-# One that is killed leaves the other to be found while its replacement starts.
+# While one victim is replaced, the other one is available.
 VICTIMS = 2
 PARTITIONS = 2
 _START_S = 30.0
-# No run takes longer.
+# Longest duration of a run.
 LONGEST_S = 600.0
 _STOP_S = 10.0
 
 
-# Runs of the conductor, and kills in each.
+# Runs, and kills per run.
 FULL, QUICK = (4, 50), (2, 20)
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `fault_timing`.
 
-    It starts a broker; makes a topic of its own and deletes it. The journals stay under `bench` of the installation.
-    Raises InfrastructureError when a part fails or a fault was not delivered.
+    It starts a broker, and creates and deletes a topic. The journals stay under `bench` of the installation. Raises
+    InfrastructureError if a part fails or a fault was not delivered.
     """
     settings, (count, faults) = bring_up(say, airflow=False), QUICK if quick else FULL
     runs: list[list[float]] = []
@@ -71,7 +70,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(runs: Sequence[Sequence[float]]) -> dict[str, BenchmarkFigure]:
-    """The figures from the errors of each run in ms; every second run was loaded."""
+    """Return the figures from the errors of each run in ms; every second run was loaded."""
     every = [error for errors in runs for error in errors]
     loaded = runs[1::2]
 
@@ -90,12 +89,12 @@ def figures(runs: Sequence[Sequence[float]]) -> dict[str, BenchmarkFigure]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` % of the values do not exceed; no interpolation."""
+    """Return the smallest value that at least `percent` % of the values do not exceed, without interpolation."""
     return float(np.percentile(values, percent, method="inverted_cdf"))
 
 
 def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
-    """|actual − planned| in ms of each kill of one conductor run, with busy cores when `loaded`."""
+    """Return |actual − planned| in ms of each kill of one run, with busy cores if `loaded`."""
     attempt = Attempt(settings.home / "bench" / new_attempt_id(settings.home / "bench"))
     attempt.logs.mkdir(parents=True)
     with fresh_topics(settings.endpoints.kafka, PARTITIONS, 1) as (topic,):
@@ -108,14 +107,14 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
 
 
 def prepare(attempt: Attempt, endpoints: Endpoints, topic: str, faults: int) -> None:
-    """Writes as much of an attempt as a conductor reads."""
+    """Write the parts of an attempt that the fault scheduler reads."""
     last_s = FIRST_S + (faults - 1) * EVERY_S
     plan = {"victim": "executor", "action": "kill", "at_s": FIRST_S, "every_s": EVERY_S, "times": faults}
     config = parse_configuration(
         {
             "warmup_s": 5,
             "duration_s": last_s - 5 + SECONDS_AFTER_FAULT,
-            "checkpoint_interval_s": 0.1,  # the shortest baseline, so that the first kill comes soon
+            "checkpoint_interval_s": 0.1,  # the shortest baseline window
             "fault_plan": {"faults": [plan]},
         }
     )
@@ -127,9 +126,9 @@ def prepare(attempt: Attempt, endpoints: Endpoints, topic: str, faults: int) -> 
 
 
 def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
-    """|actual − planned| of each fault in the conductor's journal, in ms.
+    """Return |actual − planned| in ms of each fault in the scheduler's journal.
 
-    Raises InfrastructureError, with what the conductor says of it, when one was not delivered or not acknowledged.
+    Raises InfrastructureError with the journal's detail if a fault was not delivered or not acknowledged.
     """
     found: dict[int, float] = {}
     for line in lines:
@@ -137,14 +136,18 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
             found[line["fault"]] = abs(line["mono_ns"] - line["planned_mono_ns"]) / 1e6
     for fault in range(faults):
         if fault not in found:
-            said = [line for line in events(lines, "settled") if line["fault"] == fault]
-            why = f"{said[-1]['outcome']}: {said[-1]['detail']}" if said else "the conductor says nothing of it"
+            settled = [line for line in events(lines, "settled") if line["fault"] == fault]
+            why = (
+                f"{settled[-1]['outcome']}: {settled[-1]['detail']}"
+                if settled
+                else "the fault scheduler has no outcome"
+            )
             raise InfrastructureError(f"fault {fault} of {faults} was not delivered: {why}")
     return [found[fault] for fault in range(faults)]
 
 
 def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
-    """Runs a conductor until the last fault is settled; returns its journal. It is ended also when that fails."""
+    """Run a fault scheduler until the last fault has an outcome; return its journal. The process always ends."""
     entry = spawn_detached(
         [sys.executable, "-m", "faultline.lifecycle.fault_scheduler", "--attempt-dir", str(attempt.folder)],
         role="conductor",
@@ -165,18 +168,18 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
 
     def trouble() -> str | None:
         if failed := find_last(lines, event="failed"):
-            return f"conductor: {failed['message']}"
-        return None if process_of(entry) else f"conductor: ended early; see {attempt.logs / 'conductor.err'}"
+            return f"fault scheduler: {failed['message']}"
+        return None if process_of(entry) else f"fault scheduler: ended early; see {attempt.logs / 'conductor.err'}"
 
     try:
         wait_until(
             settled,
             timeout_s=FIRST_S + faults * EVERY_S + _START_S,
-            what=f"conductor: the outcome of {faults} faults",
+            what=f"fault scheduler: outcome of {faults} faults",
             alive=trouble,
         )
     finally:
-        _end(entry)  # it would wait for the end of the window, where nothing happens any more
+        _end(entry)  # without this, it waits for the end of the window
     return lines
 
 
@@ -186,7 +189,7 @@ def _end(entry: LedgerEntry) -> None:
 
 
 class _Victims:
-    """Shells with the command line of executors of one run, asleep on a pipe that ends with this process."""
+    """Shells with the command line of executors, asleep on a pipe that closes with this process."""
 
     def __init__(self, attempt: str) -> None:
         self._attempt = attempt
@@ -203,7 +206,7 @@ class _Victims:
             _close(process)
 
     def replace_dead(self) -> None:
-        """Reaps who was killed, and starts as many new ones."""
+        """Reap killed processes, and start as many new ones."""
         for process in [process for process in self._living if process.poll() is not None]:
             self._living.remove(process)
             _close(process)

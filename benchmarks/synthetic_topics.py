@@ -1,8 +1,8 @@
-"""Two topics as an experiment leaves them, filled in seconds: the generator's own records, and an engine's outputs.
+"""Synthetic input and output topics of an experiment, filled in seconds.
 
-The engine is one that works at once and without a flaw, in update mode: at the end of each batch it emits one output
-for each result that the batch changed, with all that was counted of it so far. One batch is emitted twice, as by a
-kill. So what a harvest must find in these topics is known.
+The model engine works without delay and error, in update mode: at the end of each batch it emits one output per result
+that the batch changed, with the total count so far. One batch is emitted twice, as after a kill. So the expected
+harvest of these topics is known.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
 from generators.stream import make_source
 
-# After its planning a batch emits for this long, from this instant on; a kill makes it do so again a second later.
+# Emission starts after the planning of a batch and takes this time; after a kill it repeats a second later.
 EMIT_AFTER_MS, EMIT_FOR_MS, AGAIN_AFTER_MS = 300, 10, 1000
 STATE_EPOCH_HEADERS = [("lineage", b"0")]
 
 
 @dataclass(frozen=True)
 class Emission:
-    """An output of a batch: key, value, and the tuples that it is the first to reflect."""
+    """Output of a batch: key, value, and number of tuples that it is the first to reflect."""
 
     key: str
     value: str
@@ -49,27 +49,27 @@ class Emission:
 
 
 class ModelEngine(Protocol):
-    """What counts the records of batches, in order."""
+    """Counter of the records of batches, in order."""
 
-    # All that was counted so far, over all keys: what the audit expects.
+    # Total count over all keys, which the audit expects.
     counted: int
 
     def batch(self, payloads: Sequence[bytes], due_ms: Sequence[int]) -> list[Emission]:
-        """Takes a batch, whose records are due so many ms after T0; returns what it emits."""
+        """Process a batch whose records are due `due_ms` after T0; return its outputs."""
 
 
 class WordCountModel:
-    """Counts words, and adds up the hashes of where they stand as `spark_jobs/word_count.py` does."""
+    """Word count with checksums of word positions, as in `spark_jobs/word_count.py`."""
 
     def __init__(self, partitions: int) -> None:
         self.counted = 0
         self._partitions = partitions
         self._taken = 0
-        # By word: count, and sums of the upper and the lower halves.
+        # By word: count, and checksums of the upper and lower halves.
         self._totals: dict[str, npt.NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
 
     def batch(self, payloads: Sequence[bytes], due_ms: Sequence[int]) -> list[Emission]:
-        """One output for each distinct word of the batch."""
+        """Return one output per distinct word of the batch."""
         lines = [payload.decode().split(" ") for payload in payloads]
         lengths = [len(line) for line in lines]
         records = np.repeat(np.arange(self._taken, self._taken + len(lines), dtype=np.uint64), lengths)
@@ -90,33 +90,33 @@ class WordCountModel:
 
 
 def _tuple_hashes(records: Words, positions: Words, partitions: int) -> Words:
-    """Of the words at these positions of these records, of which number k is in partition k mod `partitions`."""
+    """Return the hashes of words by record and position; record k is in partition k mod `partitions`."""
     by = np.uint64(partitions)
     return hash_int(positions, hash_long(records // by, hash_int(records % by, initial_hashes(len(records)))))
 
 
 def _halves(hashes: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The upper and the lower half of each hash, as signed numbers."""
+    """Return the upper and the lower half of each hash, as signed numbers."""
     signed = hashes.view(np.int64)
     return signed >> 32, signed << 32 >> 32
 
 
 class StockJoinModel:
-    """Joins positions with the quotes of their stock in sliding windows, and adds up each user's."""
+    """Join of positions with the quotes of their stock in sliding windows, summed by user."""
 
     def __init__(self, config: Configuration) -> None:
         self.counted = 0
         own = config.own
         assert isinstance(own, StockParameters)
         self._window_ms, self._slide_ms = round(own.window_s * 1000), round(own.slide_s * 1000)
-        # By window and stock: number and sum of the quotes; by user the same of the positions.
+        # By window and stock: number and sum of the quotes; positions likewise by user.
         self._quotes: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
         self._held: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
         # By user and window: number and sum of the pairs.
         self._totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
 
     def batch(self, payloads: Sequence[bytes], due_ms: Sequence[int]) -> list[Emission]:
-        """One output for each user's window that got a pair from the batch; late records are left out."""
+        """Return one output per user's window that got a pair from the batch; late records are dropped."""
         changed: set[tuple[int, int]] = set()
         for payload, due in zip(payloads, due_ms, strict=True):
             event = loads(payload)
@@ -132,7 +132,7 @@ class StockJoinModel:
         ]
 
     def _add(self, place: tuple[int, str], event: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-        """Adds one event to its stock's window; the totals that it changes."""
+        """Add one event to its stock's window; yield the totals that it changes."""
         if event["stream"] == "STOCK":
             cents = round(event["lastPrice"] * 100)
             self._quotes[place][0] += 1
@@ -160,9 +160,9 @@ OPEN_MS = int(OPEN.astype("int64"))
 
 @dataclass(frozen=True)
 class FilledTopics:
-    """What stands in two filled topics: the committed batches, and what the harvest must find.
+    """Content of two filled topics: the committed batches, and the expected harvest.
 
-    `emitted_ms` is the sum over all tuples of the instant after T0 at which the first output reflects them.
+    `emitted_ms`: sum over all tuples of the time after T0 at which the first output reflects them.
     """
 
     batches: list[Commit]
@@ -176,9 +176,9 @@ class FilledTopics:
 
 
 def fill_topics(bootstrap: str, topics: Sequence[str], config: Configuration, records: int) -> FilledTopics:
-    """Fills input and output topic with `records` records at the configuration's rate, the last one just before now.
+    """Fill input and output topic with `records` records at the configuration's rate, the last one just before now.
 
-    Raises InfrastructureError when the broker does not take all of them.
+    Raises InfrastructureError if the broker does not acknowledge all of them.
     """
     seconds = records / config.rate
     spec = GeneratorSpec.model_validate(
@@ -219,18 +219,18 @@ def fill_topics(bootstrap: str, topics: Sequence[str], config: Configuration, re
 
 
 def batch_bounds(records: int, rate: float, checkpoint_interval_s: float) -> list[tuple[int, int]]:
-    """First and last (exclusive) record of each batch that takes what became due in one interval."""
+    """Return first and last (exclusive) record of each batch, one per interval."""
     size = max(1, round(rate * checkpoint_interval_s))
     return [(first, min(first + size, records)) for first in range(0, records, size)]
 
 
 def emission_instants(outputs: int, planned_ms: int) -> list[int]:
-    """When each output of a batch is emitted, spread evenly over EMIT_FOR_MS."""
+    """Return the emission time of each output of a batch, spread evenly over EMIT_FOR_MS."""
     return [planned_ms + EMIT_AFTER_MS + number * EMIT_FOR_MS // outputs for number in range(outputs)]
 
 
 def commits_of(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, interval_ms: int) -> list[Commit]:
-    """The batches; record k is in partition k mod `partitions`."""
+    """Return the commits of the batches; record k is in partition k mod `partitions`."""
     found = []
     for batch, (_, last) in enumerate(bounds):
         planned_ms = t0_ms + (batch + 1) * interval_ms
@@ -241,7 +241,7 @@ def commits_of(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, i
 
 
 def _emit(producer: Any, topic: str, emissions: Sequence[Emission], at_ms: Sequence[int]) -> None:
-    """Queues outputs; those of a key go to one partition."""
+    """Queue outputs; outputs of a key go to one partition."""
     while len(producer) > max(0, QUEUE_RECORDS - len(emissions)):
         producer.poll(0.001)
     for one, at in zip(emissions, at_ms, strict=True):
@@ -251,8 +251,10 @@ def _emit(producer: Any, topic: str, emissions: Sequence[Emission], at_ms: Seque
 
 @contextmanager
 def fresh_topics(bootstrap: str, partitions: int, number: int) -> Iterator[list[str]]:
-    """Make topics under names of their own; delete them afterwards. Raises InfrastructureError for one that cannot be
-    made, and for one that stays."""
+    """Create topics with unique names; delete them afterwards.
+
+    Raises InfrastructureError if a topic cannot be created or deleted.
+    """
     admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
     run = uuid.uuid4().hex[:12]
     names = [f"faultline-bench-{run}-{one}" for one in range(number)]
@@ -264,7 +266,7 @@ def fresh_topics(bootstrap: str, partitions: int, number: int) -> Iterator[list[
             try:
                 future.result()
             except KafkaException as error:
-                raise InfrastructureError(f"broker {bootstrap}: cannot make a topic: {error.args[0]}") from None
+                raise InfrastructureError(f"broker {bootstrap}: topic creation failed: {error.args[0]}") from None
             made.append(name)
         yield names
     finally:

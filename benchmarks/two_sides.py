@@ -1,7 +1,7 @@
-"""Two sides of runs whose recoveries resemble each other: methods that compare them, many studies at once.
+"""Methods that compare two sides of runs with correlated recoveries, over many simulated studies.
 
-A study is (side, run, recovery), known from a lower to an upper end. A method gives for each of many studies the 95 %
-interval of the difference and p, of which some are not a number.
+A study has the axes (side, run, recovery), each value with a lower and an upper end. A method returns for each study
+the 95 % interval of the difference and p; either may be NaN.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from benchmarks.monte_carlo import Bools, Floats, Study, standard_noise
 
 RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
 NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
-# In standard deviations of one recovery.
+# Planted difference in standard deviations of one recovery.
 PLANTED = 1.0
-# Share of the variance that is the block's, which both runs of a pair have in common.
+# Share of the variance that both runs of a pair have in common.
 BLOCK = 0.5
-# Five pairs cannot get below p = 0.06 by signed ranks.
+# Five pairs cannot reach p below 0.06 by signed ranks.
 LEAST_SIGNED = 6
-# What is drawn anew takes so much longer that only every tenth study is judged by it.
+# Resampling is slow, so it judges only every tenth study.
 EVERY, RESAMPLES, ORDERS = 10, 400, 999
 ALPHA = 0.05
 
 
 def two_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Both sides with equally many runs; a run's recoveries share a part of their scatter."""
+    """Compare sides with equal numbers of runs; recoveries of a run share part of their variance."""
     for noise, open_share, runs in itertools.product(NOISES, OPEN, RUNS):
         _studies(study, "two_sides", noise, open_share, runs, 0.0, draws, rng)
 
 
 def blocks(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """The same of ten runs a side, where half the variance is that of the block that the runs of a pair share."""
+    """Compare ten runs per side, with half of the variance shared within pairs."""
     for open_share in OPEN:
         _studies(study, "blocks", "normal", open_share, max(RUNS), BLOCK, draws, rng)
 
@@ -45,9 +45,8 @@ def _studies(
     study: Study, question: str, noise: str, open_share: float, runs: int, block: float, draws: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Over all correlations and numbers of recoveries; `block`: share of the variance that both runs of a pair have in
-    common."""
-    said: dict[str, list[tuple[float, float, float]]] = {}
+    """Run all correlations and numbers of recoveries; `block`: share of the variance within pairs."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
         between = standard_noise(noise, (draws, 2, runs, 1), rng)
         within = standard_noise(noise, (draws, 2, runs, recoveries), rng)
@@ -59,9 +58,9 @@ def _studies(
         equal, other = _censor(values, watched, 0.0), _censor(values, watched, PLANTED)
         for name, (method, every) in TWO_SIDES.items():
             none, one = (method(low[::every], high[::every], rng) for low, high in (equal, other))
-            said.setdefault(name, []).append(_shares(none, one))
+            found.setdefault(name, []).append(_shares(none, one))
     case = f"{noise}{'_open' if open_share else ''}_{runs}"
-    for name, shares in said.items():
+    for name, shares in found.items():
         for column, what in enumerate(("error", "covers", "sees")):
             each = [one[column] for one in shares]
             if not math.isnan(each[0]):
@@ -71,14 +70,14 @@ def _studies(
 
 
 def _censor(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
-    """Both ends of the recoveries, as they are known when those that take longer are not seen to end."""
+    """Return both ends of the recoveries, with longer ones censored."""
     values = values.copy()
     values[:, 1] += planted
     return np.minimum(values, watched), np.where(values > watched, math.inf, values)
 
 
 def _shares(none: Floats, one: Floats) -> tuple[float, float, float]:
-    """Error, coverage and power of what a method gave: lower end, upper end and p, of which some are not known."""
+    """Return error, coverage and power of a method's lower end, upper end and p, of which some are NaN."""
 
     def claims(found: Floats) -> Bools:
         beyond: Bools = (found[:, 0] > 0) | (found[:, 1] < 0)
@@ -89,19 +88,18 @@ def _shares(none: Floats, one: Floats) -> tuple[float, float, float]:
 
 
 def run_values(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """The value of each run: the medians of both ends of its recoveries."""
+    """Return the value of each run: medians of both ends of its recoveries."""
     return np.median(low, axis=3), np.median(high, axis=3)
 
 
 def paired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, signed ranks of six pairs or more, else
-    rank sums of both sides."""
+    """Student's t of paired differences; with censored values, signed ranks of six pairs or more, else rank sums."""
     low, high = run_values(low, high)
     return _or_ranks(_student_of_pairs(low), low, high, rank_sums if low.shape[2] < LEAST_SIGNED else _signed)
 
 
 def unpaired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of two samples of run values; where one has no end, rank sums."""
+    """Student's t of two samples of run values; with censored values, rank sums."""
     low, high = run_values(low, high)
     runs, means = low.shape[2], low.mean(axis=2)
     error = np.sqrt(low.var(axis=2, ddof=1).sum(axis=1) / runs)
@@ -109,22 +107,23 @@ def unpaired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks of however few
-    pairs."""
+    """Student's t of paired differences; with censored values, Wilcoxon's signed ranks for any number of pairs."""
     low, high = run_values(low, high)
     return _or_ranks(_student_of_pairs(low), low, high, _signed)
 
 
 def _or_ranks(closed: Floats, low: Floats, high: Floats, ranks: Callable[[Floats, Floats], Floats]) -> Floats:
-    """What was found of studies that were all seen to end, and ranks of the others."""
+    """Return the result for studies without censored values, and ranks for the others."""
     is_open = np.isinf(high).any(axis=(1, 2))
     closed[is_open] = ranks(low[is_open], high[is_open])
     return closed
 
 
 def rank_sums(low: Floats, high: Floats) -> Floats:
-    """Mann and Whitney's test and the shifts that it does not refuse, with all values at their lower ends and with all
-    at their upper ends; equal values, and two without an end, count half. By the normal distribution."""
+    """Mann and Whitney's test and its interval of shifts, at both ends of the values.
+
+    Ties and two infinite values count half. By the normal distribution.
+    """
     runs = low.shape[2]
     equal = np.isinf(high).sum(axis=(1, 2))
     variance = runs * runs / 12 * (2 * runs + 1 - (equal**3 - equal) / (2 * runs * (2 * runs - 1)))
@@ -143,8 +142,7 @@ def rank_sums(low: Floats, high: Floats) -> Floats:
 
 
 def _beyond(values: Floats, place: Floats) -> tuple[Floats, Floats]:
-    """Of each row the value at this place (from 1) from below and from above, unknown ones last; without an end where
-    the place is none."""
+    """Return the values of each row at this rank (from 1) from both sides, NaN last; infinite for rank below 1."""
     places, ends = np.maximum(place.astype(int) - 1, 0)[:, None], []
     for sign in (1, -1):
         ordered = np.sort(np.where(np.isnan(values), math.inf, sign * values), axis=1)
@@ -159,8 +157,7 @@ def _student_of_pairs(low: Floats) -> Floats:
 
 
 def _signed(low: Floats, high: Floats) -> Floats:
-    """Wilcoxon's interval, for what holds with all values at their lower ends and with all at their upper ends; a pair
-    without an end counts as one without a difference, whatever the shift."""
+    """Wilcoxon's interval over both ends of the values; a pair of infinite values counts as a zero difference."""
     first, second = np.triu_indices(low.shape[2])
     k = int((np.cumsum(_rank_chances(low.shape[2])) <= ALPHA / 2 + 1e-12).sum())
     ends = []
@@ -174,7 +171,7 @@ def _signed(low: Floats, high: Floats) -> Floats:
 
 
 def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Sign flips of the differences between run values, those without an end as large as the largest; a p alone."""
+    """Sign flips of paired differences, infinite ones as large as the largest; p only."""
     low, high = run_values(low, high)
     with np.errstate(invalid="ignore"):
         ends = (low[:, 1] - high[:, 0], high[:, 1] - low[:, 0])
@@ -189,7 +186,7 @@ def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Gehan's permutation of all runs, of which one that was not seen to end is the longer one; a p alone."""
+    """Gehan's permutation test of all runs, in which a censored run is the longer one; p only."""
     low, high = run_values(low, high)
     runs = low.shape[2]
     at, is_open = low.reshape(len(low), -1), np.isinf(high).reshape(len(low), -1)
@@ -210,7 +207,7 @@ def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def bca(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Bias-corrected bootstrap of the difference of medians of run values; plain percentiles where some have no end."""
+    """Bias-corrected bootstrap of the difference of medians; plain percentiles with infinite values."""
     low, high = run_values(low, high)
     draws, _, runs = low.shape
     value = np.where(np.isinf(high), np.inf, low)
@@ -234,7 +231,7 @@ def bca(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def resampled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Percentiles of the mean difference of run values, runs drawn anew and then recoveries within each."""
+    """Percentiles of the mean difference, with runs resampled and then recoveries within each."""
     draws, _, runs, recoveries = low.shape
     chosen = rng.integers(0, runs, (RESAMPLES, 1, runs, 1))
     within = rng.integers(0, recoveries, (RESAMPLES, 2, runs, recoveries))
@@ -251,13 +248,13 @@ def resampled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def pooled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Recoveries taken for runs, as though they were independent."""
+    """Treat recoveries as independent runs."""
     shape = (len(low), 2, low.shape[2] * low.shape[3], 1)
     return paired(low.reshape(shape), high.reshape(shape), rng)
 
 
 Method = Callable[[Floats, Floats, np.random.Generator], Floats]
-# Those of the product first; by how many draws each is tried.
+# Methods of the product first; each with the stride of its draws.
 TWO_SIDES: Mapping[str, tuple[Method, int]] = {
     "paired": (paired, 1), "apart": (unpaired, 1), "signed_ranks": (signed_ranks, 1),
     "signs": (signs, 1), "gehan": (gehan, 1), "bca": (bca, EVERY),

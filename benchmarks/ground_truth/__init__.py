@@ -1,1 +1,1 @@
-"""The measuring held against an engine whose figures are known."""
+"""Ground truth: the measuring chain against an engine with known figures."""

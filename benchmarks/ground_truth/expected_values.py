@@ -1,4 +1,4 @@
-"""What the measuring chain must give back for a script, and how far from it a record is."""
+"""Expected values of a script, and the error of a record."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from faultline.records.judge.parts import PARTS
 from faultline.records.judge.tuples import PERMILLES, nearest_rank
 from faultline.records.record import Record, RecoveryPart
 
-# A value that is missing, or there though nothing was planted, is wrong by more than any bin tells.
+# Error in bins of a value that is missing or unexpected.
 _MISSING_ERROR = 1e6
 
 
 @dataclass(frozen=True)
 class Planted:
-    """The recovery from one kill. `over_ns` after T0; None where it is not over when the watch ends."""
+    """Recovery from one kill. `over_ns`: its end after T0; None if it does not end within the watch."""
 
     recovered: bool
     over_ns: int | None
     seconds: Mapping[str, float | None]
 
     def unit_s(self, bin_s: float) -> float:
-        """The length of a bin, at least that of the one in which this recovery ended.
+        """Return the length of a bin, at least that of the bin in which this recovery ended.
 
-        A bin holds tens of tuples: one that is lost may move the end by the bin that it lies in, however long.
+        A bin has tens of tuples: a lost one may move the end by the whole bin that contains it.
         """
         return max(bin_s, self.seconds["resolution_s"] or 0.0)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Planted values. resolution_s: the length of a bin.
+    """Planted values. resolution_s: length of a bin.
 
-    recoveries: of each kill, seconds by the names of the record's recovery part; None for what must be missing.
-    latency_ms: by the names of the record's latency part, over records produced in the measured window.
-    counts: by the names of the record's audit part, and latency `unreflected`; whole numbers.
+    recoveries: for each kill, seconds by field of the record's recovery part; None for missing ones. latency_ms: by
+    field of the record's latency part, over records produced in the measured window. counts: by field of the record's
+    audit part, and latency `unreflected`; integers.
     """
 
     resolution_s: float
@@ -52,7 +52,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class TruthError:
-    """One planted value beside the measured one. kind: `time` (error in bins) or `count` (difference)."""
+    """One planted and measured value. kind: `time` (error in bins) or `count` (difference)."""
 
     name: str
     kind: str
@@ -70,11 +70,11 @@ def planted_truth(
     until_ns: int | None = None,
     watch: EndWatch | None = None,
 ) -> Truth:
-    """The truth of a run, from the definitions in docs/explanation; the kill is delivered when planned, or `kills_ns`.
+    """Return the truth of a run, by the definitions in docs/explanation.
 
-    `primer`: records sent before the gate; the audit covers them too. `until_ns`: the end of the load, `watch`: what
-    was measured, as the conductor says; else as planned. The detection is real, and planted as 0: the supervisor waits
-    for its child.
+    `primer`: records sent before T0; the audit includes them. `kills_ns`: actual kill times; None: as planned.
+    `until_ns`: end of the load; `watch`: measured interval of the fault scheduler; None: as planned. Detection is real,
+    and planted as 0: the supervisor waits for its child.
     """
     if kills_ns is None:
         kills_ns = [] if run.fault_at_ns is None else [run.fault_at_ns]
@@ -84,7 +84,7 @@ def planted_truth(
 def truth_of(
     script: Script, run: RunSpec, course: ScriptedTimeline, *, primer: int, watch: EndWatch | None = None
 ) -> Truth:
-    """The truth of a course."""
+    """Return the truth of a timeline."""
     watch = watch or EndWatch(round(run.warmup_s * NS), round(run.end_s * NS))
     produced = (course.due_ns >= watch.start_ns) & (course.due_ns < watch.end_ns)
     emitted = np.ones(len(course.due_ns), dtype=np.bool_)
@@ -107,7 +107,7 @@ def truth_of(
     found: list[Planted] = []
     for number, outage in enumerate(course.outages):
         later = course.outages[number + 1].t0_ns if number + 1 < len(course.outages) else None
-        # The baseline of a later kill begins where the recovery before was over.
+        # The baseline window of a later kill begins at the end of the previous recovery.
         start_ns = found[-1].over_ns if found and found[-1].over_ns is not None else watch.start_ns
         found.append(_recovery(script, run, course, outage, emitted, EndWatch(start_ns, watch.end_ns, later)))
     return Truth(bin_s, tuple(found), _percentiles(latency), counts)
@@ -135,7 +135,7 @@ def _recovery(
 
 
 def compare(truth: Truth, record: Record) -> list[TruthError]:
-    """Every planted value beside the record's; the error of a time is in bins, that of a count a difference."""
+    """Return every planted value with the record's; the error of a time is in bins, that of a count a difference."""
     metrics = record.metrics
     found = [_truth_error("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):
@@ -163,14 +163,14 @@ def _truth_error(name: str, kind: str, value: float | None, measured: float | No
 
 
 def _hit_from_ns(course: ScriptedTimeline, outage: Outage, chosen: npt.NDArray[np.bool_]) -> int:
-    """From which second of production on the outage reaches the chosen records: the first with one emitted later."""
+    """Return from which second of production the outage affects the chosen records."""
     own_ns = outage.t0_ns // NS * NS
     waiting = course.due_ns[chosen & (course.due_ns < own_ns) & (course.emit_ns > outage.t0_ns)]
     return int(waiting.min()) // NS * NS if len(waiting) else own_ns
 
 
 def _chain(outage: Outage, end: PlantedEnd) -> dict[str, int | None]:
-    """t0 … t7 after T0; None for what does not come, or cannot be seen to hold before the window ends."""
+    """Return t0 … t7 after T0; None for missing ones."""
     return {
         "t0": outage.t0_ns,
         "t2": outage.t0_ns,
@@ -183,7 +183,7 @@ def _chain(outage: Outage, end: PlantedEnd) -> dict[str, int | None]:
 
 
 def _silence_s(emit_ns: Ints, t0_ns: int, until_ns: int) -> float:
-    """The longest time between outputs that overlaps [t0, until]."""
+    """Return the longest time between outputs that overlaps [t0, until]."""
     outputs = np.sort(emit_ns)
     if outputs[-1] < until_ns:
         outputs = np.append(outputs, until_ns)

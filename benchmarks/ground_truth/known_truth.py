@@ -1,9 +1,8 @@
 """Correctness of the measuring chain: 20 experiments with planted times and counts.
 
-Each scenario is one experiment like any other. Its times are compared in bins, its counts exactly. Its topics are
-harvested once more by Spark, as those of every other workload are, and the tables must be the same. What was measured
-is kept in one file, by scenario and by the hash of the code, so a benchmark that was interrupted goes on where it was,
-and one of changed code begins anew.
+Each scenario is a normal experiment. Its times are compared in bins, its counts exactly. Spark harvests its topics once
+more, as for other workloads, and the tables must be equal. Results are stored in one file by scenario and hash of the
+code, so an interrupted benchmark resumes, and changed code is measured again.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
 TABLES = ("records", "tuples", "counts")
-# An experiment whose record is invalid is measured again, as in a sweep.
+# Code that takes part in the measurement.
 _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 
 Outcome = dict[str, Any]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
-    differing_tables: of Spark's harvest from the one that was judged.
+    """Run the missing scenarios.
 
-    Raises InfrastructureError when a scenario gives no valid record.
+    Figures: scenarios, worst_time_error_bins, count_errors, and differing_tables (Spark's harvest and the judged one).
+    Raises InfrastructureError if a scenario has no valid record.
     """
     settings = bring_up(say)
     folder, build = settings.home / "bench", code_build(settings.root)
@@ -65,7 +64,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(outcomes: list[Outcome]) -> dict[str, BenchmarkFigure]:
-    """The benchmark's figures; `low` and `high` are those of single scenarios."""
+    """Return the figures; `low` and `high` are those of single scenarios."""
     n = len(outcomes)
     times = [max(float(item["error"]) for item in _of_kind(outcome, "time")) for outcome in outcomes]
     counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
@@ -79,16 +78,16 @@ def figures(outcomes: list[Outcome]) -> dict[str, BenchmarkFigure]:
 
 
 def code_build(root: Path) -> str:
-    """A hash of all code that takes part, 12 hex digits."""
+    """Return a hash of all relevant code, 12 hex digits."""
     return list_hash(path for folder in _CODE for path in sorted((root / folder).rglob("*.py")))[:12]
 
 
 def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
-    """Every planted value of a scenario beside the measured one."""
+    """Return every planted value of a scenario with the measured one."""
     primer, run = scenario.configuration.primer_records, scenario.run
     if scenario.configuration.injections == 1:
         return compare(planted_truth(scenario.script, run, primer=primer), record)
-    # Later kills come, and the load ends, when the conductor says so.
+    # The fault scheduler determines later kills and the end of the load.
     at = {event.name: event.wall_ns for event in record.timeline}
     since = {name: wall_ns - at["gate"] for name, wall_ns in at.items()}
     kills = sorted(since_ns for name, since_ns in since.items() if name.partition("#")[0] == "t0")
@@ -100,7 +99,7 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
 
 
 def _measure(settings: Settings, scenario: Scenario, say: Progress) -> Outcome:
-    """One valid record of the scenario, compared with what was planted."""
+    """Measure one valid record of the scenario and compare it with the planted values."""
     record: Record | None = None
     for number in range(MOST_MEASUREMENTS):
         say(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
@@ -117,13 +116,13 @@ def _measure(settings: Settings, scenario: Scenario, say: Progress) -> Outcome:
         say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(
-        f"{scenario.name}: no valid record in {MOST_MEASUREMENTS} measurements, the last being "
+        f"{scenario.name}: no valid record after {MOST_MEASUREMENTS} measurements; last attempt "
         f"{settings.attempts / record.attempt}: {'; '.join(record.reasons)}"
     )
 
 
 def differing_tables(settings: Settings, attempt: Attempt) -> list[str]:
-    """Names of the harvest's tables that Spark makes otherwise from the same topics."""
+    """Return the names of the harvest's tables that differ from Spark's."""
     with tempfile.TemporaryDirectory(prefix="faultline-harvest-") as name:
         folder = Path(name)
         config = json.loads((attempt.folder / "harvest_config.json").read_text(encoding="utf-8"))
@@ -137,7 +136,7 @@ def differing_tables(settings: Settings, attempt: Attempt) -> list[str]:
 
 
 def _alike(first: Path, second: Path) -> bool:
-    """Whether two tables hold the same rows, in whatever order."""
+    """Return whether two tables have the same rows in any order."""
     a, b = (pd.read_parquet(path) for path in (first, second))
     columns = sorted(a.columns)
     if columns != sorted(b.columns) or len(a) != len(b):
@@ -147,7 +146,7 @@ def _alike(first: Path, second: Path) -> bool:
 
 
 def _show(say: Progress, number: int, scenario: Scenario, outcome: Outcome) -> None:
-    """One line, and one more for each value that is off by a tenth of a bin, or by a count."""
+    """Report one line, and one for each value with an error of a tenth of a bin, or a count."""
     times, counts = _of_kind(outcome, "time"), _of_kind(outcome, "count")
     worst = max(times, key=lambda item: float(item["error"]))
     wrong = sum(float(item["error"]) for item in counts)

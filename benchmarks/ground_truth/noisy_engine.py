@@ -1,6 +1,6 @@
-"""A micro-batch engine whose batches take now longer and now shorter, and a fault in it: simulated, without a process.
+"""Simulation of a micro-batch engine with varying batch times and a fault, without processes.
 
-What `recovery.end` sees of a run is made here, tuples by cell of production and bins by commit.
+It produces the input of `recovery.end`: tuples by cell of production and bins by commit.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from faultline.system.measured_window import NS, Window
 
 Floats = npt.NDArray[np.float64]
 
-# Tuples are produced in lumps so far apart, in s.
+# Interval between lumps of produced tuples, in s.
 LUMP_S = 0.05
-# When a batch's outputs leave it, as a share of the time that it takes.
+# Emission time of a batch's outputs, as a share of its duration.
 OUTPUT_SHARE = 0.9
-# A replaced process compiles its code anew: at first batches take so much longer, and less so as time goes by.
+# A new process compiles its code: its first batches take longer, with exponential decay.
 COLD, WARM_S = 1.5, 4.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How far the times of batches scatter (coefficient of variation), and how alike neighbours are (correlation)."""
+    """Noise of batch times: coefficient of variation, and correlation of neighbours."""
 
     variation: float
     correlation: float
@@ -36,10 +36,10 @@ class Noise:
 
 @dataclass(frozen=True)
 class Case:
-    """One run. Times in s; the fault comes at `t0_s`, and nothing is done for `outage_s`.
+    """One run. Times in s; the fault hits at `t0_s` and stops processing for `outage_s`.
 
-    A batch takes `fixed_s` and `per_record_s` for each of its records, of which `rate` come in a second. `slower`: by
-    which factor batches take longer for ever after the fault; 1 for an engine that comes back.
+    A batch takes `fixed_s` and `per_record_s` per record; `rate` records arrive per second. `slower`: permanent
+    slowdown after the fault; 1 for an engine that recovers.
     """
 
     checkpoint_interval_s: float
@@ -55,10 +55,10 @@ class Case:
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """What can be seen of a run, from T0 = 0.
+    """Observable data of a run, from T0 = 0.
 
-    `produced`: PRODUCED_COLUMNS. `bins`: start_ns, end_ns, records, span_s, lag. `covered_ns` (t5): the first commit
-    with all that was there at the fault; None when it did not come.
+    `produced`: PRODUCED_COLUMNS. `bins`: start_ns, end_ns, records, span_s, lag. `covered_ns` (t5): first commit that
+    includes everything produced before the fault; None if missing.
     """
 
     produced: pd.DataFrame
@@ -67,9 +67,11 @@ class ObservedRun:
 
 
 class SimulatedBatch(NamedTuple):
-    """One batch; times in s after T0. It takes in what was produced in (`begin`, `planned`], is worked on from
-    `started` on (once more after a fault) and committed; `calmly`: when it would have been, if it had taken as long as
-    such a batch takes on average."""
+    """One batch; times in s after T0.
+
+    It reads what was produced in (`begin`, `planned`], runs from `started` (again after a fault) and is committed;
+    `calmly`: its commit with average duration.
+    """
 
     begin: float
     planned: float
@@ -79,12 +81,12 @@ class SimulatedBatch(NamedTuple):
 
     @property
     def emitted(self) -> float:
-        """When its outputs leave it."""
+        """Emission time of its outputs."""
         return self.started + OUTPUT_SHARE * (self.committed - self.started)
 
 
 def noise_factors(noise: Noise, n: int, random: np.random.Generator) -> Floats:
-    """Factors around 1 by which batches take longer: lognormal, autoregressive of the first order."""
+    """Return factors around 1 for batch times: lognormal, first-order autoregressive."""
     sigma = np.sqrt(np.log1p(noise.variation**2))
     steps, rest = random.standard_normal(n), np.sqrt(1 - noise.correlation**2)
     values = steps.copy()
@@ -95,8 +97,7 @@ def noise_factors(noise: Noise, n: int, random: np.random.Generator) -> Floats:
 
 
 def run(case: Case, factors: Floats) -> tuple[ObservedRun, ObservedRun]:
-    """A run whose k-th batch takes `factors[k]` times as long as it would; and the same run, seen as if each batch had
-    taken as long as such a one takes on average after what came before it."""
+    """Return a run with these factors of batch times, and the same run with average batch times."""
     batches = list(batches_of(case, factors))
     return _observe(case, batches), _observe(case, [one._replace(committed=one.calmly) for one in batches])
 
@@ -119,7 +120,7 @@ def _observe(case: Case, batches: Sequence[SimulatedBatch]) -> ObservedRun:
 
 
 def _produced(case: Case, batches: Sequence[SimulatedBatch]) -> pd.DataFrame:
-    """All tuples, in lumps, by cell of production and latency."""
+    """Return all tuples, in lumps, by cell of production and latency."""
     lumps = np.arange(0.0, min(case.end_s, batches[-1].planned), LUMP_S)
     number = np.searchsorted([one.planned for one in batches], lumps)
     emitted = np.array([one.emitted for one in batches])[number]
@@ -130,9 +131,9 @@ def _produced(case: Case, batches: Sequence[SimulatedBatch]) -> pd.DataFrame:
 
 
 def batches_of(case: Case, factors: Floats) -> Iterator[SimulatedBatch]:
-    """The batches, up to the one that takes in the last of what is produced.
+    """Yield the batches, up to the one that reads the last record.
 
-    One that took longer than its interval is followed at once, else the next one waits for the grid.
+    A batch that exceeds its interval is followed at once, else the next one waits for the grid.
     """
     begin = before = free = 0.0
     up_s, hit = case.t0_s + case.outage_s, False
@@ -143,12 +144,12 @@ def batches_of(case: Case, factors: Floats) -> Iterator[SimulatedBatch]:
         )
         if planned <= before:
             planned = before + case.checkpoint_interval_s
-        if not hit and planned > case.t0_s:  # nothing was in work at the fault
+        if not hit and planned > case.t0_s:  # no batch was running at the fault
             hit, planned = True, max(planned, up_s)
         cold = COLD * float(np.exp(-(planned - up_s) / WARM_S)) if hit else 0.0
         takes = (case.fixed_s + case.per_record_s * case.rate * (planned - begin)) * factor
         started = planned
-        if not hit and planned + takes > case.t0_s:  # what was in work is lost, and done again
+        if not hit and planned + takes > case.t0_s:  # the running batch is lost, and repeated
             hit, started, cold = True, up_s, COLD
         takes *= (1 + cold) * (case.slower if hit else 1.0)
         committed = started + takes

@@ -1,4 +1,4 @@
-"""When a scripted recovery ends, read off its course: definition 2 once more, in plain steps over all records."""
+"""End of a scripted recovery by definition 2, computed independently over all records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultline.records.judge.tuples import nearest_rank
 
 @dataclass(frozen=True)
 class PlantedEnd:
-    """Nanoseconds after T0; None for what does not come, or cannot be seen to hold. `out_ns`: not over then."""
+    """Nanoseconds after T0; None if missing or not observable. `out_ns`: last time of a violation."""
 
     t6_ns: int | None
     t7_ns: int | None
@@ -30,8 +30,10 @@ class _Bins:
 
 @dataclass(frozen=True)
 class EndWatch:
-    """Nanoseconds after T0: from when to when is measured, and of one recovery where its baseline begins and its watch
-    ends, `until_ns` being the next fault."""
+    """Measured interval in ns after T0.
+
+    For one recovery: start of its baseline window, end of its watch; `until_ns`: next fault.
+    """
 
     start_ns: int
     end_ns: int
@@ -39,7 +41,7 @@ class EndWatch:
 
 
 def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: Outage, watch: EndWatch) -> PlantedEnd:
-    """The end of the recovery from `outage`, as the judge must find it."""
+    """Return the end of the recovery from `outage` that the judge must find."""
     lost = np.isin(np.arange(len(course.due_ns)), [n for n, one in course.treatments.items() if not one.copies])
     latency_ms = course.emit_ns // MS - course.due_ns // MS
     start, end, until = watch.start_ns, watch.end_ns, watch.until_ns
@@ -57,7 +59,7 @@ def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: 
     hold_ns = round(max(10, 3 * run.checkpoint_interval_s, 3 / run.rate) * NS)
     late = lost | (latency_ms > limit_ms)
     seen = end + run.interval_ns if until is None else min(end + run.interval_ns, until)
-    # What is produced so late that the next fault can make it late tells nothing.
+    # Records that the next fault can delay are not conclusive.
     end = end if until is None else min(end, until - round(limit_ms * MS))
     t6 = _lag_recovered_at(bins, most, hold_ns, outage.replayed_ns, seen)
     begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < (t6 or 0))]
@@ -76,7 +78,7 @@ def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: 
 
 
 def _bins(script: Script, run: RunSpec, course: ScriptedTimeline, lost: np.ndarray) -> _Bins:
-    """Commits, or seconds in the style `record`, with the lag at their ends."""
+    """Return commits, or seconds in the style `record`, with the lag at their ends."""
     if script.style == "batch":
         ends = np.array([row.commit_ns for row in course.rows])
         lag = np.array([course.due(row.commit_ns) - row.record_end for row in course.rows])
@@ -105,7 +107,7 @@ def _lag_recovered_at(bins: _Bins, most: float, hold_ns: int, from_ns: int, unti
 def _first_on_time(
     cells: Ints, emit_ns: Ints, late: np.ndarray, from_ns: int, hold_ns: int, until_ns: int
 ) -> tuple[int, int] | None:
-    """The first cell on time that holds, and the emission of its first record on time."""
+    """Return the first cell on time with a stable window, and the emission of its first record on time."""
     for cell in np.unique(cells).tolist():
         if cell + hold_ns > until_ns:
             return None

@@ -1,11 +1,10 @@
 """Error rates of the recovery rule when batch times vary (simulation, 15 minutes).
 
-Simulated runs (`noisy_engine`), each judged as a real one is. `known_truth` shows that the rule is exact without noise,
-and this what noise adds: a run is held against itself, seen as if each batch had taken as long as such a one takes on
-average, with the bounds of a twin without any noise.
-*False-unrecovered*: it was back, with time enough left for H, and the rule did not see it. *False-recovered*: it stayed
-so slow that at least 15 % of the twin's tuples are late, and the rule calls it recovered. The same at other choices of
-`recovered_within` and of H.
+Simulated runs (`noisy_engine`) are judged like real ones. `known_truth` shows that the rule is exact without noise, and
+this benchmark the effect of noise: a run is compared with itself at average batch times, with the thresholds of a run
+without noise. *False-unrecovered*: it had recovered, with time left for H, and the rule did not find it.
+*False-recovered*: it stayed so slow that at least 15 % of its tuples are late without noise, and the rule calls it
+recovered. The same at other values of `recovered_within` and H.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ VARIATIONS, CORRELATIONS = (0.05, 0.1, 0.2), (0.0, 0.4)
 INTERVALS_S = (1.0, 2.0, 5.0)
 WARMUP_S, RATE = 20.0, 500.0
 RUNS, RUNS_QUICK = 100, 10
-# More than any run has.
+# Upper bound on the batches of a run.
 BATCHES = 1000
-# Of the tuples of an engine that is not back, at most so many are on time.
+# Largest share of tuples on time of an engine that does not recover.
 MAX_ON_TIME_WHEN_SLOW = 0.85
 THRESHOLDS = (0.1, RECOVERED_WITHIN, 0.5)
 WINDOW_FACTORS = (0.5, 1.0, 2.0)
@@ -39,7 +38,7 @@ RuleOutcome = tuple[RecoveryEnd, float | None]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Shares over all levels of noise (their least and greatest are those of one level), at each choice."""
+    """Return shares over all levels of noise (`low` and `high` are those of one level), for each choice."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, BenchmarkFigure] = {}
     for within in THRESHOLDS:
@@ -53,7 +52,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> dict[str, BenchmarkFigure]:
-    """`false_unrecovered` and `false_recovered` as shares, `macro_error` in resolutions or intervals."""
+    """Return `false_unrecovered` and `false_recovered` as shares, `macro_error` in resolutions or intervals."""
     missed: list[float] = []
     wrong: list[float] = []
     errors: list[float] = []
@@ -75,8 +74,10 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
 
 
 def judge_runs(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[RuleOutcome]:
-    """How so many runs were judged, and how far that lies from the truth, in resolutions; runs that were back too late
-    for H to be seen are drawn again."""
+    """Yield results of the rule and their error in resolutions.
+
+    Runs that recover too late for H are drawn again.
+    """
     for number in range(runs):
         random = np.random.default_rng([round(1000 * noise.variation), round(1000 * noise.correlation), number])
         while True:
@@ -94,7 +95,7 @@ def judge_runs(noise: Noise, runs: int, within: float, hold: float, *, recovers:
 
 
 def random_case(random: np.random.Generator) -> Case:
-    """A run of the default kind: an interval, an engine that needs 15 to 50 % of it, an outage of 4 to 15 s."""
+    """Return a default run with a random interval, 15 to 50 % load, and an outage of 4 to 15 s."""
     checkpoint_interval_s = float(random.choice(INTERVALS_S))
     busy_s = checkpoint_interval_s * random.uniform(0.15, 0.5)
     fixed = random.uniform(0.5, 0.9)
@@ -112,14 +113,14 @@ def random_case(random: np.random.Generator) -> Case:
 
 
 def recovered_at(case: Case, calm: ObservedRun, within: float, hold: float) -> int | None:
-    """When the engine is back; None when it is not, or not for long enough."""
+    """Return when the engine recovers; None if it does not, or not for long enough."""
     twin, _ = run_engine(case, np.ones(BATCHES))
     limits = limits_at(case, twin, within, hold)
     return None if limits is None else judge_end(case, calm, limits).t7_ns
 
 
 def slow_case(random: np.random.Generator, within: float) -> Case:
-    """As `random_case`, of an engine that stays so slow that too few of its tuples are on time, noise apart."""
+    """Return a case like `random_case` in which too few tuples are on time after the fault, without noise."""
     while True:
         case = replace(
             random_case(random), slower=float(random.uniform(1.2, 4.0)), outage_s=float(random.uniform(4, 8))
@@ -135,7 +136,7 @@ def slow_case(random: np.random.Generator, within: float) -> Case:
 
 
 def limits_at(case: Case, seen: ObservedRun, within: float, hold: float) -> Limits | None:
-    """What counts as recovered, from what was seen before the fault."""
+    """Return the recovery thresholds from the time before the fault."""
     found = limits_of(
         seen.produced,
         seen.bins,
@@ -148,7 +149,7 @@ def limits_at(case: Case, seen: ObservedRun, within: float, hold: float) -> Limi
 
 
 def judge_end(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
-    """How the recovery ended, by the rule."""
+    """Return the end of the recovery by the rule."""
     return end_of(
         cells_of(seen.produced, limits.latency_ms),
         seen.bins,
@@ -161,7 +162,7 @@ def judge_end(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
 
 
 def _error(case: Case, back_ns: int | None, end: RecoveryEnd) -> float | None:
-    """In resolutions, of one interval at least."""
+    """Return the error in resolutions, of at least one interval."""
     if back_ns is None or end.t7_ns is None:
         return None
     return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.checkpoint_interval_s * NS))

@@ -1,7 +1,7 @@
-"""The scenarios against which the measuring chain is checked through real Kafka.
+"""Scenarios that check the measuring chain with a real Kafka broker.
 
-Each kill falls between two commits, and each replay ends well away from the next instant of the grid, so
-that a few milliseconds of chance move no planted value to another bin (a test holds both).
+Each kill falls between two commits, and each replay ends away from the next instant of the grid, so that a few
+milliseconds of jitter move no planted value to another bin (verified by a test).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _BATCH: Mapping[str, Any] = {
     "duration_s": 38,
     "checkpoint_interval_s": 0.5,
     "state_mb": 0,
-    # The script says when the fault comes, so nothing is waited for.
+    # The script sets the fault time, so there is no warm-up extension.
     "warmup_max_s": 0,
     "fault": "driver",
     "fault_at_s": 12.85,
 }
 _RECORD: Mapping[str, Any] = {**_BATCH, "duration_s": 41, "checkpoint_interval_s": 1, "fault_at_s": 15.37}
-# Later kills come when the conductor finds the engine back to normal, wherever in the script that is.
+# Later kills come after the engine has recovered.
 _THREE: Mapping[str, Any] = {"injections": 3, "duration_s": 125}
 _CONTROL: Mapping[str, Any] = {"fault": "none", "fault_at_s": None, "duration_s": 15}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A name, a script, and what differs from the usual configuration of its style."""
+    """Name, script, and parameters that differ from the default configuration of its style."""
 
     name: str
     truth: Mapping[str, Any]
@@ -42,22 +42,22 @@ class Scenario:
 
     @property
     def configuration(self) -> Configuration:
-        """The complete configuration of the run."""
+        """Complete configuration of the run."""
         return parse_configuration({"workload": "known_truth", **self._values, "truth": dict(self.truth)})
 
     @property
     def script(self) -> Script:
-        """What is planted."""
+        """Planted script."""
         return parse_script(self.truth)
 
     @property
     def run(self) -> RunSpec:
-        """What the course needs to know of the run."""
+        """Run data for the timeline."""
         config = self.configuration
         return RunSpec.from_mapping({**config.model_dump(), "schedule_s": config.longest_s})
 
     def parameters(self) -> list[str]:
-        """The words after `./faultline run known_truth`."""
+        """Return the arguments of `./faultline run known_truth`."""
         given = [f"{key}={'' if value is None else value}" for key, value in self._values.items()]
         return [*given, f"truth={json.dumps(dict(self.truth))}"]
 
@@ -117,5 +117,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("batch_three_kills_miscounting", {"lost": 7, "overcounted": 11, "reemitted": 13, "seed": 8}, _THREE),
     Scenario("record_three_kills", {"style": "record", "replay_s": 0.8}, _THREE),
 )
-# A quick look: both styles, everything at once, a control, and several kills.
+# Quick selection: both styles, everything at once, a control, and several kills.
 QUICK = (*SCENARIOS[:4], SCENARIOS[-3])

@@ -1,1 +1,1 @@
-"""Neighbours of an experiment, and how much they change what it measures."""
+"""Background CPU next to an experiment, and its effect on the figures."""

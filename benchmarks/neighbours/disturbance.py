@@ -1,8 +1,8 @@
 """Bias of figures caused by background CPU, by the cores lost to it (4 hours).
 
-Measured in blocks, each of which has every neighbour once, in random order: none, none again, and one for each kind and
-share. A pair is the first one without a neighbour and another one of the same block. The limit of the rule
-`background-load` is where the bias of a figure exceeds the scatter of one repetition without a neighbour.
+Each block contains every neighbour once, in random order: two runs without one, and one for each kind and share. A pair
+is the first run without a neighbour and another run of the same block. The limit of the rule `background-load` is the
+loss at which the bias of a figure exceeds the variation of one repetition.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SHARES, QUICK_SHARES = (0.1, 0.2, 0.4, 0.8), (0.4,)
 BLOCKS, QUICK_BLOCKS = 10, 1
 FIGURES = {"p50": "latency_ms.p50", "cpu": CPU_PER_MILLION, "recovery": MACRO}
 LOST = ("waited.others", "waited.worst_5s")
-# The default word count with an executor kill.
+# Default word count with an executor kill.
 PARAMETERS = ("fault=executor", "checkpoint_interval_s=2", "warmup_s=20", "duration_s=70")
 QUICK_PARAMETERS = ("fault=executor", "checkpoint_interval_s=1", "warmup_s=10", "duration_s=50")
-# No experiment of these takes longer, waiting included.
+# Longest duration of an experiment, with waiting.
 LONGEST_S = 3600.0
 SEED = 2031
 MEASURED = "measured"
@@ -44,29 +44,29 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A neighbour of a block; `share` 0: none. `kind` tells both without one apart."""
+    """A neighbour of a block; `share` 0: none. `kind` distinguishes the two runs without one."""
 
     kind: str
     share: float
 
     @property
     def name(self) -> str:
-        """`steady_10`: in percent of a core."""
+        """Name with the share in percent of a core: `steady_10`."""
         return f"{self.kind}_{self.share * 100:.0f}"
 
 
 QUIET, AGAIN = Neighbour("quiet", 0.0), Neighbour("again", 0.0)
-# Of one experiment: figures by name, and what it lost.
+# Figures and lost cores of one experiment by name.
 Values = Mapping[str, float | None]
 Block = Mapping[str, Values]
 
 
 def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Ten blocks of ten experiments (four hours), or one of three when `quick`; resumed where it was interrupted.
+    """Run ten blocks of ten experiments (four hours), or one of three if `quick`; an interrupted call resumes.
 
-    Of each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: change against the quiet run of the block,
-    as a share, with its 95 % interval; `…_lost`, `…_worst_5s`: cores lost. `scatter_FIGURE`: standard deviation of one
-    repetition, as a share; `limit_FIGURE`: cores lost at which the bias reaches it, by a line through the origin.
+    For each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: relative change from the quiet run of the
+    block, with its 95 % interval; `…_lost`, `…_worst_5s`: cores lost. `scatter_FIGURE`: relative standard deviation of
+    one repetition; `limit_FIGURE`: cores lost at which the bias reaches it, by a line through the origin.
     """
     settings = bring_up(say)
     shares, blocks = (QUICK_SHARES, QUICK_BLOCKS) if quick else (SHARES, BLOCKS)
@@ -83,7 +83,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
-    """Those of one block; when `quick` of one kind."""
+    """Return the neighbours of one block; only one kind if `quick`."""
     kinds = KINDS[1:] if quick else KINDS
     return [QUIET, AGAIN, *(Neighbour(kind, share) for share in shares for kind in kinds)]
 
@@ -91,7 +91,7 @@ def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
 def measure(
     diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Progress
 ) -> list[Block]:
-    """The values of each block by neighbour; what the diary has is not measured again."""
+    """Return the values of each block by neighbour; logged ones are not measured again."""
     known = {(line["block"], line["neighbour"]): line for line in diary.acts}
     series = next((line["series"] for line in diary.acts), f"disturbance-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
 
@@ -111,8 +111,7 @@ def measure(
 
 
 def measure_one(one: Neighbour, words: Sequence[str], say: Progress) -> Record | None:
-    """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
-    has."""
+    """Return a record with no problem other than the neighbour; None after the maximum number of measurements."""
     return run_until_usable(words, say, usable=_usable, during=lambda: neighbour(one.kind, one.share, LONGEST_S))
 
 
@@ -122,22 +121,22 @@ def _usable(record: Record) -> bool:
 
 
 def values_of(record: Record) -> dict[str, float | None]:
-    """The figures and what was lost, by name."""
+    """Return figures and lost cores by name."""
     entry = IndexEntry.of(record)
     keys = {**FIGURES, **{key.partition(".")[2]: key for key in LOST}}
     return {name: value_of(entry, key) for name, key in keys.items()}
 
 
 def figures(blocks: Sequence[Block]) -> dict[str, BenchmarkFigure]:
-    """The figures of all blocks. Raises InfrastructureError when no block has both without a neighbour."""
+    """Return the figures of all blocks. Raises InfrastructureError if no block has both quiet runs."""
     if not any(len(pairs_of(blocks, AGAIN.name, figure)) for figure in FIGURES):
-        raise InfrastructureError("no block has both experiments without a neighbour; see their records")
+        raise InfrastructureError("bench disturbance: no block has both quiet runs; see their records")
     names = list(dict.fromkeys(name for block in blocks for name in block if name != QUIET.name))
     return {**_biases(blocks, names), **_limits(blocks, names)}
 
 
 def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, BenchmarkFigure]:
-    """By neighbour, what it changed and what was lost to it."""
+    """Return the bias and the lost cores by neighbour."""
     found: dict[str, BenchmarkFigure] = {}
     for name in names:
         for figure in FIGURES:
@@ -151,7 +150,7 @@ def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Benchmar
 
 
 def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, BenchmarkFigure]:
-    """By figure, the scatter of one repetition, and the loss at which the change reaches it."""
+    """Return the variation of one repetition by figure, and the loss at which the bias reaches it."""
     found: dict[str, BenchmarkFigure] = {}
     for figure in FIGURES:
         scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure)[:, 1])
@@ -165,8 +164,10 @@ def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Benchmar
 
 
 def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> Floats:
-    """Of each block that has both: cores lost more than in the quiet run (NaN: unknown), and the logarithm of the
-    figure with this neighbour ÷ the quiet one; shape (n, 2)."""
+    """Return for each block with both runs the extra cores lost (NaN: unknown) and the log ratio of the figure.
+
+    Shape (n, 2).
+    """
     found = []
     for block in blocks:
         quiet, other = block.get(QUIET.name, {}), block.get(name, {})
@@ -178,8 +179,10 @@ def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> Floats:
 
 
 def scatter_of(logs: Floats) -> BenchmarkFigure | None:
-    """Standard deviation of one repetition, by the pairs of two without a neighbour; None with fewer than two pairs.
-    `low`, `high`: its 95 % interval."""
+    """Return the standard deviation of one repetition by the quiet pairs; None with fewer than two pairs.
+
+    `low`, `high`: its 95 % interval.
+    """
     if len(logs) < 2:
         return None
     n = len(logs)
@@ -190,7 +193,7 @@ def scatter_of(logs: Floats) -> BenchmarkFigure | None:
 
 
 def bias_of(logs: Floats) -> BenchmarkFigure | None:
-    """The change as a share, with its 95 % interval by t; of one pair there is none, and the ends are the value."""
+    """Return the relative change with its 95 % interval by t; for a single pair, without interval."""
     if not len(logs):
         return None
     mean, half = float(np.mean(logs)), 0.0
@@ -201,8 +204,10 @@ def bias_of(logs: Floats) -> BenchmarkFigure | None:
 
 
 def limit_of(points: Floats, scatter: float) -> BenchmarkFigure | None:
-    """Cores lost at which the change reaches the scatter, by the line through the origin that fits best; its ends by
-    the 95 % interval of the slope. None where it is not shown that the figure grows with the loss."""
+    """Return the cores lost at which the bias reaches the variation, by the best line through the origin.
+
+    Its ends are from the 95 % interval of the slope. None if the figure does not increase significantly with the loss.
+    """
     points = points[~np.isnan(points[:, 0])]
     lost, change = points.T
     if len(points) < 3 or not np.any(lost > 0):

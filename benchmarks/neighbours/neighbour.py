@@ -1,8 +1,8 @@
-"""A program that takes a part of a core, as a neighbour of an experiment does: steadily, or in bursts.
+"""Program that uses a part of a core, steadily or in bursts, as a neighbour of an experiment.
 
     python -S neighbour.py SHARE PERIOD_S LONGEST_S
 
-In each period it computes for `SHARE` of it. It ends when its standard input does, and after `LONGEST_S` seconds.
+It computes for `SHARE` of each period. It ends with its standard input, and after `LONGEST_S` seconds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# A steady neighbour computes a part of each 10 ms; one in bursts for 50 ms each.
+# A steady neighbour computes in each 10 ms; bursts take 50 ms each.
 STEADY_S, BURST_S = 0.01, 0.05
 KINDS = ("steady", "bursts")
 
 
 @contextmanager
 def neighbour(kind: str, share: float, longest_s: float) -> Iterator[int | None]:
-    """Has a neighbour take `share` cores in a session of its own; gives its pid, None for a share of 0."""
+    """Run a neighbour with `share` cores in a session of its own; yield its pid, None for a share of 0."""
     if share == 0:
         yield None
         return
@@ -36,7 +36,7 @@ def neighbour(kind: str, share: float, longest_s: float) -> Iterator[int | None]
 
 
 def use_cpu(share: float, period_s: float, longest_s: float) -> None:
-    """Computes until it is told to end, by wall-clock time: what takes its turn from it makes it take no more."""
+    """Compute until standard input closes, by wall-clock time: lost CPU time is not compensated."""
     end = time.monotonic() + longest_s
     due = time.monotonic()
     while time.monotonic() < end:
@@ -44,7 +44,7 @@ def use_cpu(share: float, period_s: float, longest_s: float) -> None:
         while time.monotonic() < busy_until:
             pass
         due += period_s
-        if due < time.monotonic():  # it came too late by a whole period: left out, not made up for
+        if due < time.monotonic():  # late by a whole period: skipped, not compensated
             due = time.monotonic()
         if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
             return

@@ -1,1 +1,1 @@
-"""Records beside each other: cells, sides, nights, and what a sweep still misses."""
+"""Comparison of records: points, groups, nightly runs, and missing cells of a sweep."""

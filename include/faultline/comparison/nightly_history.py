@@ -33,7 +33,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.steady import level_begins
 from faultline.records.sweep_plan import BASELINE
 
-# Minimum length of a level in runs, and the p that a change needs, so that one outlier is no change.
+# Minimum length of a level in runs, and the p that a change needs, so that a single outlier does not count.
 MIN_RUNS, CERTAIN = 3, 0.01
 EMPTY_TABLE = ComparisonTable((), (), (0, 0))
 

@@ -15,7 +15,7 @@ from faultline.system.errors import ConfigError
 # Share of the draws that makes a recommendation conclusive: an error in one of five costs less than further
 # measurements, and the confidence is shown.
 MIN_CONFIDENCE = 0.8
-# A candidate that is best less often is no contender, and needs no further repetitions.
+# Smallest share of draws of a contender; other candidates need no further repetitions.
 MIN_CONTENDER_SHARE = 0.05
 _SIZES = (5, 6, 8, 10, 15, 20, 30, 50, 80)
 

@@ -23,7 +23,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
 
-# Each value of these axes is another program, so a step between two of them is no effect by default.
+# Each value of these axes is another program, so their steps are not effects by default.
 PROGRAMS = frozenset({"workload", "query"})
 
 

@@ -90,7 +90,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
     assert "1,002 (n=5)" in output
     assert "1,502 (n=5)" in output
     assert "+49.9%" in output
-    assert "worse" in said
+    assert "worse" in output
     rows = json.loads(json.dumps(as_json(compared)))
     assert rows[0]["verdict"] == "worse"
     assert rows[0]["before"] == {"median": 1002.0, "n": 5, "censored": 0}

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.cli import main as cli
-from faultline.comparison.effects import LEAST_FREEDOM, EffectVerdict
+from faultline.comparison.effects import MIN_FREEDOM, EffectVerdict
 from faultline.comparison.recommendation import Objective
 from faultline.comparison.sweep_summary import (
     SweepSummary,
@@ -154,7 +154,7 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
-        assert effect.verdict is EffectVerdict.INCONCLUSIVE or effect.found.freedom >= LEAST_FREEDOM
+        assert effect.verdict is EffectVerdict.INCONCLUSIVE or effect.found.freedom >= MIN_FREEDOM
         assert "nan" not in size_text(effect) + effect_text(effect)
 
 

@@ -123,7 +123,7 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
 
 
 def _p_not_larger(one: Series, other: Series) -> float:
-    """Return the one-sided p that the first effect is no larger than the second; common runs count in both."""
+    """Return the one-sided p that the first effect does not exceed the second; common runs count in both."""
     weights: dict[tuple[float, ...], float] = {}
     for series, sign in ((one, 1.0), (other, -1.0)):
         for level, end in ((series.levels[-1], 1.0), (series.levels[0], -1.0)):
