@@ -1,4 +1,4 @@
-"""What the command line does around its commands."""
+"""The command line: signals, output formats, usage errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from tests.unit.sample_records import sample
 
-# A command as a benchmark is one: it has begun something, and must end it.
+# A command that must clean up after an interruption.
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
@@ -40,7 +40,7 @@ cli.main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_command_that_is_ended_ends_what_it_began(number: signal.Signals) -> None:
+def test_an_interrupted_command_cleans_up(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -55,7 +55,7 @@ def test_a_command_that_is_ended_ends_what_it_began(number: signal.Signals) -> N
 @pytest.mark.parametrize(
     ("terminal", "as_json", "whole"), [(True, False, False), (True, True, True), (False, False, True)]
 )
-def test_run_prints_figures_on_a_terminal_and_else_the_record(
+def test_run_prints_figures_on_a_terminal_and_a_record_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, as_json: bool, whole: bool
 ) -> None:
     record = sample()
@@ -64,12 +64,12 @@ def test_run_prints_figures_on_a_terminal_and_else_the_record(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     with pytest.raises(typer.Exit):
         cli.run("word_count", [], as_json=as_json)
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if whole:
-        assert json.loads(said.out) == record.as_dict()
+        assert json.loads(output.out) == record.as_dict()
     else:
-        assert "p99" in said.out and len(said.out.splitlines()) < 40
-    assert f"./faultline explain {record.attempt}" in said.err
+        assert "p99" in output.out and len(output.out.splitlines()) < 40
+    assert f"./faultline explain {record.attempt}" in output.err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_run_prints_figures_on_a_terminal_and_else_the_record(
         (["results", "--status", "vald"], "--status: got vald"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line_and_exit_code_2(
+def test_invalid_usage_is_one_line_with_exit_code_2(
     words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
@@ -105,7 +105,7 @@ def test_what_cannot_be_meant_is_one_line_and_exit_code_2(
         (["tests/unit", "-x"], [sys.executable, "-m", "pytest", "tests/unit", "-x"]),
     ],
 )
-def test_tests_come_with_what_they_need_and_pass_arguments_on(
+def test_the_command_test_installs_packages_and_forwards_arguments(
     given: list[str], ran: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[object] = []
@@ -128,7 +128,7 @@ def test_tests_come_with_what_they_need_and_pass_arguments_on(
 
 
 @pytest.mark.parametrize("group", ["", "target", "service", "build", "job"])
-def test_without_a_command_the_help_names_the_launcher(
+def test_help_without_a_command_names_the_launcher(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], group: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["faultline", *group.split()])
@@ -139,11 +139,11 @@ def test_without_a_command_the_help_names_the_launcher(
     except SystemExit as ended:
         code = ended.code
     assert not code
-    told = capsys.readouterr()
-    assert told.out.startswith(f"Usage: ./faultline {group or '['}") and told.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith(f"Usage: ./faultline {group or '['}") and output.err == ""
 
 
-def test_a_sweep_that_has_no_record_yet_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_without_a_record_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "s1.json").write_text("{}")
@@ -153,7 +153,7 @@ def test_a_sweep_that_has_no_record_yet_is_known(tmp_path: Path, monkeypatch: py
     assert (done.exit_code, done.stdout) == (0, "") and "no record matches" in done.stderr
 
 
-def test_what_is_for_one_experiment_is_refused_for_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_one_experiment_are_refused_for_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     refused = CliRunner().invoke(cli.app, ["run", "nexmark", "--keep-topics"])
     assert isinstance(refused.exception, ConfigError) and "--keep-topics" in str(refused.exception)

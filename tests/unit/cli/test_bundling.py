@@ -1,4 +1,4 @@
-"""What is given away, as a bundle or a site, and what is judged again of it or of the store."""
+"""Bundles, static sites, and `judge` on bundles and on the store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def record(results: Path) -> Record:
-    """Of an attempt with raw files, in a matrix that has a page."""
+    """Record of an attempt with raw files, in a matrix with a page."""
     folder = Synthetic(Scenario()).write(results)
     record = judge(folder).model_copy(update={"matrix": "state_size_x_checkpoint_interval"})
     Store(results).write(record)
@@ -55,7 +55,7 @@ def run(*arguments: str) -> str:
 
 
 def bundled(path: Path) -> Bundle:
-    """What a bundle of the store holds."""
+    """Bundle of the store."""
     run("--bundle", str(path))
     return read_bundle(path)
 
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.tar.xz"
 
 
-def test_page_and_records_are_made_again_from_it(record: Record, path: Path, tmp_path: Path) -> None:
+def test_a_bundle_reproduces_page_and_records(record: Record, path: Path, tmp_path: Path) -> None:
     assert "1 attempts" in run("--bundle", str(path))
     bundle = read_bundle(path)
     assert bundle.records() == [record] and f"attempts/{record.attempt}/attempt.json" in bundle.files
@@ -73,13 +73,13 @@ def test_page_and_records_are_made_again_from_it(record: Record, path: Path, tmp
     run("--page", str(here))
     run("--from", str(path), "--page", str(there))
     (line,) = set(there.read_text().splitlines()) - set(here.read_text().splitlines())
-    told = f"[x.tar.xz](../x.tar.xz), SHA-256 `{sha256(path.read_bytes())}`"
-    assert line == f"- Records, and the raw files that they were made of: {told}"
+    link = f"[x.tar.xz](../x.tar.xz), SHA-256 `{sha256(path.read_bytes())}`"
+    assert line == f"- Records, and the raw files that they were made of: {link}"
     pictures = [sorted((one.parent / "images").iterdir()) for one in (here, there)]
     assert pictures[0] and [one.read_text() for one in pictures[0]] == [one.read_text() for one in pictures[1]]
 
 
-def test_it_is_judged_again_and_stays_as_it_is(record: Record, path: Path) -> None:
+def test_rejudging_a_bundle_changes_nothing(record: Record, path: Path) -> None:
     bundled(path)
     before = path.read_bytes()
     (row,) = judge_sweep(str(path), (0.25,), write=False).rows()
@@ -90,7 +90,7 @@ def test_it_is_judged_again_and_stays_as_it_is(record: Record, path: Path) -> No
     assert path.read_bytes() == before
 
 
-def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, path: Path) -> None:
+def test_a_bundle_holds_no_local_path(record: Record, results: Path, path: Path) -> None:
     journal = results / "attempts" / record.attempt / "services.jsonl"
     argv = [f"{results}/x", f"{results}-not", f"{Path.home()}/y", f"/mnt{results}"]
     journal.write_text(json.dumps({"event": "started", "argv": argv}) + "\n")
@@ -101,7 +101,7 @@ def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, path: Pa
     assert (listed.original, listed.how) == (sha256(journal.read_bytes()), "paths replaced")
 
 
-def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, results: Path, path: Path) -> None:
+def test_an_attempt_without_raw_files_is_bundled_by_its_record(record: Record, results: Path, path: Path) -> None:
     (results / "attempts" / record.attempt / "attempt.json").unlink()
     assert record.attempt in run("--bundle", str(path)).split("record only:")[1]
     bundle = read_bundle(path)
@@ -109,36 +109,34 @@ def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, r
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--bundle", "x.zip"], "--bundle: got x.zip"),
         (["--bundle", "x.tar.xz", "--status", "failed"], "--bundle: no record matches"),
         (["--from", "{saved}", "--bundle", "x.tar.xz"], "--bundle: got --from"),
     ],
 )
-def test_what_makes_no_bundle_is_refused(arguments: list[str], told: str, record: Record, tmp_path: Path) -> None:
+def test_invalid_bundle_options_are_refused(arguments: list[str], message: str, record: Record, tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     saved.write_text(f"[{record.as_json()}]")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         run(*(one.format(saved=saved) for one in arguments))
     assert not Path("x.tar.xz").exists()
 
 
-def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_bundle(
-    record: Record, results: Path, path: Path
-) -> None:
+def test_paths_of_the_measuring_checkout_are_replaced(record: Record, results: Path, path: Path) -> None:
     description = results / "attempts" / record.attempt / "attempt.json"
     measured = {"home": "/x/y/.home", "programs": "/x/y/spark_jobs", "z": "/x/y/z"}
     description.write_text(json.dumps({**json.loads(description.read_text()), **measured}))
     add_plan(description.parent)
     kept = json.loads(bundled(path).files[f"attempts/{record.attempt}/attempt.json"])
-    told = {"home": "/faultline/.faultline", "programs": "/faultline/spark_jobs", "z": "/faultline/z"}
-    assert {name: kept[name] for name in measured} == told
+    values = {"home": "/faultline/.faultline", "programs": "/faultline/spark_jobs", "z": "/faultline/z"}
+    assert {name: kept[name] for name in measured} == values
 
 
 @pytest.fixture
 def old(results: Path) -> Record:
-    """The record of an attempt by older rules: not recovered, though its raw files say otherwise."""
+    """Record by older rules: not recovered, although its raw files show a recovery."""
     record = judge(Synthetic(Scenario()).write(results))
     part = record.metrics.recovery.model_copy(update={"recovered": False, "macro_s": None, "censored_at_s": 34.0})
     metrics = record.metrics.model_copy(update={"recovery": part, "recoveries": [part], "placebo": None})
@@ -149,7 +147,7 @@ def old(results: Path) -> Record:
     return before
 
 
-def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> None:
+def test_judge_without_write_changes_nothing(old: Record, results: Path) -> None:
     path = Store(results).path(old)
     judged = judge_sweep("s1", (0.1, 0.5), write=False)
     (row,) = judged.rows()
@@ -161,7 +159,9 @@ def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> No
     assert path.read_text() == old.as_json() and not (results / SUPERSEDED).exists()
 
 
-def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judge_with_write_keeps_the_superseded_record(
+    old: Record, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     judged = judge_sweep(old.attempt, (), write=True)
     judged.print()
     shown = capsys.readouterr().out
@@ -170,13 +170,13 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     assert now.schema_ == SCHEMA and now.metrics.recovery.recovered
     moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-{SCHEMA}.json"
     assert moved.read_text() == old.as_json()
-    # A second time changes nothing.
+    # A second call changes nothing.
     (row,) = judge_sweep("s1", (), write=True).rows()
     assert row["moved_to"] is None and list(moved.parent.iterdir()) == [moved]
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["gone", "broken"])
-def test_without_whole_raw_files_a_record_stays(old: Record, results: Path, broken: bool) -> None:
+def test_a_record_without_complete_raw_files_is_kept(old: Record, results: Path, broken: bool) -> None:
     if broken:
         (results / "attempts" / old.attempt / "gate.json").write_text("{")
     else:
@@ -194,7 +194,7 @@ def test_a_share_out_of_range_is_refused(old: Record, share: float) -> None:
         judge_sweep("s1", (share,), write=False)
 
 
-def test_an_unknown_sweep_is_refused_with_the_nearest(old: Record) -> None:
+def test_an_unknown_sweep_is_refused_with_a_suggestion(old: Record) -> None:
     with pytest.raises(ConfigError, match="s2: .*did you mean s1"):
         judge_sweep("s2", (), write=False)
 
@@ -212,11 +212,11 @@ def published(tmp_path: Path) -> Settings:
     return made
 
 
-def test_every_link_leads_to_a_file_and_none_to_a_server(published: Settings, tmp_path: Path) -> None:
-    said: list[str] = []
-    first = publish(published, tmp_path / "site", said.append)
+def test_every_link_of_the_site_leads_to_a_file(published: Settings, tmp_path: Path) -> None:
+    lines: list[str] = []
+    first = publish(published, tmp_path / "site", lines.append)
     pages = sorted((tmp_path / "site").rglob("*.html"))
-    assert first in pages and len(pages) >= 8 and said[0].startswith(f"{len(pages)} pages in ")
+    assert first in pages and len(pages) >= 8 and lines[0].startswith(f"{len(pages)} pages in ")
     for page in pages:
         text = page.read_text()
         assert PREFIX not in text and "data-refresh" not in text
@@ -229,7 +229,7 @@ def test_every_link_leads_to_a_file_and_none_to_a_server(published: Settings, tm
     assert (tmp_path / "site" / "static" / "plotly.min.js").is_file()
 
 
-def test_a_second_call_replaces_the_site_and_nothing_else_is_ever_replaced(published: Settings, tmp_path: Path) -> None:
+def test_publish_replaces_only_a_site(published: Settings, tmp_path: Path) -> None:
     target = tmp_path / "site"
     publish(published, target, lambda text: None)
     (target / "old.html").write_text("x")
@@ -247,7 +247,7 @@ def test_a_second_call_replaces_the_site_and_nothing_else_is_ever_replaced(publi
 
 
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=2, max_size=2, unique=True))
-def test_addresses_become_files_inside_the_folder_and_stay_apart(names: list[str]) -> None:
+def test_addresses_map_to_distinct_files_inside_the_folder(names: list[str]) -> None:
     from urllib.parse import quote
 
     one, other = (file_of(f"{PREFIX}/sweeps/{quote(name, safe='')}") for name in names)

@@ -1,5 +1,4 @@
-"""What `./faultline demo` does with what there is: measures, goes on, or only shows. Services are made up here; the
-suite's sweeps and forms run the real ones."""
+"""`./faultline demo` with simulated services: it measures, resumes or only shows results."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ NUMBERS = count()
 
 
 class Airflow:
-    """Runs of the demo that are going, and what was triggered."""
+    """Simulated Airflow: running demos and triggered runs."""
 
     def __init__(self) -> None:
         self.going: list[str] = []
@@ -40,14 +39,14 @@ class Airflow:
 
 
 class Demo:
-    """One call after the other; `follow` measures what `measures` says, as `statuses` has it, and ends with `state`."""
+    """Demo whose `follow` writes records for `measures` with `statuses` and ends with `state`."""
 
     def __init__(self, settings: Settings, airflow: Airflow) -> None:
         self.settings, self.airflow = settings, airflow
         self.state, self.measures = "success", list(self.cells)
         self.statuses: dict[int, str] = {}
         self.first_recovery_s: float | None = None
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     @property
     def cells(self) -> list[PlannedCell]:
@@ -61,11 +60,11 @@ class Demo:
         return FollowResult(self.state, self.first_recovery_s)
 
     def lines(self, begin: str) -> list[str]:
-        return [line for line in self.said if line.startswith(begin)]
+        return [line for line in self.messages if line.startswith(begin)]
 
     def run(self, *, rerun: bool = False) -> int:
-        self.said.clear()
-        return demo.run_demo(self.said.append, rerun=rerun, output=None)
+        self.messages.clear()
+        return demo.run_demo(self.messages.append, rerun=rerun, output=None)
 
 
 def record_of(cell: PlannedCell, run_id: str, at: datetime, status: str = "valid") -> Record:
@@ -95,11 +94,11 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     return made
 
 
-def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_demo_only_shows_the_results(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
     number = len(demonstration.cells)
     assert demonstration.run() == 0
-    assert demonstration.said[0].endswith("user admin"), "before anything is measured"
-    assert demonstration.said[1].startswith(f"{number} of {number} experiments to measure")
+    assert demonstration.messages[0].endswith("user admin"), "before anything is measured"
+    assert demonstration.messages[1].startswith(f"{number} of {number} experiments to measure")
     assert demonstration.airflow.triggered == [
         {"preset": "demo", "only_missing": True, "max_measurements": DEMO_MEASUREMENTS, "keep_invalid": True}
     ]
@@ -107,11 +106,11 @@ def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: p
     assert out.count("valid") == number and "report: " in out and "airflow: http" in out
     assert demonstration.run() == 0
     assert len(demonstration.airflow.triggered) == 1
-    assert demonstration.said[1].startswith("all experiments have valid records")
+    assert demonstration.messages[1].startswith("all experiments have valid records")
     assert capsys.readouterr().out.count("valid") == number
 
 
-def test_what_is_invalid_is_kept_named_and_no_failure(demonstration: Demo) -> None:
+def test_an_invalid_record_is_kept_and_no_failure(demonstration: Demo) -> None:
     demonstration.statuses = {0: "invalid", 3: "invalid"}
     assert demonstration.run() == 0
     lacking = demonstration.lines("no usable record")
@@ -119,12 +118,12 @@ def test_what_is_invalid_is_kept_named_and_no_failure(demonstration: Demo) -> No
     demonstration.statuses = {}
     demonstration.measures = [demonstration.cells[0], demonstration.cells[3]]
     assert demonstration.run() == 0
-    assert demonstration.said[1].startswith("2 of "), "a second call measures them again"
+    assert demonstration.messages[1].startswith("2 of "), "a second call measures them again"
     assert not demonstration.lines("no usable record")
 
 
 @pytest.mark.parametrize("rerun", [False, True])
-def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demonstration: Demo, rerun: bool) -> None:
+def test_missing_and_failed_runs_fail_the_demo(demonstration: Demo, rerun: bool) -> None:
     demonstration.measures = demonstration.cells[1:]
     demonstration.statuses = {0: "failed"}
     assert demonstration.run(rerun=rerun) == 1
@@ -133,7 +132,7 @@ def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demo
     assert all(f"`./faultline demo{' --rerun' * rerun}`" in line for line in lacking)
 
 
-def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstration: Demo) -> None:
+def test_the_time_of_the_first_recovery_is_printed(demonstration: Demo) -> None:
     assert demonstration.run() == 0
     assert not demonstration.lines("first recovery")
     demonstration.first_recovery_s = datetime.now(UTC).timestamp() + 90
@@ -143,28 +142,26 @@ def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstrati
     assert line.count("1.5 min") == 2, "since the start, and since the services were up"
 
 
-def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:
+def test_a_sweep_without_a_record_is_an_error(demonstration: Demo) -> None:
     demonstration.measures = []
     with pytest.raises(InfrastructureError, match="^demo: "):
         demonstration.run()
 
 
 @pytest.mark.parametrize("rerun", [False, True])
-def test_a_run_that_lasts_is_joined_by_either_call(demonstration: Demo, rerun: bool) -> None:
+def test_a_running_demo_is_resumed(demonstration: Demo, rerun: bool) -> None:
     assert demonstration.run() == 0
     demonstration.airflow.going = ["other", "demo_20261122T000000Z"]
     assert demonstration.run(rerun=rerun) == 0
-    assert "resuming demo_20261122T000000Z" in demonstration.said
+    assert "resuming demo_20261122T000000Z" in demonstration.messages
     assert len(demonstration.airflow.triggered) == 1
 
 
-def test_ended_services_leave_what_was_measured_and_no_advice_that_is_wrong(
-    demonstration: Demo, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_services_keep_the_records(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
     demonstration.state, demonstration.measures = "", []
     assert demonstration.run() == 1
     assert capsys.readouterr().out == ""
-    assert not [line for line in demonstration.said if "no usable record" in line or "done in" in line]
+    assert not [line for line in demonstration.messages if "no usable record" in line or "done in" in line]
     demonstration.measures = demonstration.cells[:2]
     assert demonstration.run() == 1
     assert "report: " in capsys.readouterr().out

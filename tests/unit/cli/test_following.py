@@ -1,4 +1,4 @@
-"""What a person is told while a sweep runs, and how: a rewritten line on a terminal, plain ones elsewhere."""
+"""Progress of a sweep: a rewritten line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUDGET_S = 60.0
 BEGAN_S = 1_795_241_000.0
 
 
-# Takes the machine for an attempt, as its recorder does, and keeps it until its input ends.
+# Holds the machine lock for an attempt, as its recorder does, until its input ends.
 HOLDER = """
 import sys
 from faultline.system.locks import MachineLock
@@ -41,7 +41,7 @@ sys.stdin.read()
 
 
 class Sweep:
-    """A sweep of two cells, whose attempts are laid down file by file."""
+    """Sweep of two cells whose attempts are written file by file."""
 
     def __init__(self, folder: Path, *configs: dict[str, Any]) -> None:
         self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results", machine=str(folder))
@@ -52,9 +52,9 @@ class Sweep:
         self.course = SweepProgress(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
 
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
-        said = {"prepared_wall_ns": int((BEGAN_S + at_s) * 1e9)}
+        values = {"prepared_wall_ns": int((BEGAN_S + at_s) * 1e9)}
         config = self.cells[cell].config
-        prepared(self.settings.attempts / attempt, config, said=said, series="b1", sweep_id=sweep)
+        prepared(self.settings.attempts / attempt, config, said=values, series="b1", sweep_id=sweep)
 
     def started(self, attempt: str, role: str) -> None:
         with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:
@@ -78,8 +78,8 @@ class Sweep:
         closed.write_text("{}")
         os.utime(closed, (BEGAN_S + at_s, BEGAN_S + at_s))
 
-    def told(self, done: int = 0) -> list[str]:
-        """What is printed at a look, with so many of the two experiments through."""
+    def progress(self, done: int = 0) -> list[str]:
+        """Return the lines printed by one update, with `done` of the two experiments finished."""
         before = len(self.lines)
         self.course.show(2, done)
         return self.lines[before:]
@@ -94,57 +94,57 @@ FIRST, SECOND, THIRD = (f"20261121T06150{number}Z-000001" for number in (1, 2, 3
 INVALID: dict[str, Any] = {"status": "invalid", "reasons": ["why"]}
 
 
-def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
+def test_an_invalid_attempt_is_reported_and_retried(sweep: Sweep) -> None:
     sweep.begin(FIRST, 0)
-    (line,) = sweep.told()
+    (line,) = sweep.progress()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
     sweep.end(FIRST, 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
-    outcome, line = sweep.told()
+    outcome, line = sweep.progress()
     assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); retrying, attempt 2 of at most 3")
     assert line.startswith("0 of 2 experiments done; preparing the next, about 3 min left")
     sweep.begin(SECOND, 0)
-    (line,) = sweep.told()
+    (line,) = sweep.progress()
     assert "experiment 1 of 2" in line and "kill, attempt 2): starting" in line
     sweep.end(SECOND, 0, "valid")
-    valid, line = sweep.told()
+    valid, line = sweep.progress()
     assert valid.endswith("kill, attempt 2): valid")
     assert line.startswith("1 of 2 experiments done"), "though Airflow does not know it yet"
     sweep.begin(THIRD, 1)
-    (line,) = sweep.told(1)
+    (line,) = sweep.progress(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
-    assert sweep.told(1) == [], "nothing new"
-    assert sweep.told(2) == ["aggregating results, about 1 min left"]
+    assert sweep.progress(1) == [], "nothing new"
+    assert sweep.progress(2) == ["aggregating results, about 1 min left"]
 
 
-def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
+def test_earlier_attempts_are_reported_by_their_numbers(sweep: Sweep) -> None:
     for attempt in (FIRST, SECOND, THIRD):
         sweep.measured(attempt, 0, 0, 60, **INVALID)
-    first, second, third, line = sweep.told(1)
+    first, second, third, line = sweep.progress(1)
     assert first.endswith("executor kill): invalid (why); retrying, attempt 2 of at most 3")
     assert second.endswith("attempt 2): invalid (why); retrying, attempt 3 of at most 3")
     assert third.endswith("attempt 3): invalid (why); giving up after 3 attempts")
     assert line.startswith("1 of 2 experiments done")
 
 
-def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_measurement(sweep: Sweep) -> None:
+def test_failed_and_aborted_attempts_do_not_count_as_invalid(sweep: Sweep) -> None:
     sweep.measured(FIRST, 0, 0, 60, status=None)
-    assert sweep.told()[0].endswith("kill): aborted without a record; retrying")
+    assert sweep.progress()[0].endswith("kill): aborted without a record; retrying")
     sweep.measured(SECOND, 0, 0, 60, status="failed", reasons=["InfrastructureError: kafka"])
-    assert sweep.told()[0].endswith("attempt 2): failed (InfrastructureError: kafka)")
+    assert sweep.progress()[0].endswith("attempt 2): failed (InfrastructureError: kafka)")
     sweep.begin(THIRD, 0)
-    assert "attempt 3): starting" in sweep.told()[0]
+    assert "attempt 3): starting" in sweep.progress()[0]
     sweep.end(THIRD, 0, at_s=60, **INVALID)
-    assert sweep.told()[0].endswith("attempt 3): invalid (why); retrying, attempt 2 of at most 3")
+    assert sweep.progress()[0].endswith("attempt 3): invalid (why); retrying, attempt 2 of at most 3")
 
 
-def test_another_sweep_is_none_of_its_business_and_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
+def test_new_attempts_are_found_and_other_sweeps_ignored(sweep: Sweep) -> None:
     sweep.begin(FIRST, 0, sweep="other")
-    assert sweep.told() == ["0 of 2 experiments done; preparing the next, about 3 min left"]
+    assert sweep.progress() == ["0 of 2 experiments done; preparing the next, about 3 min left"]
     (sweep.settings.attempts / SECOND).mkdir()
-    assert sweep.told() == []
+    assert sweep.progress() == []
     (sweep.settings.attempts / SECOND).rmdir()
     sweep.begin(SECOND, 1)
-    assert sweep.told()[0].startswith("experiment 1 of 2 (state 8 MB")
+    assert sweep.progress()[0].startswith("experiment 1 of 2 (state 8 MB")
 
 
 DAY = 86_400  # for which the services were down
@@ -158,13 +158,13 @@ DAY = 86_400  # for which the services were down
         ([(0, 0, 120, {}), (1, 100, 200, INVALID)], 2),  # 100 s each: it starts while another is judged
     ],
 )
-def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep, measured: list[Any], left: int) -> None:
+def test_the_time_left_follows_the_pace(sweep: Sweep, measured: list[Any], left: int) -> None:
     for attempt, (cell, began_s, end_s, how) in zip((FIRST, SECOND, THIRD), measured, strict=False):
         sweep.measured(attempt, cell, began_s, end_s, **how)
-    assert f"about {left} min left" in sweep.told(1)[-1]
+    assert f"about {left} min left" in sweep.progress(1)[-1]
     if began_s == 60:
         sweep.begin(THIRD, 1, at_s=120)
-        (line,) = sweep.told(1)
+        (line,) = sweep.progress(1)
         assert "attempt 2): starting" in line and line.endswith(", about 3 min left")
 
 
@@ -178,27 +178,27 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep, measured: list[Any]
         (["generator", "supervisor", "conductor"], "the conductor opens the gate, once the machine is quiet"),
     ],
 )
-def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[str], awaited: str) -> None:
+def test_the_phase_of_a_starting_experiment(sweep: Sweep, roles: list[str], awaited: str) -> None:
     sweep.begin(FIRST, 0)
     for role in roles:
         sweep.started(FIRST, role)
     if roles:
         sweep.write(FIRST, recorder=[])
-    assert f": starting, {awaited}, about" in sweep.told()[0]
+    assert f": starting, {awaited}, about" in sweep.progress()[0]
 
 
-def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
+def test_the_measured_experiment_is_shown(sweep: Sweep) -> None:
     for number, attempt in enumerate((FIRST, SECOND)):
         sweep.begin(attempt, number)
         sweep.started(attempt, "recorder")
-    assert ": waiting for the machine lock, about" in sweep.told()[-1]
+    assert ": waiting for the machine lock, about" in sweep.progress()[-1]
     sweep.write(FIRST, recorder=[{"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}])
-    (line,) = sweep.told()
+    (line,) = sweep.progress()
     assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, elsewhere: bool) -> None:
+def test_the_holder_of_the_machine_lock_is_shown(sweep: Sweep, tmp_path: Path, elsewhere: bool) -> None:
     other = "20261121T061400Z-000009"
     attempts = tmp_path / "other" / "attempts" if elsewhere else sweep.settings.attempts
     sweep.begin(FIRST, 0)
@@ -208,17 +208,17 @@ def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, el
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([*words, sweep.settings.machine], **pipes) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        told = sweep.told()[-1]
+        shown = sweep.progress()[-1]
         holder.communicate(b"")
     if elsewhere:
-        said = (f"): waiting for {other} of ", f", {tmp_path / 'other'}), another installation, about")
+        expected = (f"): waiting for {other} of ", f", {tmp_path / 'other'}), another installation, about")
     else:
-        said = (f"): waiting for {other} (state 8 MB", "s2), about 3 min left after that")
-    assert all(one in told for one in said), told
-    assert ": waiting for the machine lock, about" in sweep.told()[-1]
+        expected = (f"): waiting for {other} (state 8 MB", "s2), about 3 min left after that")
+    assert all(one in shown for one in expected), shown
+    assert ": waiting for the machine lock, about" in sweep.progress()[-1]
 
 
-def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
+def test_a_duration_is_at_least_one_minute() -> None:
     assert [minutes_text(seconds) for seconds in (0, 5, 74, 76, 119 * 60, 125 * 60)] == [
         "1 min", "1 min", "1 min", "2 min", "119 min", "2 h 5 min"
     ]  # fmt: skip
@@ -226,13 +226,13 @@ def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
 
 @pytest.fixture
 def two_seconds_on(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Instant of a gate that opened two seconds ago."""
+    """Instant of a start barrier that opened two seconds ago."""
     gate = int(BEGAN_S * 1e9)
     monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
     return gate
 
 
-def test_records_are_counted_from_the_gate_on(sweep: Sweep, two_seconds_on: int) -> None:
+def test_records_are_counted_from_the_start_barrier(sweep: Sweep, two_seconds_on: int) -> None:
     offsets = [(-1, 9_815), (1, 9_900), (2, 10_015)]
     lines = [
         {"kind": "offsets", "topic": "input", "end": {"0": end}, "wall_ns": two_seconds_on + second * 10**9}
@@ -240,10 +240,10 @@ def test_records_are_counted_from_the_gate_on(sweep: Sweep, two_seconds_on: int)
     ]
     sweep.begin(FIRST, 0)
     sweep.write(FIRST, conductor=[{"event": "gate", "t0_wall_ns": two_seconds_on}], recorder=lines)
-    assert "T0 + 2 s; 200 records in" in sweep.told()[0]
+    assert "T0 + 2 s; 200 records in" in sweep.progress()[0]
 
 
-def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, two_seconds_on: int) -> None:
+def test_events_of_the_engine_are_counted_by_offset(tmp_path: Path, two_seconds_on: int) -> None:
     sweep = Sweep(tmp_path, {"workload": "nexmark", "query": "q8"})
     lines: list[dict[str, Any]] = [{"event": "started", "wall_ns": two_seconds_on - 3 * 10**9}]
     for second, end in ((-1, 500), (1, 1000), (2, 1500)):
@@ -251,11 +251,10 @@ def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, two
         lines.append({**progress, "wall_ns": two_seconds_on + second * 10**9})
     sweep.begin(FIRST, 0)
     sweep.write(FIRST, conductor=[{"event": "gate", "t0_wall_ns": two_seconds_on}], listener=lines)
-    assert "(query q8, control): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
+    assert "(query q8, control): warm-up, T0 + 2 s; 1,000 events done" in sweep.progress()[0]
 
 
-def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
-    """The real daemon's address answers to nobody: nothing runs in this home."""
+def test_stopped_services_end_the_watch(sweep: Sweep) -> None:
     ended = follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
     assert not ended
     assert len(sweep.lines) == 1 and "services stopped" in sweep.lines[0]
@@ -271,8 +270,8 @@ class Terminal(io.StringIO):
 
 
 def line_on(out: io.StringIO, environment: Mapping[str, str]) -> tuple[ProgressLine, list[str]]:
-    said: list[str] = []
-    return ProgressLine(said.append, out, environment), said
+    lines: list[str] = []
+    return ProgressLine(lines.append, out, environment), lines
 
 
 @pytest.fixture(autouse=True)
@@ -280,16 +279,16 @@ def _width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_progress.shutil, "get_terminal_size", lambda: os.terminal_size((COLUMNS, 24)))
 
 
-def test_on_a_terminal_one_line_is_rewritten_and_others_stay_above_it() -> None:
+def test_a_terminal_line_is_rewritten() -> None:
     out = Terminal()
-    line, said = line_on(out, {"TERM": "xterm"})
+    line, lines = line_on(out, {"TERM": "xterm"})
     line.show(STATE)
     line.show(STATE)
-    assert said == [] and out.getvalue().count(CLEAR) == 2 and "\n" not in out.getvalue()
+    assert lines == [] and out.getvalue().count(CLEAR) == 2 and "\n" not in out.getvalue()
     shown = out.getvalue().rpartition(CLEAR)[2]
     assert shown == "0:00 elapsed, about 5 min left: 1 of 6 measuring, T0 + 33 s"
     line.say("killed executor 1")
-    assert said == ["killed executor 1"] and out.getvalue().endswith(CLEAR)
+    assert lines == ["killed executor 1"] and out.getvalue().endswith(CLEAR)
     line.show(STATE)
     line.clear()
     assert out.getvalue().endswith(CLEAR), "what comes next begins on an empty line"
@@ -304,18 +303,18 @@ def test_on_a_terminal_one_line_is_rewritten_and_others_stay_above_it() -> None:
         (Terminal(), {}),
     ],
 )
-def test_elsewhere_a_line_is_printed_where_something_changes(
+def test_a_log_gets_a_line_per_change(
     out: io.StringIO, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, said = line_on(out, environment)
+    line, lines = line_on(out, environment)
     line.show(STATE)
     line.show(ProgressState(STATE.head, ", T0 + 34 s", STATE.left))
-    assert said == ["experiment 1 of 6: measuring, T0 + 33 s, about 5 min left"] and out.getvalue() == ""
+    assert lines == ["experiment 1 of 6: measuring, T0 + 33 s, about 5 min left"] and out.getvalue() == ""
     line.show(ProgressState("experiment 1 of 6: draining"))
-    assert said[1:] == ["experiment 1 of 6: draining"]
+    assert lines[1:] == ["experiment 1 of 6: draining"]
     monkeypatch.setattr(sweep_progress, "REPEAT_S", -1.0)
     line.show(ProgressState("experiment 1 of 6: draining"))
-    assert len(said) == 3, "long not said"
+    assert len(lines) == 3, "long unchanged"
 
 
 @given(st.text(alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=200), st.integers(20, 200))

@@ -1,4 +1,4 @@
-"""What is said of a job, and which records of a topic are recorded for it."""
+"""`job check`, and the records that `export-topic` copies."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def record(**metrics: object) -> Record:
     return made.model_copy(update={"metrics": made.metrics.model_copy(update=metrics)})
 
 
-def test_a_query_and_a_program_are_told_apart_by_what_they_define() -> None:
+def test_a_query_is_distinguished_from_a_program() -> None:
     workload, words = short_run(str(EXAMPLES / "word_count.py"), ["rate=100"])
     assert workload == "query" and words[:2] == [f"job={EXAMPLES / 'word_count.py'}", "rate=100"]
     assert "fault=none" in words and "duration_s=20" in words
     assert parse_order(workload, words).series == "job-check"
     workload, words = short_run(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
     assert workload == "program" and words[0].startswith("application=") and "duration_s=20" not in words
-    told = ["application_arguments={input} {output}"]
-    assert short_run(str(EXAMPLES / "word_count.py"), told)[0] == "program", "no job has arguments such as these"
+    given = ["application_arguments={input} {output}"]
+    assert short_run(str(EXAMPLES / "word_count.py"), given)[0] == "program", "no job has arguments such as these"
 
 
-def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_an_invalid_job_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a file"):
         short_run(str(tmp_path / "no.py"), [])
     (tmp_path / "a.py").write_text("def query(:")
@@ -46,7 +46,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) ->
         short_run(str(tmp_path / "a.py"), [])
 
 
-def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
+def test_the_declarations_of_a_job_are_described(tmp_path: Path) -> None:
     (tmp_path / "helper.py").touch()
     job = tmp_path / "job.py"
     job.write_text(
@@ -64,11 +64,11 @@ def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
 
 
 OFF = AUDIT.model_copy(update={"lost": 3, "unexpected": 1})
-WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
+WHY = {"latency_ms": "outputs have no key", "audit": "it is not deterministic"}
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told", "untold"),
+    ("metrics", "shown", "hidden"),
     [
         (
             {"latency_ms": LATENCY, "audit": AUDIT},
@@ -77,7 +77,7 @@ WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
         ),
         (
             {"not_measured": WHY, "audit": AuditPart.empty()},
-            ["Not measured: latency: no output tells.", "Not measured: audit: it is not deterministic.",
+            ["Not measured: latency: outputs have no key.", "Not measured: audit: it is not deterministic.",
              "ends when lag is back"],
             "p50",
         ),
@@ -89,18 +89,18 @@ WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
     ],
     ids=["all", "with its reason", "wrong without any fault"],
 )  # fmt: skip
-def test_what_is_measured_is_said_and_what_is_not(metrics: dict[str, object], told: list[str], untold: str) -> None:
-    said = "\n".join(describe_result(record(**metrics)))
-    assert all(one in said for one in told) and untold not in said
+def test_measured_and_missing_figures_are_described(metrics: dict[str, object], shown: list[str], hidden: str) -> None:
+    text = "\n".join(describe_result(record(**metrics)))
+    assert all(one in text for one in shown) and hidden not in text
 
 
-def test_a_measurement_that_failed_says_why() -> None:
+def test_a_failed_run_shows_its_reason() -> None:
     failed = sample().model_copy(update={"status": "failed", "reasons": ["workload: ended: ValueError: no"]})
     assert describe_result(failed) == ["failed: workload: ended: ValueError: no"]
 
 
 class Message:
-    """A record as the consumer gives it."""
+    """Record as returned by the consumer."""
 
     def __init__(self, key: bytes | None, *headers: tuple[str, bytes]) -> None:
         self.partition, self.offset = lambda: 0, lambda: 7
@@ -118,7 +118,6 @@ class Message:
         (Message(None, (NUMBER, b"3")), []),
     ],
 )
-def test_only_what_faultline_sent_beside_a_schedule_is_left_out(message: Message, kept: list[str] | None) -> None:
-    """A user's own header may have any name, and any key may be a user's."""
+def test_records_outside_the_schedule_are_left_out(message: Message, kept: list[str] | None) -> None:
     row = _row(message)
     assert (row and [one["name"] for one in row["headers"]]) == kept

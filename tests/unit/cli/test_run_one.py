@@ -1,4 +1,4 @@
-"""`run` without Airflow ends the services that it started, and none that others have come to use."""
+"""`run` without Airflow stops the services that it started, unless another command uses them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LEFT = "services: kept for another process; `./faultline down` stops them"
 
 @dataclass
 class Desk:
-    """An installation whose services are played, and runs that last until they are told to end."""
+    """Installation with simulated services and runs that last until `end`."""
 
     settings: Settings
     running: bool = False
     downs: int = 0
     under_way: dict[str, threading.Event] = field(default_factory=dict)
-    said: dict[str, list[str]] = field(default_factory=dict)
+    lines: dict[str, list[str]] = field(default_factory=dict)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4))
 
     def up(self, settings: Settings, *_: object, **__: object) -> Settings:
@@ -52,9 +52,9 @@ class Desk:
         self.running, self.downs = False, self.downs + 1
 
     def run(self, name: str) -> Future[None]:
-        """Begins one, and returns when it is in the middle of its experiment."""
-        self.said[name] = []
-        run = self.pool.submit(run_command._run_in_process, Order(CONFIG, sweep_id=name), self.said[name].append)
+        """Start a run and return when it is measuring."""
+        self.lines[name] = []
+        run = self.pool.submit(run_command._run_in_process, Order(CONFIG, sweep_id=name), self.lines[name].append)
         wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
         return run
 
@@ -65,10 +65,10 @@ class Desk:
             raise InfrastructureError("broken")
 
     def end(self, name: str, run: Future[None]) -> list[str]:
-        """Lets a run end; what it said."""
+        """End a run and return its progress lines."""
         self.under_way[name].set()
         run.result(20)
-        return self.said[name]
+        return self.lines[name]
 
 
 @pytest.fixture
@@ -89,19 +89,17 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk.pool.shutdown()
 
 
-def test_a_run_ends_what_it_started_also_when_it_fails_unless_another_run_uses_it(desk: Desk) -> None:
+def test_a_run_stops_its_services_unless_another_run_uses_them(desk: Desk) -> None:
     assert desk.end("a", desk.run("a")) == [] and desk.downs == 1
     with pytest.raises(InfrastructureError, match="broken"):
         desk.end("broken", desk.run("broken"))
-    assert desk.said["broken"] == [] and desk.downs == 2
+    assert desk.lines["broken"] == [] and desk.downs == 2
     first, last = desk.run("first"), desk.run("last")
     assert desk.end("first", first) == [LEFT] and desk.downs == 2
     assert desk.end("last", last) == [] and desk.downs == 3
 
 
-def test_neither_a_run_nor_an_up_hands_its_environment_to_steps_of_an_external_airflow(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_and_up_do_not_change_the_environment_of_steps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_MACHINE", "of the run")
     file = desk.settings.home / ENVIRONMENT
     desk.end("a", desk.run("a"))
@@ -112,15 +110,14 @@ def test_neither_a_run_nor_an_up_hands_its_environment_to_steps_of_an_external_a
     assert file.read_text() == "of `up --foreground`"
 
 
-def test_services_that_another_command_came_to_use_stay(desk: Desk) -> None:
-    """As after an `up`, which is gone by then."""
+def test_services_used_by_another_command_are_kept(desk: Desk) -> None:
     a = desk.run("a")
     bring_up(print, airflow=False)
     assert desk.end("a", a) == [LEFT] and desk.downs == 0
     assert desk.end("b", desk.run("b")) == [] and desk.downs == 0, "it found them up, and says nothing"
 
 
-def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
+def test_a_command_waits_for_the_shutdown_and_restarts_the_services(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending, ended = threading.Event(), threading.Event()
@@ -143,10 +140,8 @@ def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
     assert desk.running and desk.downs == 1
 
 
-def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, said = Settings(ROOT, tmp_path, tmp_path / "results"), list[str]()
+def test_an_interrupted_run_stops_its_progress_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, lines = Settings(ROOT, tmp_path, tmp_path / "results"), list[str]()
     settings.logs.mkdir()
 
     def interrupted(*_: object) -> None:
@@ -158,35 +153,35 @@ def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
     write_json(settings.home / "instance.json", {"instance": "0"})
     before = threading.active_count()
     with pytest.raises(Interrupted):
-        run_command._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
-    assert threading.active_count() == before and said[0].startswith("interrupted")
+        run_command._measure(Order(CONFIG, sweep_id="s"), settings, lines.append)
+    assert threading.active_count() == before and lines[0].startswith("interrupted")
     assert INSTANCE_MARK not in os.environ
 
 
 class Health(BaseHTTPRequestHandler):
-    """Says that all is healthy, as any Airflow does; with `key` it proves whose it is, too."""
+    """Health endpoint of an Airflow; with `key`, it also answers the authentication challenge."""
 
     key: str | None = None
 
     def do_GET(self) -> None:
         challenge = self.path.partition("challenge=")[2]
         port = self.server.server_address[1]  # type: ignore[index]
-        said: object = (
+        reply: object = (
             server_proof.compute_proof(self.key or "", challenge, port)
             if challenge
             else {"scheduler": {"status": "healthy"}}
         )
         self.send_response(200)
         self.end_headers()
-        # To an address that it does not have Airflow answers with a page.
-        self.wfile.write(b"<html>" if challenge and self.key is None else json.dumps(said).encode())
+        # Airflow answers unknown addresses with a page.
+        self.wfile.write(b"<html>" if challenge and self.key is None else json.dumps(reply).encode())
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_an_airflow_of_another_installation_is_not_asked(
+def test_an_airflow_of_another_installation_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
     settings = Settings(ROOT, tmp_path, tmp_path / "results")

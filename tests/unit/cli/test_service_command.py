@@ -1,4 +1,4 @@
-"""The unit that brings the services up after a reboot."""
+"""The systemd unit of the services."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settings(folder: Path) -> Settings:
 
 @pytest.fixture
 def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this installation's unit stands."""
+    """Path of the unit of this installation."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FAULTLINE_JOB_ENV", "TOKEN")
@@ -29,7 +29,7 @@ def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "systemd" / "user" / UNIT
 
 
-def test_the_unit_runs_this_installation_and_nothing_else(
+def test_the_unit_holds_commands_and_environment_of_the_installation(
     unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
@@ -38,7 +38,7 @@ def test_the_unit_runs_this_installation_and_nothing_else(
     monkeypatch.setenv("FAULTLINE_UNKNOWN", "not of up")
     monkeypatch.setenv("FAULTLINE_JOB_ENV", "TOKEN, OTHER")
     monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
-    for _ in range(2):  # twice is once
+    for _ in range(2):
         write_unit(settings(tmp_path), unit)
     parsed = configparser.RawConfigParser(strict=False)
     parsed.optionxform = str  # type: ignore[assignment, method-assign]
@@ -48,7 +48,7 @@ def test_the_unit_runs_this_installation_and_nothing_else(
     assert (service["ExecStart"], service["ExecStop"]) == ("/bin/sh ./faultline up", "/bin/sh ./faultline down")
     assert service["Type"] == "oneshot" and service["RemainAfterExit"] == "yes"
     text = unit.read_text()
-    for said in (
+    for line in (
         f"FAULTLINE_HOME={tmp_path}/home",
         "FAULTLINE_NIGHTLY_SCHEDULE=0 2 * * *",
         "FAULTLINE_JOB_ENV=TOKEN, OTHER",
@@ -57,7 +57,7 @@ def test_the_unit_runs_this_installation_and_nothing_else(
         "FAULTLINE_DATABASE=postgresql://a:secret@b/c",
         "FAULTLINE_NO_AUTH=1",
     ):
-        assert f'Environment="{said}"' in text
+        assert f'Environment="{line}"' in text
     assert stat.S_IMODE(unit.stat().st_mode) == 0o600
     assert "not of up" not in text and [one.name for one in unit.parent.iterdir()] == [UNIT]
 
@@ -67,13 +67,13 @@ def test_a_dry_run_prints_the_unit_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
     app(["install", "--external-airflow", "--dry-run"], standalone_mode=False)
-    told = capsys.readouterr()
-    assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
-    assert "of mine" not in told.out and "secret" not in told.out and "dry run" in told.err
+    output = capsys.readouterr()
+    assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in output.out and 'TOKEN=…"' in output.out
+    assert "of mine" not in output.out and "secret" not in output.out and "dry run" in output.err
     assert not unit.parent.exists()
 
 
-def test_another_installations_unit_is_left_alone(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_of_another_installation_is_kept(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_unit(settings(tmp_path / "other"), unit)
     before = unit.read_text()
     for act in (lambda: write_unit(settings(tmp_path), unit), remove):
@@ -87,7 +87,7 @@ def test_another_installations_unit_is_left_alone(unit: Path, tmp_path: Path, mo
         remove()
 
 
-def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(unit: Path, tmp_path: Path) -> None:
+def test_an_enabled_unit_is_not_removed(unit: Path, tmp_path: Path) -> None:
     write_unit(settings(tmp_path), unit)
     link = unit.parent / "default.target.wants" / UNIT
     link.parent.mkdir()
@@ -104,25 +104,25 @@ def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(unit: P
 
 
 @pytest.mark.parametrize("name", ['quoted"', "two\nlines", "per%cent"])
-def test_a_path_that_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_unrepresentable_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="expected a path without"):
         write_unit(settings(tmp_path / name), tmp_path / UNIT)
     assert not (tmp_path / UNIT).exists()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_a_path_with_spaces_and_dollars_is_one_that_systemd_reads(tmp_path: Path) -> None:
+def test_systemd_accepts_paths_with_spaces_and_dollars(tmp_path: Path) -> None:
     root = tmp_path / "two words $HOME"
     root.mkdir()
     (root / "faultline").touch()
     write_unit(Settings(root, root / "home", root / "results"), tmp_path / UNIT)
-    told = subprocess.run(
+    verified = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / UNIT)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert UNIT not in told.stderr, told.stderr
+    assert UNIT not in verified.stderr, verified.stderr
 
 
-def test_values_are_handed_on_as_they_are(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_escaped(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", '{"a": "100 %\\"}')
     write_unit(settings(tmp_path), unit)
     assert r'Environment="TOKEN={\"a\": \"100 %%\\\"}"' in unit.read_text()

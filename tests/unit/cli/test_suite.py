@@ -1,4 +1,4 @@
-"""The suite's own command: its layers, its Debian packages and its Python packages. Installers are fakes."""
+"""`./faultline test`: layers, Debian packages and Python packages, with simulated installers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.run import LAYERS, Layer, Tally, closing_lines, run_layers, split_arg
 from tests.support.needs import needed
 from tests.support.processes import EVENT_S
 
-# Of a child's pytest, whose plugins take longer to load than its tests.
+# Plugins take longer to load than the tests of a child pytest.
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
@@ -44,7 +44,7 @@ WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         (["unit", "tests/unit/records"], ["unit"], ["tests/unit/records"]),
     ],
 )
-def test_layers_are_named_first_and_a_path_stands_for_itself(
+def test_arguments_are_split_into_layers_and_pytest_arguments(
     given: list[str], layers: list[str], rest: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -57,7 +57,7 @@ def test_every_test_file_belongs_to_one_layer() -> None:
         assert sum(path.is_relative_to(ROOT / folder) for folder in folders) == 1, path
 
 
-def test_the_closing_line_adds_up_the_layers_and_names_what_failed() -> None:
+def test_the_closing_line_sums_the_layers() -> None:
     failed = Counter(passed=1500, failed=1, skipped=2, deselected=3)
     tallies = {
         "static": Tally(59.6, 0, Counter(passed=48)),
@@ -75,10 +75,10 @@ def test_the_closing_line_adds_up_the_layers_and_names_what_failed() -> None:
     assert lines[-1].strip("= ") == "1 error in 1.00s (0:00:01)"
 
 
-def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
+def test_a_failed_layer_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With a real pytest: one layer fails, one passes, one has nothing that was chosen."""
+    """One layer fails, one passes, one has no selected test."""
     tests = {"bad": "def test_1(): assert False\n", "good": "def test_1(): pass\ndef test_2(): pass\n", "none": ""}
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     hook = (ROOT / "tests" / "conftest.py").read_text().partition("def pytest_terminal_summary")
@@ -93,14 +93,14 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     monkeypatch.chdir(tmp_path)
     for key, value in {"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", **WITHOUT_PLUGINS}.items():
         monkeypatch.setenv(key, value)
-    said: list[str] = []
-    assert run_layers(list(tests), [], said.append) == 1
-    assert said == ["tests: bad", "tests: good", "tests: none"]
+    lines: list[str] = []
+    assert run_layers(list(tests), [], lines.append) == 1
+    assert lines == ["tests: bad", "tests: good", "tests: none"]
     lines = capfd.readouterr().out.splitlines()
     assert "FAILED bad/test_it.py::test_1" in lines
     assert lines[-1].strip("= ").startswith("1 failed, 2 passed in ")
-    # A path stands in place of the folders.
-    assert run_layers(["bad"], ["good/test_it.py"], said.append) == 0
+    # A path replaces the folders.
+    assert run_layers(["bad"], ["good/test_it.py"], lines.append) == 0
     assert capfd.readouterr().out.splitlines()[-1].strip("= ").startswith("2 passed in ")
 
 
@@ -138,18 +138,18 @@ def test_it(service):
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["in front", "in the background of a script"])
-def test_a_runner_that_is_asked_to_end_has_the_fixtures_end_what_they_started(tmp_path: Path, ignored: bool) -> None:
+def test_an_interrupted_runner_finalises_its_fixtures(tmp_path: Path, ignored: bool) -> None:
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "test_it.py").write_text(LASTING)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     how = signal.SIG_IGN if ignored else signal.SIG_DFL
-    with (tmp_path / "said").open("w") as said:
+    with (tmp_path / "said").open("w") as lines:
         runner = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             cwd=tmp_path,
             env={**os.environ, **WITHOUT_PLUGINS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdout=said,
-            stderr=said,
+            stdout=lines,
+            stderr=lines,
             preexec_fn=lambda: signal.signal(signal.SIGINT, how),
         )
     below = list[psutil.Process]()
@@ -174,7 +174,7 @@ def test_a_runner_that_is_asked_to_end_has_the_fixtures_end_what_they_started(tm
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder of PATH, with every program but chromium."""
+    """The only folder of PATH, with every program except chromium."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -191,45 +191,45 @@ def fake_program(folder: Path, name: str, body: str = "") -> None:
 
 
 def install_debian(tmp_path: Path, **named: bool) -> list[str]:
-    said: list[str] = []
-    suite.install_missing(tmp_path / "logs" / "debian.log", said.append, **named)
-    return said
+    lines: list[str] = []
+    suite.install_missing(tmp_path / "logs" / "debian.log", lines.append, **named)
+    return lines
 
 
 def called(tmp_path: Path) -> list[str]:
-    """What apt-get was called with."""
+    """Return the arguments of the calls of apt-get."""
     path = tmp_path / "called"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def puts(programs: Path, *names: str) -> str:
-    """What an apt-get does that installs these programs, and writes down its words."""
+    """Return the script of an apt-get that installs these programs and logs its arguments."""
     made = "; ".join(f"echo '#!/bin/sh' >{programs}/{name}; /bin/chmod +x {programs}/{name}" for name in names)
     return f'echo "$DEBIAN_FRONTEND $*" >>{programs.parent}/called; {made}'
 
 
-def test_what_is_missing_is_installed_and_else_nothing_said(programs: Path, tmp_path: Path) -> None:
+def test_only_missing_packages_are_installed(programs: Path, tmp_path: Path) -> None:
     fake_program(programs, "apt-get", puts(programs, "chromium"))
     assert install_debian(tmp_path) == ["installing Debian packages for the tests: chromium"]
     assert called(tmp_path) == ["noninteractive install -y --no-install-recommends chromium"]
     assert install_debian(tmp_path) == [] and len(called(tmp_path)) == 1
 
 
-def test_what_only_thorough_tests_need_is_installed_for_them_only(programs: Path, tmp_path: Path) -> None:
+def test_packages_of_thorough_tests_are_installed_only_for_them(programs: Path, tmp_path: Path) -> None:
     fake_program(programs, "chromium")
     fake_program(programs, "apt-get", puts(programs, *suite.THOROUGH))
     assert install_debian(tmp_path) == []
-    (said,) = install_debian(tmp_path, thorough=True)
-    assert "podman" in said and "runc" in called(tmp_path)[0]
+    (lines,) = install_debian(tmp_path, thorough=True)
+    assert "podman" in lines and "runc" in called(tmp_path)[0]
 
 
-def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: Path) -> None:
+def test_package_lists_are_updated_after_a_failed_install(programs: Path, tmp_path: Path) -> None:
     lists = f"[ $1 = update ] && echo >{tmp_path}/lists; [ -f {tmp_path}/lists ]"
     fake_program(programs, "apt-get", f"echo $1 >>{tmp_path}/called; {lists}")
-    said = install_debian(tmp_path)
+    lines = install_debian(tmp_path)
     assert called(tmp_path) == ["install", "update", "install"]
-    # It claimed to succeed, and the program is not there all the same.
-    assert said[1].startswith("tests that need chromium are skipped")
+    # apt-get succeeds, but the program is still missing.
+    assert lines[1].startswith("tests that need chromium are skipped")
 
 
 @pytest.mark.parametrize(
@@ -240,33 +240,29 @@ def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: 
         (0, None, "no apt-get here: tests are skipped that need the programs of Debian's chromium"),
     ],
 )
-def test_what_cannot_be_installed_is_said_in_one_line(
+def test_a_failed_installation_is_one_line(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, apt: str | None, words: str
 ) -> None:
     monkeypatch.setattr("tests.run.os.geteuid", lambda: user)
     if apt:
         fake_program(programs, "apt-get", apt)
-    said = install_debian(tmp_path)
-    assert words in said[-1] and not any("\n" in line for line in said)
+    lines = install_debian(tmp_path)
+    assert words in lines[-1] and not any("\n" in line for line in lines)
     if user == 0 and apt:
         assert "no network" in (tmp_path / "logs" / "debian.log").read_text()
 
 
-def test_an_apt_that_does_not_start_and_a_log_that_cannot_be_written_are_no_errors(
-    programs: Path, tmp_path: Path
-) -> None:
+def test_an_unusable_apt_or_log_is_no_error(programs: Path, tmp_path: Path) -> None:
     (programs / "apt-get").write_bytes(b"\x7fELF")
     (programs / "apt-get").chmod(0o755)
     assert "that failed" in install_debian(tmp_path)[-1]
     (tmp_path / "file").touch()
-    said: list[str] = []
-    suite.install_missing(tmp_path / "file" / "log", said.append)
-    assert "that failed" in said[-1]
+    lines: list[str] = []
+    suite.install_missing(tmp_path / "file" / "log", lines.append)
+    assert "that failed" in lines[-1]
 
 
-def test_programs_beside_path_are_found_and_of_postgresql_the_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_outside_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("9", "15", "17"):
         (tmp_path / version / "bin").mkdir(parents=True)
         fake_program(tmp_path / version / "bin", "initdb")
@@ -276,7 +272,7 @@ def test_programs_beside_path_are_found_and_of_postgresql_the_newest(
     assert suite.find_program("sshd") is None
 
 
-def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_package(tmp_path: Path) -> None:
+def test_tests_of_a_missing_program_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest\n"
         "from tests import run as suite\n"
@@ -309,7 +305,7 @@ def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_pack
     assert "2 passed, 6 skipped" in done.stdout
 
 
-def test_what_is_there_is_given(programs: Path) -> None:
+def test_an_installed_program_is_returned(programs: Path) -> None:
     assert needed("sshd") == str(programs / "sshd")
     with pytest.raises(pytest.skip.Exception, match="chromium is missing"):
         needed("chromium")
@@ -322,7 +318,7 @@ TESTS = f"# head\n{BOTH}    # via x\n{ADDED}"
 
 
 class Installer:
-    """Stands in for Environment._run: puts a package where it is told to, and answers with `failure`."""
+    """Replacement of Environment._run: install a package, or return `failure`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failure: str | None = None
@@ -340,7 +336,7 @@ class Installer:
 
 @dataclass
 class Place:
-    """A repository with its locks, an environment as the bootstrap leaves it, and what installs into it."""
+    """Repository with lock files, an environment, and a simulated installer."""
 
     root: Path
     venv: Path
@@ -370,7 +366,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return made
 
 
-def test_only_what_the_users_lock_has_not_is_added_and_once(place: Place) -> None:
+def test_only_additional_packages_are_installed_once(place: Place) -> None:
     place.add()
     place.add()
     assert place.installer.calls == ["uv"] and place.installer.asked == ADDED
@@ -390,7 +386,7 @@ def test_only_what_the_users_lock_has_not_is_added_and_once(place: Place) -> Non
     ],
     ids=["lock", "users lock", "folder", "link", "nothing"],
 )
-def test_a_change_brings_the_installer_back(place: Place, change: Callable[[Place], None], calls: int) -> None:
+def test_a_change_starts_the_installer_again(place: Place, change: Callable[[Place], None], calls: int) -> None:
     place.add()
     (place.venv / "tests" / "of before").touch()
     change(place)
@@ -399,9 +395,7 @@ def test_a_change_brings_the_installer_back(place: Place, change: Callable[[Plac
     assert (place.venv / "tests" / "of before").exists() == (calls == 1), "a package of before is gone"
 
 
-def test_what_is_interrupted_is_made_anew_and_what_was_there_stays(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_installation_is_repeated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.add()
     place.lock(NEWER)
     whole = place.installer.run
@@ -428,7 +422,7 @@ def test_what_is_interrupted_is_made_anew_and_what_was_there_stays(
         ("Hash mismatch for `a==1`", ["uv"], ConfigError, "a==1 is not what requirements-test.lock promises"),
     ],
 )
-def test_failures_are_explained(
+def test_installation_failures_are_explained(
     place: Place, failure: str, calls: list[str], kind: type[Exception], words: str
 ) -> None:
     place.installer.failure = failure
@@ -437,7 +431,7 @@ def test_failures_are_explained(
     assert place.installer.calls == calls and not (place.venv / "tests").exists() and not place.links()
 
 
-def test_an_environment_of_somebody_else_or_that_cannot_be_written_is_left_alone(place: Place) -> None:
+def test_an_unwritable_environment_is_kept(place: Place) -> None:
     (place.venv.parent / "bootstrap.lock").mkdir()
     with pytest.raises(ConfigError, match="bootstrap.lock"):
         place.add()
@@ -447,13 +441,13 @@ def test_an_environment_of_somebody_else_or_that_cannot_be_written_is_left_alone
     assert place.installer.calls == []
 
 
-def test_the_locks_agree_and_the_users_holds_nothing_of_the_tests() -> None:
+def test_the_lock_files_agree() -> None:
     users, tests = ((ROOT / name).read_text() for name in ("requirements.lock", suite.LOCK))
     versions = [dict(line.split("==")[:2] for line in pins(text)) for text in (users, tests)]
     assert all(versions[0][name] == version for name, version in versions[1].items() if name in versions[0])
     direct = {line.split("==")[0] for line in pins((ROOT / "requirements-test.in").read_text())}
     assert direct <= set(versions[1])
-    # PyYAML is Airflow's, too.
+    # Airflow depends on PyYAML, too.
     assert direct & set(versions[0]) == {"pyyaml"}
     assert all(line.endswith("\\") for line in pins(tests)), "each with its hashes"
     assert bootstrap.lock_entries(bootstrap.added_entries(tests, users), ["pytest"]).startswith("pytest==")

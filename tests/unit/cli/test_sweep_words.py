@@ -1,4 +1,4 @@
-"""Sweeps and all queries, as the command line takes them; and how many events a second each query handles."""
+"""Arguments of `sweep` and of `run nexmark`, and the events per second of each query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 
 def read_by_the_form(wanted: SweepRequest) -> Any:
-    """The cells as the DAG makes them of what was sent, where everything else is empty."""
+    """Return the cells that the DAG plans for the submitted form."""
     return wanted.spec.matrix(wanted.spec.resolve({**dict.fromkeys(Configuration.model_fields), **wanted.form}))
 
 
@@ -33,19 +33,19 @@ def is_waited_for(wanted: SweepRequest) -> bool:
 
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize(("words", "seeds"), [((), {1}), (("repetitions=2", "seed=9"), {9}), (("seed=[1,2]",), {1, 2})])
-def test_what_is_triggered_is_what_is_said(matrix: str, words: tuple[str, ...], seeds: set[int]) -> None:
+def test_the_triggered_cells_are_the_described_ones(matrix: str, words: tuple[str, ...], seeds: set[int]) -> None:
     wanted = parse_sweep([matrix, "preset=smoke", *words])
     assert is_waited_for(wanted) and {config.seed for config in wanted.matrix.configurations()} == seeds
 
 
 @pytest.mark.parametrize("preset", MATRICES["nexmark"].presets)
 @pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=95", "repetitions=3"], ["source=kafka"]])
-def test_of_all_queries_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) -> None:
+def test_all_queries_are_triggered_and_awaited(preset: str, given: list[str]) -> None:
     wanted = queries_of([f"preset={preset}", *given])
     assert is_waited_for(wanted) and {one.config.source for one in wanted.matrix.cells("b")} <= {"kafka", "engine"}
 
 
-def test_an_axis_of_the_matrix_needs_no_brackets_and_any_other_has_them() -> None:
+def test_axes_of_the_matrix_need_no_brackets() -> None:
     wanted = parse_sweep(["recovery", "checkpoint_interval_s=2,10", "fault=none", "rate=[100..400x2]", "state_mb=2"])
     assert wanted.form == {
         "checkpoint_interval_s": [2, 10], "fault": ["none"], "axes": {"rate": [100, 200, 400]}, "state_mb": 2.0
@@ -57,9 +57,7 @@ def test_an_axis_of_the_matrix_needs_no_brackets_and_any_other_has_them() -> Non
     ]  # fmt: skip
 
 
-def test_a_sweep_needs_no_matrix_and_a_relative_path_is_meant_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_without_a_matrix_resolves_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = parse_sweep(["workload=pi", "iterations=[100,1000]", "fault=none"])
     assert wanted.spec.name == "sweep" and [one.iterations for one in wanted.matrix.configurations()] == [100, 1000]
     assert wanted.form == {"axes": {"iterations": [100, 1000]}, "workload": "pi", "fault": "none"}
@@ -69,9 +67,7 @@ def test_a_sweep_needs_no_matrix_and_a_relative_path_is_meant_from_here(
     assert parse_sweep(["input_rate", "workload=word_count", "corpus=mine"]).form["corpus"] == str(tmp_path / "mine")
 
 
-def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_applies_to_its_workload_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "JOB = {'arguments': {'a': 1}}\ndef query(records, config):\n    return records\n"
     )
@@ -87,7 +83,7 @@ def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
         "each configuration 5 times",
     ]  # fmt: skip
     assert is_waited_for(wanted)
-    # Its default is no nothing, and word_count has that, too.
+    # word_count has the same default.
     (tmp_path / "p.py").touch()
     program = parse_sweep(["workload=[word_count,program]", "application=p.py", "pass_header=true", "fault=none"])
     assert program.form["pass_header"] is True
@@ -96,7 +92,7 @@ def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["recovry"], "recovry: no such matrix; did you mean recovery?"),
         (["word_count"], "word_count: no such matrix; "),
@@ -118,32 +114,31 @@ def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
         (["nexmark", "preset=recovery", "source=engine"], "fault: events from the engine keep no schedule"),
     ],
 )
-def test_bad_words_are_refused_by_name(words: list[str], said: str) -> None:
+def test_invalid_words_are_refused_by_key(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_sweep(words)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
 NUMBERS = count()
 
 
 def record(query: str, rps: float, *, status: str = "valid", **config: Any) -> Record:
-    """A record of `query` with so many events a second, on two cores and the driver's 0.186; `config` makes it another
-    configuration."""
+    """Return a record of `query` with `rps` events per second on two cores and 0.186 cores of the driver."""
     made = sample(workload="nexmark", query=query, status=status, attempt=f"20261121T061500Z-{next(NUMBERS):06x}")
     metrics = made.metrics.model_copy(update={"rps_per_core": rps / 2, "throughput_rps": rps})
     update = {"metrics": metrics, "matrix": "nexmark", "config": {**made.config, **config}}
     return made.model_copy(update=update | ({"config_id": str(config)} if config else {}))
 
 
-def test_words_become_the_form_and_axes_become_lists() -> None:
+def test_words_are_parsed_into_the_form() -> None:
     wanted = queries_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
     assert wanted.form == {"preset": "smoke", "rate": [50_000], "repetitions": 2, "warmup_s": 7.0}
     assert queries_of(["source=kafka"]).form == {"source": ["kafka"]}
     for words in (["source=kafka"], ["source=kafka", "preset=smoke"]):
         through_kafka = queries_of(words).matrix.configurations()[0]
         assert through_kafka.rate == 2000 and through_kafka.model_dump()["batch_events"] is None, "as its source has it"
-    # What is given is held against the preset: this second is one that its windows have room for.
+    # The fault time is valid with the windows of the preset.
     broken = queries_of(["preset=recovery", "fault=driver", "fault_at_s=60"]).form
     assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 60.0}
     spec, cells = MATRICES["nexmark"], wanted.matrix.cells("b")
@@ -153,17 +148,17 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
     assert one in spec.preset_matrix().configurations()
 
 
-def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_lists_the_missing_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    said = nexmark_dry_run(["preset=smoke", "build=x"])
-    assert said[0] == "nexmark, preset smoke: 1 configuration, 1 experiment"
-    assert said[-1] == "1 to measure: about 1 min on an idle machine"
-    said = nexmark_dry_run(["build=x"])
-    assert said[0] == f"nexmark, preset default: {len(QUERIES)} configurations, {3 * len(QUERIES)} experiments"
-    assert said[-1].startswith(f"{3 * len(QUERIES)} to measure: about 2 h ")
+    lines = nexmark_dry_run(["preset=smoke", "build=x"])
+    assert lines[0] == "nexmark, preset smoke: 1 configuration, 1 experiment"
+    assert lines[-1] == "1 to measure: about 1 min on an idle machine"
+    lines = nexmark_dry_run(["build=x"])
+    assert lines[0] == f"nexmark, preset default: {len(QUERIES)} configurations, {3 * len(QUERIES)} experiments"
+    assert lines[-1].startswith(f"{3 * len(QUERIES)} to measure: about 2 h ")
 
 
-def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
+def test_figures_per_core_use_valid_records_only() -> None:
     found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="invalid")])
     names = {"events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"}
     assert set(found) == names, "and no ratio to what was measured elsewhere"
@@ -179,7 +174,7 @@ def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_
     assert table_of([unknown, record("q1", 2e6)])[2:] == ["| q0 | 1,000 | — | 2,000 |", "| q1 | 1,000 | 915 | 2,000 |"]
 
 
-def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_have_a_line_per_query(capsys: pytest.CaptureFixture[str]) -> None:
     records = [record("q10", 1e6), record("q2", 2e6), record("q2", 4e6)]
     lines = table_of(records)
     assert lines[0] == "| query | empty state: per core | empty state: with the driver | empty state: machine |"
@@ -187,7 +182,7 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
         "| q2 | 1,500 (1,000–2,000) | 1,372 (915–1,830) | 3,000 (2,000–4,000) |",
         "| q10 | 500 | 457 | 1,000 |",
     ]
-    # What began with its state filled stands apart.
+    # Runs with preloaded state are listed separately.
     filled = record("q20", 1e5, preload_events=10**6)
     lines = table_of([*records, filled, record("q20", 2e5)])
     assert lines[0].count("|") == 8 and lines[-1] == "| q20 | 100 | 91 | 200 | 50 | 46 | 100 |"
@@ -195,11 +190,11 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
     other = record("q2", 2e6, seed=7)
     assert table_of([*records, other])[-1].endswith("measured in more than one configuration: q2.")
     print_queries(records)
-    said = capsys.readouterr().out
-    assert "with driver" in said and "1,372" in said and said.index("q2 ") < said.index("q10 ")
+    lines = capsys.readouterr().out
+    assert "with driver" in lines and "1,372" in lines and lines.index("q2 ") < lines.index("q10 ")
 
 
-def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
+def test_a_run_too_short_for_a_result_is_reported() -> None:
     times: dict[str, Any] = {"rate": DENSE_RATE, "warmup_s": 30, "duration_s": 60, "watermark_s": 4}
     # 90 s at these speeds are 2.25 s and 4.5 s of event time.
     slow, fast = record("q4", 0.25e6, **times), record("q4", 0.5e6, **times)
@@ -212,12 +207,12 @@ def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
     # 12.6 s, where a window of 10 s and the watermark need 14.
     assert without_results([record("q7", 1.4e6, **times), record("q5", 1.4e6, **times)], Kind.DENSE) == ["q7"]
     assert without_results([record("q7", 1.6e6, **times)], Kind.DENSE) == []
-    # Queries that wait for no watermark put results out at once, and a curve moves event time.
+    # Queries without a watermark emit results at once; a rate curve shifts event time.
     assert without_results([record("q3", 1.0, **times)], Kind.DENSE) == []
     assert without_results([record("q4", 1.0, **times, rate_curve={"kind": "step"})], Kind.DENSE) == []
 
 
-def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_faults_show_their_recovery(capsys: pytest.CaptureFixture[str]) -> None:
     ends = {"q8": RECOVERED, "q7": CENSORED}
     named = {"workload": "nexmark", "source": "kafka", "fault": "executor"}
     under_faults = [sample(query=query, attempt=query, recovery=end, **named) for query, end in ends.items()]
@@ -228,7 +223,7 @@ def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pyte
     assert table_of(under_faults) == [], "a schedule says nothing of what an engine can"
 
 
-def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:
+def test_the_share_of_the_source_is_its_time_per_query_time() -> None:
     source = {("bid",): [4e6, 2e6, 3e6], ("person", "auction"): [1e7, 1e7, 1e7]}
     found = source_figures(source, {"q0": [1.5e6], "q8": [1e6, 2e6]})
     assert found["source_events_per_s_per_core_bid"].value == 3e6

@@ -1,4 +1,4 @@
-"""A sweep from the command line, against an Airflow that measures at once; the real one is in tests/system."""
+"""`./faultline sweep` with a simulated Airflow; tests/system uses the real one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORDS = ["recovery", "preset=smoke", "repetitions=3", f"build={BUILD}"]
 
 
 class Airflow:
-    """Runs that end as soon as they are looked at; `measures`: how many of the missing cells get a valid record."""
+    """Airflow whose runs end at once; `measures`: number of missing cells that get a valid record."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -40,7 +40,7 @@ class Airflow:
         self.going: list[str] = []
         self.state, self.notes = "success", list[str]()
         self.failed: list[str] = []
-        # What a run is found to be once it was failed, each time.
+        # States of a run after each `fail`.
         self.after: list[str] = []
         self.cleared: list[str] = []
 
@@ -71,11 +71,11 @@ class Airflow:
 
 
 class Desk:
-    """One call after another, and what was said."""
+    """Sweep commands and their progress lines."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.airflow = settings, Airflow(settings)
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.measures, self.ended = 99, True
 
     def follow(self, api: Any, settings: Settings, dag: str, run_id: str, cells: list[PlannedCell], *_: Any,
@@ -89,8 +89,10 @@ class Desk:
         return self.ended
 
     def sweep(self, *words: str, **options: bool) -> int:
-        self.said.clear()
-        return sweep_runner.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "rerun": False, **options})
+        self.lines.clear()
+        return sweep_runner.run_sweep(
+            words or WORDS, self.lines.append, **{"dry_run": False, "rerun": False, **options}
+        )
 
     def plan(self, run_id: str, many: int = 3, since: str | None = None) -> SweepPlan:
         cells = MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)
@@ -122,11 +124,9 @@ def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return made
 
 
-def test_it_says_what_it_measures_before_and_what_it_came_to_after(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_is_described_before_and_after(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert desk.sweep() == 0
-    assert desk.said[:5] == [
+    assert desk.lines[:5] == [
         "recovery, preset smoke: 1 configuration, 3 experiments",
         "  fault: none",
         "  checkpoint_interval_s: 2.0",
@@ -140,17 +140,17 @@ def test_it_says_what_it_measures_before_and_what_it_came_to_after(
     assert f"/faultline/sweeps/{desk.records[0].sweep_id} (user " in out
 
 
-def test_a_second_call_measures_what_is_missing_and_rerun_all_of_it(desk: Desk) -> None:
+def test_a_second_call_measures_missing_cells_and_rerun_all(desk: Desk) -> None:
     desk.measures = 2
     assert desk.sweep() == 1
-    assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith(
+    assert desk.lines[-1].startswith("no valid record for ") and desk.lines[-1].endswith(
         "rerun the same command to retry"
     )
     desk.measures = 99
     assert desk.sweep() == 0
-    assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.said
+    assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.lines
     assert desk.sweep() == 0 and len(desk.airflow.triggered) == 2
-    assert "--rerun" in desk.said[-1]
+    assert "--rerun" in desk.lines[-1]
     assert desk.sweep(rerun=True) == 0 and len(desk.records) == 6
     assert desk.airflow.triggered[-1][1]["only_missing"] is False
 
@@ -158,19 +158,19 @@ def test_a_second_call_measures_what_is_missing_and_rerun_all_of_it(desk: Desk) 
 def test_a_dry_run_starts_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert desk.sweep(*WORDS, dry_run=True) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 to measure: about 3 min on an idle machine"
-    assert not desk.said and not desk.airflow.triggered
+    assert not desk.lines and not desk.airflow.triggered
     asked = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 40}'
     desk.sweep("recovery", "fault=none", "checkpoint_interval_s=2,5", f"decide={asked}", "build=b", dry_run=True)
     out = capsys.readouterr().out
     assert "at most 40 experiments" in out and "until decided" in out
 
 
-def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_target_prevents_the_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
     def wrong(_: Settings, names: list[str], __: Any) -> None:
         asked.append(names)
-        raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
+        raise ConfigError("Connection faultline_storage: extra: path: /x: no such folder")
 
     monkeypatch.setattr(sweep_runner, "preflight_targets", wrong)
     with pytest.raises(ConfigError, match="faultline_storage"):
@@ -178,15 +178,15 @@ def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pyt
     assert asked == [["embedded"]] and desk.airflow.triggered == []
 
 
-def test_a_sweep_of_the_same_cells_that_still_runs_is_gone_on_with(desk: Desk) -> None:
+def test_a_running_sweep_of_the_same_cells_is_resumed(desk: Desk) -> None:
     desk.plan("recovery_other", many=2)
     desk.plan("recovery_mine")
     desk.airflow.going = ["recovery_unplanned", "recovery_other", "recovery_mine"]
     assert desk.sweep() == 0
-    assert "resuming recovery_mine" in desk.said and not desk.airflow.triggered
+    assert "resuming recovery_mine" in desk.lines and not desk.airflow.triggered
 
 
-def test_a_sweep_that_left_no_record_at_all_is_an_error(desk: Desk) -> None:
+def test_a_sweep_without_a_record_is_an_error(desk: Desk) -> None:
     desk.measures = 0
     with pytest.raises(InfrastructureError, match="^sweep: "):
         desk.sweep()
@@ -194,79 +194,77 @@ def test_a_sweep_that_left_no_record_at_all_is_an_error(desk: Desk) -> None:
 
 def test_following_shows_the_newest_sweep_or_the_named_one(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="^sweep: "):
-        sweep_runner.follow_sweep(None, desk.said.append)
+        sweep_runner.follow_sweep(None, desk.lines.append)
     plan = desk.plan("recovery_mine")
     with pytest.raises(ConfigError, match="sweep: got recovery_min; .*did you mean recovery_mine"):
-        sweep_runner.follow_sweep("recovery_min", desk.said.append)
-    assert sweep_runner.follow_sweep(None, desk.said.append) == 0
-    assert desk.said[0] == f"recovery, sweep {plan.sweep_id}"
+        sweep_runner.follow_sweep("recovery_min", desk.lines.append)
+    assert sweep_runner.follow_sweep(None, desk.lines.append) == 0
+    assert desk.lines[0] == f"recovery, sweep {plan.sweep_id}"
     assert f"/faultline/sweeps/{plan.sweep_id}" in capsys.readouterr().out
 
 
-def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experiment(desk: Desk) -> None:
+def test_stop_fails_the_run_and_awaits_its_last_experiment(desk: Desk) -> None:
     desk.plan("recovery_mine")
-    assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
-    assert desk.said == ["recovery_mine: not running (success)"] and not desk.airflow.failed
+    assert sweep_runner.stop_sweep("recovery_mine", desk.lines.append) == 0
+    assert desk.lines == ["recovery_mine: not running (success)"] and not desk.airflow.failed
     desk.airflow.state = "running"
     attempt = prepared(desk.settings.attempts / "20261121T061500Z-000001", sweep_id="recovery_mine")
-    assert sweep_runner.stop_sweep(None, desk.said.append) == 0
+    assert sweep_runner.stop_sweep(None, desk.lines.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
     assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form resumes it."]
     desk.airflow.state, desk.airflow.after = "running", ["success"]
-    assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert sweep_runner.stop_sweep("recovery_mine", desk.lines.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] * 3, "again, since the scheduler called it a success"
     assert desk.airflow.state == "failed"
 
 
-def test_what_was_measured_before_is_no_progress_of_a_sweep_that_measures_anew(desk: Desk) -> None:
+def test_earlier_records_do_not_count_for_a_rerun(desk: Desk) -> None:
     assert desk.sweep() == 0
     assert sweep_runner.progress_of(desk.settings, desk.plan("recovery_more")) == (3, 3)
     assert sweep_runner.progress_of(desk.settings, desk.plan("recovery_anew", since="2026-11-22")) == (0, 3)
 
 
-def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:
+def test_missing_cells_are_measured_in_the_same_series(desk: Desk) -> None:
     plan = desk.plan("recovery_mine")
     found = gaps_of("recovery", desk.settings)
-    assert missing_cells.measure_gaps(found, None, desk.said.append) == 0
+    assert missing_cells.measure_gaps(found, None, desk.lines.append) == 0
     assert desk.airflow.triggered == [("recovery", {"resume": plan.sweep_id})]
     assert {record.series for record in desk.records} == {BUILD} and len(desk.records) == 3
-    assert missing_cells.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
-    assert desk.said[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
+    assert missing_cells.measure_gaps(gaps_of("recovery", desk.settings), None, desk.lines.append) == 0
+    assert desk.lines[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
 
 
-def test_a_night_that_another_build_measured_in_part_is_named_and_left(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of it is cleared or triggered; with its own build it is measured under its own date."""
-    night = "2026-11-21T02:00:00+00:00"
-    labels = {"matrix": NIGHTLY, "sweep_id": "20261121T020000", "run_id": f"scheduled__{night}", "logical_date": night}
+def test_a_nightly_run_of_another_build_is_reported_and_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not cleared or triggered; with its own build, it is measured under its logical date."""
+    date = "2026-11-21T02:00:00+00:00"
+    labels = {"matrix": NIGHTLY, "sweep_id": "20261121T020000", "run_id": f"scheduled__{date}", "logical_date": date}
     one, other = (
-        replace(cell, repetition=number, series=night)
+        replace(cell, repetition=number, series=date)
         for number, cell in enumerate(2 * MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)[:1])
     )
-    plan = desk.plan("scheduled").model_copy(update={**labels, "series": night, "cells": tuple(cells_of([one, other]))})
+    plan = desk.plan("scheduled").model_copy(update={**labels, "series": date, "cells": tuple(cells_of([one, other]))})
     SweepPlans(desk.settings.results).write(plan)
     there = sample(attempt="20261121T021500Z-00000a", **one.config.model_dump(mode="json"))
-    there = there.model_copy(update={"series": night, "sweep_id": plan.sweep_id, "repetition": 0})
+    there = there.model_copy(update={"series": date, "sweep_id": plan.sweep_id, "repetition": 0})
     Store(desk.settings.results).write(there)
     found = [gap_of(plan, [IndexEntry.of(there)])]
     at_hand = ["b2", BUILD]
     monkeypatch.setattr(environment, "installed_build", lambda *_, **__: at_hand.pop(0))
-    assert missing_cells.measure_gaps(found, None, desk.said.append) == 1
-    (line,) = desk.said
-    assert line.startswith(f"{NIGHTLY}: the night {night} was measured with the build {BUILD}, and b2 is at hand")
+    assert missing_cells.measure_gaps(found, None, desk.lines.append) == 1
+    (line,) = desk.lines
+    assert line.startswith(f"{NIGHTLY}: ") and str(BUILD) in line and "b2" in line
     assert desk.airflow.cleared == [] and len(desk.records) == 1
-    assert missing_cells.measure_gaps(found, None, desk.said.append) == 0
+    assert missing_cells.measure_gaps(found, None, desk.lines.append) == 0
     assert desk.airflow.cleared == [plan.run_id] and len(desk.records) == 2
 
 
-def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_sweeps_are_reported(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.plan("planned-1")
     going = [("recovery", "planned-1"), ("recovery", "new-1"), ("experiment", "planned-1__3"), ("others", "new-2")]
     runs = [{"dag_id": dag_id, "dag_run_id": run_id} for dag_id, run_id in going]
     monkeypatch.setattr(desk.airflow, "runs", lambda dag_id, *states: runs)
-    sweep_runner.report_running_sweeps(desk.settings, desk.said.append)
-    assert desk.said == [
+    sweep_runner.report_running_sweeps(desk.settings, desk.lines.append)
+    assert desk.lines == [
         "recovery planned-1: running, 0 of 3 cells measured",
         "recovery new-1: running, not yet planned",
     ]

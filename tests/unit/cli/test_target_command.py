@@ -1,4 +1,4 @@
-"""Targets: looked at before they are needed, unless that disturbs an experiment, and never forgotten under one."""
+"""Targets: checked before use except during an experiment, and not removed while in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEPER = 4711
 
 
 class Open(Attempt):
-    """One whose folder says on which target it is."""
+    """Attempt with the given target."""
 
     def read(self) -> dict[str, Any]:
         return {"config": {"target": "lab"}}
@@ -38,7 +38,7 @@ def lab(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """With one open attempt, and services that run until a test says otherwise."""
+    """Settings with one open attempt and running services."""
     folder = lab.attempts / NAME
     folder.mkdir(parents=True)
     for where in ("experiment.attempt", "orchestration.connections", "installation.supervision"):
@@ -55,9 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
         monkeypatch.setattr(where, "supervisor_pid", lambda _: keeper)
 
 
-def test_it_is_not_looked_at_while_an_experiment_is_at_work(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_is_not_checked_during_an_experiment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
     monkeypatch.setattr(connections, "import_target", lambda *_: looked.append(1))
     monkeypatch.setattr("faultline.installation.targets.preflight.run_preflight", lambda *_: looked.append(2))
@@ -70,24 +68,22 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
     run(monkeypatch, None)
     target_command.check("lab")
-    assert looked == [1, 2], "what is open without services was cut off"
+    assert looked == [1, 2], "an open attempt without services is orphaned"
 
 
-def test_it_is_not_forgotten_while_its_logins_are_needed_and_down_names_what_it_cut_off(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_of_an_open_experiment_is_not_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^lab: removal failed: \S+-aaaaaa is running"):
         target_command.remove("lab")
     monkeypatch.setattr(supervision, "end_ledger", lambda _: None)
-    said: list[str] = []
-    supervision.down(settings, said.append)
-    assert said == [f"experiment {NAME} was cut off; the next `up` closes it, and removes what is left of it"]
+    lines: list[str] = []
+    supervision.down(settings, lines.append)
+    assert lines == [f"experiment {NAME} was cut off; the next `up` closes it, and removes what is left of it"]
     run(monkeypatch, None)
     with pytest.raises(ConfigError, match=r"^lab: removal failed: \S+-aaaaaa is orphaned"):
         target_command.remove("lab")
 
 
-def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_stopped_services(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     api = SimpleNamespace(trigger=lambda *_, **__: "r", run_state=lambda *_: "running")
     monkeypatch.setattr(run_command, "AirflowApi", lambda _: api)
     monkeypatch.setattr(run_command, "await_dags", lambda *_: None)
@@ -101,20 +97,22 @@ def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypat
 LAB = Target("lab")
 
 
-@pytest.mark.parametrize(("holder", "looked"), [(None, ["said lab", "well lab"]), ("an experiment", ["ahead lab"])])
-def test_a_target_is_looked_at_once_unless_something_is_measured_and_what_is_wrong_is_raised(
+@pytest.mark.parametrize(
+    ("holder", "looked"), [(None, ["import lab", "preflight lab"]), ("an experiment", ["check lab"])]
+)
+def test_a_target_is_checked_once_unless_an_experiment_is_running(
     lab: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
 ) -> None:
     found: list[str] = []
     monkeypatch.setattr(connections, "active_experiment", lambda _: holder)
-    monkeypatch.setattr(connections, "import_target", lambda _, one: found.append(f"said {one.name}"))
-    monkeypatch.setattr(connections, "require_preflight", lambda _, one, __: found.append(f"well {one.name}"))
-    monkeypatch.setattr(connections, "check_targets", lambda _, names: found.extend(f"ahead {name}" for name in names))
+    monkeypatch.setattr(connections, "import_target", lambda _, one: found.append(f"import {one.name}"))
+    monkeypatch.setattr(connections, "require_preflight", lambda _, one, __: found.append(f"preflight {one.name}"))
+    monkeypatch.setattr(connections, "check_targets", lambda _, names: found.extend(f"check {name}" for name in names))
     connections.preflight_targets(lab, ["lab"], found.append)
     assert found == looked
 
     def wrong(*_: object) -> None:
-        raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
+        raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused")
 
     monkeypatch.setattr(connections, "active_experiment", lambda _: None)
     monkeypatch.setattr(connections, "import_target", wrong)
