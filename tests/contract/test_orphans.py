@@ -89,7 +89,7 @@ def lives(attempt: Attempt) -> bool:
 def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site: Site) -> None:
     orphan = site.attempt(1)
     said = site.sweep()
-    assert said == [f"{orphan.id}: a dead attempt, cleaned up (1 processes ended)"]
+    assert said == [f"{orphan.id}: orphaned attempt closed (1 processes ended)"]
     assert not lives(orphan)
     assert site.deleted == [f"{orphan.id}-{role}" for role in ("input", "output", "warmup")]
     (record,) = Store(site.settings.results).query()
@@ -110,8 +110,8 @@ def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come
         return close_ownerless(site.settings, site.deleted.extend)
 
     cleaned, damaged = close()
-    assert cleaned == f"{single.id}: a dead attempt, cleaned up (1 processes ended)"
-    assert damaged.startswith("20261121T061505Z-000005: a dead attempt that could not be cleaned up")
+    assert cleaned == f"{single.id}: orphaned attempt closed (1 processes ended)"
+    assert damaged.startswith("20261121T061505Z-000005: closing the orphaned attempt failed: ")
     assert not lives(single) and lives(measured) and lives(of_airflow) and lives(open_still)
     (record,) = Store(site.settings.results).query()
     assert (record.attempt, record.status) == (single.id, "cancelled") and "power cut" in record.reasons[0]
@@ -122,7 +122,7 @@ def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come
 def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
     """A scheduler that died may run a task once more; two generators would be no measurement."""
     attempt = site.attempt(1)
-    with pytest.raises(InfrastructureError, match="generator: was started before"):
+    with pytest.raises(InfrastructureError, match="^generator: start failed"):
         start_generator(context_of(attempt, site.settings))
     assert len(read_ledger(attempt.ledger)) == 1
 
@@ -168,7 +168,7 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
         }  # fmt: skip
         journal.write("undo_registered", **undo_fields(UndoSpec("pause", "SIGCONT to it", victim), 0))
     close_attempt(run_of(orphan, site.settings), site.deleted.extend)
-    why = "healing: host: got node9; expected one of: none; continue it by hand with kill -CONT"
+    why = "undo: host: got node9; expected one of: none; continue it by hand with kill -CONT"
     assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
     assert unhealed_attempts(site.settings.attempts, site.settings.home) == {orphan.id: why}
     assert not lives(orphan) and site.deleted and Store(site.settings.results).query()
@@ -176,11 +176,11 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
         refuse_closed(orphan)
     for _ in range(2):
         (said,) = site.sweep()
-        head = f"{orphan.id}: a dead attempt, cleaned up (0 processes ended), but not healed: "
+        head = f"{orphan.id}: orphaned attempt closed (0 processes ended); undo failed: "
         assert said == f"{head}{why}; the next one tries again"
     with Journal(orphan.conductor_journal) as journal:
         journal.write("undone", fault=0, undo="SIGCONT to it", error=None)
-    assert site.sweep() == [f"{orphan.id}: a dead attempt, cleaned up (0 processes ended)"]
+    assert site.sweep() == [f"{orphan.id}: orphaned attempt closed (0 processes ended)"]
     assert orphan.closed.exists() and not orphan.unhealed.exists()
     assert unhealed_attempts(site.settings.attempts, site.settings.home) == {}
 
@@ -204,8 +204,8 @@ def test_one_that_resists_stops_nothing(site: Site, plan: str) -> None:
     broken, orphan = site.attempt(1), site.attempt(2)
     broken.plan.write_text(plan)
     said = site.sweep()
-    assert said[0].startswith(f"{broken.id}: a dead attempt that could not be cleaned up: ")
-    assert said[1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert said[0].startswith(f"{broken.id}: closing the orphaned attempt failed: ")
+    assert said[1].startswith(f"{orphan.id}: orphaned attempt closed")
     assert not lives(broken), "a recorder would keep the machine"
     assert not lives(orphan)
 
@@ -215,7 +215,7 @@ def test_a_damaged_attempt_stops_no_experiment(site: Site, damaged: str) -> None
     broken, orphan = site.attempt(1), site.attempt(2)
     (broken.folder / "attempt.json").write_text(damaged)
     said = site.sweep()
-    assert said[-1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert said[-1].startswith(f"{orphan.id}: orphaned attempt closed")
     assert not lives(orphan)
     end_ledger(broken.ledger)
 
@@ -240,7 +240,7 @@ def test_an_attempt_from_before_there_were_plans_is_cleaned_up_by_its_own_instal
         attempt.plan.unlink()
         os.utime(attempt.folder, (time.time() - 2 * MIN_AGE_S,) * 2)
     (said,) = site.sweep()
-    assert said.startswith(f"{own.id}: a dead attempt") and not lives(own)
+    assert said.startswith(f"{own.id}: orphaned attempt") and not lives(own)
     assert own.closed.exists() is (configuration == "known")
     assert lives(others) and not others.closed.exists()
 

@@ -1,4 +1,4 @@
-"""The detached processes of an attempt, as its steps start them, look at them, and find them dead."""
+"""Detached processes of an attempt: start, liveness and exit messages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ DAEMON_START_S = 60.0
 
 
 def start_fault_daemons(run: Run) -> list[LedgerEntry]:
-    """Starts what the planned actions need beside the workload, such as the proxy between it and the broker; and the
-    gate of a workload that cannot log in, which comes before the proxy."""
+    """Start the daemons that the planned actions need, such as the Kafka proxy.
+
+    If the workload cannot log in, also start the auth proxy, which comes before the Kafka proxy.
+    """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     own = settings.endpoints
     site = DaemonContext(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
@@ -38,7 +40,7 @@ def start_fault_daemons(run: Run) -> list[LedgerEntry]:
 
 
 def _auth_proxy(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
-    """The gate of this attempt, as the broker's user for workloads."""
+    """Return the attempt's Kafka auth proxy, logged in as the broker's user for workloads."""
     ready = attempt.scratch / "gate"
     ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
     login = ("--login", str(login_file(settings.secrets, WORKLOAD)), "--ready", str(ready))
@@ -63,7 +65,7 @@ def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Ledge
 
 
 def start_companion(run: Run, companion: Companion) -> LedgerEntry:
-    """Starts a process of the attempt's own, where all hosts reach it, and waits until it listens."""
+    """Start a companion process of the attempt on a port that all hosts reach; wait until it listens."""
     attempt, settings, port = run.attempt, run.settings, run.plan.places.ports[companion.role]
     command = [part.format(host=settings.placement.conductor, port=port) for part in companion.command]
     entry = spawn_process(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
@@ -77,7 +79,7 @@ def start_companion(run: Run, companion: Companion) -> LedgerEntry:
 
 
 def _is_listening(entry: LedgerEntry, port: int) -> bool:
-    """Whether it is this process that listens there: the port was free when it was drawn, and may not be any more."""
+    """Return whether this process listens on the port: another process may have taken it since it was drawn."""
     process = process_of(entry)
     if process is None:
         return False
@@ -88,24 +90,24 @@ def _is_listening(entry: LedgerEntry, port: int) -> bool:
 
 
 def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
-    """Why the workload will not go on, in one line with its last words; None while it may."""
+    """Return why the workload cannot continue, with its exit reason, in one line; None while it can."""
     attempt = run.attempt
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     for one in read_document(attempt.folder / "workload.json")["processes"] if exits else ():
         own = [line for line in exits if line["role"] == one["role"]]
         if len(own) > one["max_restarts"]:
-            return f"workload: ended {len(own)} times; {_exit_reason(run, own[-1])}"
+            return f"workload: exited {len(own)} times; {_exit_reason(run, own[-1])}"
     trouble = exit_message(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
-        return f"workload: ended by itself, with status 0; {_exit_reason(run, exits[-1])}"
+        return f"workload: exited with status 0; {_exit_reason(run, exits[-1])}"
     if trouble and exits and not attempt.gate.exists():
-        return f"workload: ended before anything was measured; {_exit_reason(run, exits[-1])}"
+        return f"workload: exited before the start barrier opened; {_exit_reason(run, exits[-1])}"
     return trouble
 
 
 def _exit_reason(run: Run, end: Line) -> str:
     log = run.attempt.engine_logs / f"{end['role']}-{end['incarnation']}.log"
-    return f"exit reason in {log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
+    return f"{log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
 
 
 def spawn_process(
@@ -118,10 +120,13 @@ def spawn_process(
     environment: Mapping[str, str] | None = None,
     token: str | None = None,
 ) -> LedgerEntry:
-    """Starts a detached process of the attempt. Raises InfrastructureError when its role has one already."""
-    # The scheduler may die and have a step begun twice; what two generators send is no measurement.
+    """Start a detached process of the attempt.
+
+    Raises InfrastructureError if its role already has a process.
+    """
+    # A crashed scheduler may repeat a step; two generators would invalidate the measurement.
     if newest_entry(attempt, role) is not None:
-        raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
+        raise InfrastructureError(f"{role}: start failed: the step already started it; fix: measure again")
     return spawn_detached(
         command,
         role=role,
@@ -133,34 +138,34 @@ def spawn_process(
         env=environment,
         token=token,
         for_workload=role == "supervisor",
-        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure. Of a
-        # generator on the cluster this is only the lead, a JVM.
+        # Both follow a schedule on little CPU, and their delays distort figures. A generator on the cluster has only
+        # its driver JVM here.
         high_priority=role in ("generator", "conductor") and token is None,
     )
 
 
 def module_command(name: str) -> list[str]:
-    """The command of a program of this project."""
+    """Return the command of a program of this project."""
     return [sys.executable, "-m", name]
 
 
 def attempt_option(attempt: Attempt) -> list[str]:
-    """The option that names the attempt."""
+    """Return the command-line option that names the attempt."""
     return ["--attempt-dir", str(attempt.folder)]
 
 
 def last_line(journal: Path, **match: str | int) -> Line | None:
-    """The last line whose fields are as given."""
+    """Return the last journal line whose fields match; None without one."""
     return find_last(read_journal(journal), **match)
 
 
 def newest_entry(attempt: Attempt, role: str) -> LedgerEntry | None:
-    """The newest ledger entry of a role."""
+    """Return the newest ledger entry of a role; None without one."""
     return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
 
 
 def exit_message(attempt: Attempt, entry: LedgerEntry | None) -> str | None:
-    """One line on how a process ended, or None while it lives."""
+    """Return one line on how a process ended, or None while it runs."""
     if entry is not None and process_of(entry) is not None:
         return None
     role = entry.role if entry else "process"
@@ -168,5 +173,5 @@ def exit_message(attempt: Attempt, entry: LedgerEntry | None) -> str | None:
     try:
         words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
     except (OSError, IndexError):
-        words = "it left no message"
-    return f"{role}: ended early: {words}"
+        words = "no message"
+    return f"{role}: exited early: {words}"

@@ -1,4 +1,4 @@
-"""The step `harvest`, as far as it needs no Spark: gathers what the run left on disk, and says what is to be read."""
+"""First part of the step `harvest`, without Spark: collect raw files and write the harvest's configuration."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from faultline.system.journal import find_last, read_finished, read_journal, wri
 from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
-# Above it, a harvest gains more from Spark's optimisations than they cost.
+# Above this, Spark's optimisations save more time than they cost.
 LARGE_RECORDS = 500_000
-# Of the harvest's configuration: by how many ms the clock that stamped the outputs was ahead.
+# Key of the harvest's configuration: how far the clock that stamped the outputs was ahead, in ms.
 CLOCK_AHEAD = "emitted_ahead_ms"
-# For the broker's answer where a topic begins.
+# Timeout of the broker's reply with a topic's first offsets.
 OFFSETS_TIMEOUT_S = 30.0
 
 
 def collect_raw_data(run: Run) -> Path:
-    """Has the engine gather its own, copies the starts of services; returns the harvest's configuration.
+    """Collect engine files and service starts; return the path of the harvest's configuration.
 
-    Repeating it gives the same: it only reads what the run left.
+    Idempotent: it only reads what the run left.
     """
     attempt, plan = run.attempt, run.plan
     engine_of_plan(plan).collect(run)
@@ -57,28 +57,28 @@ def collect_raw_data(run: Run) -> Path:
 
 
 def _undrained_count(attempt: Attempt) -> int:
-    """Offsets of the input that were not committed; 0 where the generator did not tell how many there are."""
+    """Return the number of uncommitted input offsets; 0 if the generator did not report its end offsets."""
     done = last_line(attempt.generator_journal, event="done")
     return uncommitted_count(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
 
 
 def require_complete(plan: AttemptPlan) -> None:
-    """Refuses topics of a paced attempt that do not begin at their first record any more.
+    """Raise InfrastructureError for topics of a paced attempt that lost their first records.
 
-    Raises InfrastructureError naming topic, partition and offset, or when the broker does not answer.
+    The error names topic, partition and offset. Also raised if the broker does not answer.
     """
     for topic in plan.topics.values() if plan.paced else ():
         begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).earliest(OFFSETS_TIMEOUT_S)
         for partition, offset in begin.items():
             if offset:
                 raise InfrastructureError(
-                    f"topic {topic.name}: partition {partition} begins at offset {offset}, its first records were "
-                    "deleted before they were read; measure again"
+                    f"topic {topic.name}: partition {partition} starts at offset {offset}; expected 0, records "
+                    "were deleted before the harvest; fix: measure again"
                 )
 
 
 def _job_fields(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a job of the user's: its file as it was when it ran, and what else it was told then."""
+    """Return the fields of a user job: the copy of its file, and the arguments that it got."""
     if "job" not in tuples:
         return {}
     file = tuples["job"] and str(attempt.job / tuples["job"])
@@ -86,7 +86,7 @@ def _job_fields(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
-    """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
+    """Return the number of records sent, by the generator's journal, or that of the whole schedule."""
     from generators.spec import GeneratorSpec
 
     done = find_last(read_journal(attempt.generator_journal), event="done")
@@ -94,13 +94,15 @@ def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
 
 
 def is_large(records: float) -> bool:
-    """Whether a harvest of so many records is to have Spark's optimisations."""
+    """Return whether a harvest of this size is faster with Spark's optimisations."""
     return records > LARGE_RECORDS
 
 
 def fetch_recordings(run: Run) -> None:
-    """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
-    is back."""
+    """Copy the recordings of other hosts.
+
+    Raises InfrastructureError naming an unreachable host; clear the task once it is reachable.
+    """
     if run.plan.endpoints.hosts:
         from faultline.lifecycle.hosts.recordings import fetch_journals  # the SSH library takes its time
 
@@ -108,8 +110,10 @@ def fetch_recordings(run: Run) -> None:
 
 
 def broker_ahead_ms(attempt: Attempt) -> int:
-    """By how many ms, in whole ones, the clock of the broker's host was ahead of this one's, by which the generator
-    sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
+    """Return how far the clock of the broker's host is ahead of the generator's, in whole ms.
+
+    Outputs stamped by the broker are shifted by it. 0 if the broker runs here or its clock was never measured.
+    """
     from faultline.records.judge.samples import clocks_of  # tables take their time to be imported
 
     clock = clocks_of(read_finished(attempt.recorder_journal)).get(KAFKA_HOST)
@@ -117,7 +121,10 @@ def broker_ahead_ms(attempt: Attempt) -> int:
 
 
 def remove_recordings(run: Run) -> list[str]:
-    """Removes them there; a line for each host that is away, where they go when it starts again."""
+    """Remove the recordings from other hosts; return a line for each unreachable host.
+
+    An unreachable host removes its recordings at its next start.
+    """
     if not run.plan.endpoints.hosts:
         return []
     from faultline.lifecycle.hosts.recordings import remove_journals
@@ -126,13 +133,13 @@ def remove_recordings(run: Run) -> list[str]:
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
-    """Copies the starts of services since it was the attempt's turn: what a fault ended comes back there."""
+    """Copy the service starts since the attempt's turn; they show restarts after faults."""
     since = attempt.begun_at_ns()
     lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
     write_lines(attempt.services_journal, lines)
 
 
 def remove_working_data(run: Run) -> None:
-    """Removes what the run made outside its raw files."""
+    """Remove everything the run made except its raw files."""
     engine_of_plan(run.plan).discard(run)
     shutil.rmtree(run.attempt.scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The context of an experiment in one process: its attempt, what it is to do, and the hooks it runs with."""
+"""Context of an experiment in one process: attempt, plan and hooks."""
 
 from __future__ import annotations
 
@@ -20,36 +20,45 @@ from faultline.system.target_registry import Target
 
 
 class Hooks(Protocol):
-    """All that differs between a task of Airflow and a plain process."""
+    """Differences between a task of Airflow and a plain process."""
 
     def kafka_admin(self) -> Any:
-        """An admin client of the embedded broker (`confluent_kafka.admin.AdminClient`)."""
+        """Return an admin client of the embedded broker (`confluent_kafka.admin.AdminClient`)."""
 
     def command(self, program: Program) -> list[str]:
-        """The complete command of what an engine submits."""
+        """Return the complete command of a program that an engine submits."""
 
     def batch(self, job: BatchJob) -> None:
-        """Runs a batch job on Spark and waits for its end. Raises InfrastructureError when it fails."""
+        """Run a batch job on Spark and wait for its end.
+
+        Raises InfrastructureError if it fails.
+        """
 
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
-        """The hosts that are reached over SSH, by name. Raises ConfigError for one that is not described."""
+        """Return the hosts that are reached over SSH, by name.
+
+        Raises ConfigError for a host without a description.
+        """
 
     def store_target(self, target: Target) -> None:
-        """Writes down what the target's Connections say. Raises ConfigError naming the Connection."""
+        """Write the target's Connections to files.
+
+        Raises ConfigError naming a missing or wrong Connection.
+        """
 
     def is_run_active(self, run_id: str) -> bool:
-        """Whether the run with this id is queued or running, and is another than this one."""
+        """Return whether another run with this id is queued or running."""
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for this experiment any more. May be asked often."""
+        """Return whether the experiment's result is no longer wanted. Cheap enough to poll."""
 
     def cause_of(self, error: Exception) -> Exception:
-        """What made a step fail that raised `error`: usually that itself."""
+        """Return the cause of a step's failure: usually `error` itself."""
 
 
 @dataclass(frozen=True)
 class RunContext(Run):
-    """One attempt in this process, and the hooks that it runs with."""
+    """One attempt in this process, with its hooks."""
 
     hooks: Hooks
 
@@ -59,17 +68,20 @@ class RunContext(Run):
 
     @cached_property
     def progress(self) -> Progress:
-        """How far the workload has come."""
+        """Progress of the workload."""
         return self.engine.progress(self)
 
     @cached_property
     def runtime(self) -> Runtime:
-        """What this machine has for programs on a JVM."""
+        """Java runtime of this machine."""
         return runtime_of(self.settings)
 
 
 def open_run(attempt_id: str, hooks: Hooks, settings: Settings) -> RunContext:
-    """The context of an attempt that `prepare` has made. Raises InfrastructureError as `read_plan`."""
+    """Return the context of a prepared attempt.
+
+    Raises InfrastructureError as `read_plan` does.
+    """
     attempt = Attempt(settings.attempts / attempt_id)
     return RunContext(settings, attempt, read_plan(attempt), hooks)
 

@@ -1,4 +1,4 @@
-"""What a measurement ran on and with: host, versions, settings, and the build that follows from them."""
+"""Environment of a measurement: host, versions, settings, and the build label that follows from them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ from generators.send_progress import InputError
 def describe_environment(
     settings: Settings, config: Configuration, java: str, build: Build | None = None
 ) -> dict[str, Any]:
-    """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
-    under test in place of the installed programs and settings."""
+    """Return the record's `environment`.
+
+    `java`: version text of the Java runtime of engine and broker. `build`: the build under test; None for the installed
+    programs and settings.
+    """
     cores = os.cpu_count() or 1
     another, elsewhere = None, config.target != EMBEDDED
-    with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
+    with contextlib.suppress(ConfigError):  # an unreadable list is reported by the refusal
         another = engine_of(config).alternate_build(settings, config)
     known = versions(settings, java)
     if elsewhere:
@@ -49,19 +52,22 @@ def describe_environment(
         "oversubscribed": config.executors * config.executor_cores > cores,
         "versions": {**known, **({"build": another[0]} if another else {})},
         "git_commit": git_commit(settings.root),
-        # Named after the first engine that there was.
+        # The key keeps the name of the first engine.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
         "build_spec": build.as_environment() if build else None,
-        # Of a target's broker only its Connection is known.
+        # The settings of a target's broker are unknown.
         "kafka_conf": None if elsewhere else kafka_conf(settings),
         **machine_facts(),
         "jvm": jvms(settings, config),
-        "hashes": {**hashes(settings), **{_short(name, config): said for name, said in job_hashes([config]).items()}},
+        "hashes": {
+            **hashes(settings),
+            **{_short(name, config): digest for name, digest in job_hashes([config]).items()},
+        },
     }
 
 
 def _short(path: str, config: Configuration) -> str:
-    """The name of a user's file: within the folder of the job or program, else its last part."""
+    """Return the name of a user's file, relative to the folder of the job or program if it is in there."""
     program = getattr(config, "job", None) or getattr(config, "application", None)
     folder = Path(program).parent if program else None
     if folder is not None and Path(path).is_relative_to(folder):
@@ -70,18 +76,17 @@ def _short(path: str, config: Configuration) -> str:
 
 
 def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]:
-    """How the JVMs of each role are started: what the engine says of its own, and the broker."""
-    # Whoever makes an archive of classes removes those of before.
+    """Return the JVM options of each role: the engine's own and the broker's."""
+    # A new archive replaces older ones.
     archived = any(settings.cds_folder.glob("classes-*.jsa"))
     broker = {"kafka": {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}} if config.target == EMBEDDED else {}
     return {**engine_of(config).jvms(config, with_archive=archived), **broker}
 
 
 def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """SHA-256 of each file of the user's that the configurations run or replay, by its path; of built-in workloads on
-    built-in texts there is none.
+    """Return the SHA-256 of each user file that the configurations run or replay, by path.
 
-    A file that is not there has none: whoever prepares an experiment says so.
+    Empty for built-in workloads on built-in texts. Missing files are left out; `prepare` reports them.
     """
     files: dict[str, Path] = {}
     builds: dict[str, str] = {}
@@ -100,11 +105,11 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
 def default_build(
     settings: Settings, java: str, build: Build | None = None, *, job: Mapping[str, str] | None = None
 ) -> str:
-    """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits.
+    """Return the label of the software under test, 10 hex digits.
 
-    It is the installation's: of the engine that runs what no other has for itself; or that of a `build` under test,
-    which has the same label where it has the same programs and no settings of its own. `job`: the hashes of a job of
-    the user's, which is under test as the programs are.
+    It hashes engine versions, settings and workload programs: those of the default engine, or of the `build` under
+    test. A build with the same programs and without settings of its own gets the same label. `job`: hashes of a user
+    job, which is also under test.
     """
     own = dict(sorted(build.spec.settings.items())) if build else {}
     known, usual = versions(settings, java), ENGINES.default
@@ -125,10 +130,9 @@ def default_build(
 def installed_build(
     settings: Settings, build: Build | None = None, configurations: Iterable[Configuration] = ()
 ) -> str:
-    """The label that an experiment of these configurations would get here, of a `build` under test or of what is
-    installed.
+    """Return the label that an experiment of these configurations gets here.
 
-    Raises ConfigError when there is no usable Java.
+    `build`: the build under test; None for the installed one. Raises ConfigError without a usable Java.
     """
     return default_build(
         settings, find_java(settings.home / "java.json").version, build, job=job_hashes(configurations)
@@ -136,7 +140,7 @@ def installed_build(
 
 
 def kafka_conf(settings: Settings) -> dict[str, str]:
-    """The broker's settings, without those that name ports and folders of one installation, or hold a password."""
+    """Return the broker's settings, without ports, folders and passwords of this installation."""
     file = settings.home / "kafka" / "server.properties"
     if not file.exists():
         return {}
@@ -147,7 +151,7 @@ def kafka_conf(settings: Settings) -> dict[str, str]:
 
 @functools.cache
 def git_commit(root: Path) -> str | None:
-    """Commit of the checkout, with `-dirty` when files differ from it; None outside a checkout."""
+    """Return the commit of the checkout, with `-dirty` if files differ; None outside a checkout."""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,10 +1,10 @@
-"""The conductor of one attempt: opens the gate, fires the fault plan on its clock, journals each act.
+"""Fault scheduler of one attempt: opens the start barrier, injects faults on time and journals each injection.
 
     python -m faultline.lifecycle.fault_scheduler --attempt-dir DIR [--dry-run] [faultline-run=<attempt>]
 
-Reads DIR/plan.json and writes DIR/conductor.jsonl and DIR/gate.json. Exit codes: 0 the plan was
-carried out, whatever its outcome; 1 it failed or was ended, and everything is healed.
-The trailing token marks the process as part of its run.
+Reads DIR/plan.json; writes DIR/conductor.jsonl and DIR/gate.json. Exit status: 0 if the plan was executed, whatever its
+outcome; 1 after an error or a signal, with all faults undone. The trailing token marks the process as part of its
+attempt.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffset
 from faultline.system.settings import load_settings
 from faultline.system.text import one_line
 
-# This long before a fault its victims are looked at again.
+# Lead time of the second victim check.
 RECHECK_LEAD_S = 1.0
-# The answer of the broker is taken up to here; a later one is journalled after the signal.
+# Last instant for the broker's reply; later replies are journalled after the signal.
 OFFSETS_CUTOFF_S = 0.008
 MISSED_WINDOW_S = 1.0
-# A gate that was held shut for longer, since something else was at work, says so.
+# Shorter waits for other work are not journalled.
 MIN_REPORTED_WAIT_S = 0.05
-# Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
+# Sleep ends a fraction of a millisecond late; the remainder is a busy-wait.
 SPIN_S = 0.002
 
 
 @dataclass(frozen=True)
 class ScheduledFault:
-    """One planned fault, and the act that carries it out."""
+    """One planned fault and its injection."""
 
     planned: PlannedFault
     injection: Injection
@@ -74,8 +74,11 @@ class FaultScheduler:
         clocks: Callable[[], Mapping[str, Any]] = dict,
         window_lock: Path | None = None,
     ) -> None:
-        """`clocks` measures the offsets of the other hosts' clocks, by host. `window_lock` is held from before the gate
-        to the end of the schedule; None: nothing else works here."""
+        """Store the collaborators.
+
+        `clocks` measures the clock offsets of the other hosts, by host. `window_lock` is held from before the barrier
+        until the end of the schedule; None without other work on the machine.
+        """
         self._input = scheduler_input
         self._attempt = Attempt(directory)
         self._context = scheduler_input.context(directory, injector)
@@ -85,19 +88,22 @@ class FaultScheduler:
         self._window_lock = window_lock
         self._undo = UndoStack()
         self._fault = -1
-        # The input's ends, read at the last fault.
+        # End offsets of the input at the last fault.
         self._ends: Mapping[str, int] = {}
 
     def dry_run(self) -> list[str]:
-        """One line for each act that would happen; touches nothing. Raises VictimRefused."""
+        """Return one line per planned injection, without effects.
+
+        Raises VictimRefused.
+        """
         lines: list[str] = []
         for scheduled in self._faults():
             scheduled.injection.find_victims()
             lines += scheduled.injection.describe()
-        return lines or ["would break nothing: a control"]
+        return lines or ["no fault: control run"]
 
     def run(self, journal: Journal) -> int:
-        """The whole life of a conductor, journalled; gives the exit code."""
+        """Execute the whole plan, journal it, and return the exit status."""
         with Terminations() as terminations:
             message = ""
             try:
@@ -107,7 +113,7 @@ class FaultScheduler:
                     terminations.ignore()
                     message = self._undo_all(journal)
             except Terminated:
-                message = "the conductor was told to end before its work was done"
+                message = "conductor: terminated before the plan was executed"
             except PartialInjection as half:
                 message = str(half.cause)
             except (FaultlineError, FaultError) as error:
@@ -116,7 +122,7 @@ class FaultScheduler:
                 message = f"{type(error).__name__}: {error}"
             if not message:
                 return 0
-            self._undo_all(journal)  # again: the end may have been told before `hold`, and what failed may work now
+            self._undo_all(journal)  # the signal may have interrupted the first undo, and a failed one may work now
             journal.write("failed", message=one_line(message), sync=True)
         print(one_line(message), file=sys.stderr)
         return 1
@@ -132,7 +138,7 @@ class FaultScheduler:
         for scheduled in faults:
             scheduled.injection.find_victims()
         if faults:
-            self._offsets.read(OFFSETS_TIMEOUT_S)  # connects well before it matters, or fails before the gate
+            self._offsets.read(OFFSETS_TIMEOUT_S)  # connect early: fail before the barrier opens
         for host, offset in self._clocks().items():
             journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
         journal.write("victims", victims=[victim for scheduled in faults for victim in scheduled.injection.victims()])
@@ -149,7 +155,7 @@ class FaultScheduler:
             journal.write("done", sync=True)
 
     def _inject_all(self, journal: Journal, faults: Sequence[ScheduledFault], window: MeasuredWindow) -> None:
-        """All faults at the times of their plan, or each as soon as the engine is steady, or back to normal."""
+        """Inject all faults: at their planned times, or each once the engine is steady or recovered."""
         limits, several = None, self._input.has_several_faults
         ready = window.await_baseline() if faults and self._input.aim is not None else None
         for scheduled in faults:
@@ -163,9 +169,10 @@ class FaultScheduler:
     def _run_fault(
         self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
     ) -> Instant | None:
-        """One fault from the second look at its victims to its undoing; what was registered is undone in any case.
+        """Inject and undo one fault; registered undos run in any case.
 
-        `ready`: when the engine was found ready for it; None where its plan says when it comes. Returns when it acted.
+        `ready`: when the engine was found ready for it; None if the plan sets its time. Returns the instant of the
+        injection, None without one.
         """
         acted = self._inject_and_settle(journal, scheduled, window, ready)
         scheduled.injection.disarm()
@@ -178,7 +185,10 @@ class FaultScheduler:
     def _inject_and_settle(
         self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
     ) -> Instant | None:
-        """Looks at the victims again, reads the offsets, acts at the instant, settles; None when nothing was done."""
+        """Recheck the victims, read the end offsets, inject on time and journal the outcome.
+
+        Returns the instant of the injection; None if nothing was injected.
+        """
         self._fault = index = scheduled.planned.index
         scheduled = replace(scheduled, planned=window.shifted(scheduled.planned, ready))
         _sleep_until(window.t0.plus(scheduled.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
@@ -188,7 +198,7 @@ class FaultScheduler:
         if planned is None:
             return None
         again_ns = planned.mono_ns - round(RECHECK_LEAD_S * 1e9)
-        if again_ns > time.monotonic_ns():  # a cycle was waited for, perhaps for long
+        if again_ns > time.monotonic_ns():  # the wait for a cycle may have been long
             _sleep_until(again_ns)
             if not self._recheck(journal, scheduled):
                 return None
@@ -207,14 +217,14 @@ class FaultScheduler:
             settlement = self._perform(journal, scheduled, ready)
         reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
         if reading is None:
-            raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
+            raise InfrastructureError("kafka: reading end offsets of the input failed; fix: see the broker's log")
         self._ends = reading[0]
         self._journal_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
         self._journal_outcome(journal, index, settlement)
         return ready
 
     def _recheck(self, journal: Journal, scheduled: ScheduledFault) -> bool:
-        """Whether there are victims now; other ones than before are journalled."""
+        """Return whether victims exist now; journal changed victims."""
         index = scheduled.planned.index
         try:
             if scheduled.injection.find_victims():
@@ -227,14 +237,14 @@ class FaultScheduler:
     def _injection_instant(
         self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
     ) -> Instant | None:
-        """When the fault is due; None when the cycle that it waits for never began."""
+        """Return when the fault is due; None if its cycle never began."""
         index, aim = scheduled.planned.index, window.phase_of(scheduled.planned.index, ready)
         due = injection_time_of(
             scheduled.planned, window.t0, self._input, self._progress, aim=aim, start=ready or window.start
         )
         if due is None:
             span = f"{scheduled.planned.earliest_s:g} and {scheduled.planned.latest_s:g} s after T0"
-            detail = f"no {scheduled.planned.fault.cycle} cycle began between {span}"
+            detail = f"no {scheduled.planned.fault.cycle} cycle started between {span}"
             self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
         at, cycle_ns = due.at, due.cycle_ns
@@ -249,16 +259,16 @@ class FaultScheduler:
         return at
 
     def _await_victims(self, journal: Journal, scheduled: ScheduledFault, planned: Instant) -> Instant | None:
-        """The instant at which the victims are as they must be; None when they never were, or it had passed."""
+        """Return the instant at which the victims are ready; None if they never were, or too late."""
         index = scheduled.planned.index
         if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
             self._journal_outcome(
-                journal, index, Settlement(FaultOutcome.MISSED_WINDOW, "the instant had passed; nothing was sent")
+                journal, index, Settlement(FaultOutcome.MISSED_WINDOW, "instant missed; nothing sent")
             )
             return None
         until = planned.plus(WAIT_INTERVALS * self._input.checkpoint_interval_s)
         if not scheduled.injection.await_ready(until.mono_ns):
-            detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
+            detail = f"no busy victim within {WAIT_INTERVALS} intervals; nothing sent"
             self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
         if not scheduled.planned.fault.needs_busy_victim:
@@ -267,7 +277,7 @@ class FaultScheduler:
         return Instant.now()
 
     def _perform(self, journal: Journal, scheduled: ScheduledFault, planned: Instant) -> Settlement:
-        """Acts, and journals the deliveries after all of them, since writing costs time."""
+        """Inject, then journal all deliveries, since writing takes time."""
         sent: list[DeliveryRecord] = []
         try:
             sent = scheduled.injection.perform()
@@ -279,13 +289,13 @@ class FaultScheduler:
         late_s = (max(one.at.mono_ns for one in sent) - planned.mono_ns) / 1e9
         settlement = scheduled.injection.settle(sent)
         if late_s > MISSED_WINDOW_S:
-            return Settlement(FaultOutcome.MISSED_WINDOW, f"the act came {late_s:.3f} s late")
+            return Settlement(FaultOutcome.MISSED_WINDOW, f"injection {late_s:.3f} s late")
         return settlement
 
     def _journal_deliveries(
         self, journal: Journal, scheduled: ScheduledFault, planned: Instant, sent: Sequence[DeliveryRecord]
     ) -> None:
-        if scheduled.planned.fault.needs_busy_victim:  # chosen at the instant of the act
+        if scheduled.planned.fault.needs_busy_victim:  # chosen at the instant of injection
             journal.write(
                 "victims", fault=scheduled.planned.index, reason="at work", victims=scheduled.injection.victims()
             )
@@ -305,15 +315,15 @@ class FaultScheduler:
 
     def _register_undo(self, journal: Journal, scheduled: ScheduledFault) -> None:
         for undo in scheduled.injection.plan_undo():
-            # Journalled as well: should this process be killed, a healer can replay what is to be undone.
+            # Journalled, so that an undo replay is possible if this process is killed.
             journal.write("undo_registered", **undo_fields(undo, scheduled.planned.index))
             self._undo.register(undo.name, partial(ACTIONS[undo.action].driver.undo, undo, self._context))
 
     def _undo_all(self, journal: Journal) -> str:
-        """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""
+        """Run all registered undos; return the first problem in one line, empty if none."""
         first = ""
         for name, problem in self._undo.run():
-            error = None if problem is None else one_line(f"healing by {name} failed: {problem}")
+            error = None if problem is None else one_line(f"undo {name} failed: {problem}")
             journal.write("undone", fault=self._fault, undo=name, error=error)
             first = first or error or ""
         return first
@@ -329,7 +339,7 @@ class FaultScheduler:
 
 
 def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
-    """Waits on the monotonic clock; `spin` burns the last 2 ms to hit the instant."""
+    """Sleep on the monotonic clock; with `spin`, busy-wait for the last 2 ms."""
     rest_s = (mono_ns - time.monotonic_ns()) / 1e9 - (SPIN_S if spin else 0.0)
     if rest_s > 0:
         time.sleep(rest_s)
@@ -338,7 +348,7 @@ def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
 
 
 def build_scheduler(scheduler_input: SchedulerInput, directory: Path) -> FaultScheduler:
-    """A conductor for the attempt's hosts and broker."""
+    """Return the fault scheduler for the attempt's hosts and broker."""
     injector, run = injector_of(scheduler_input), run_of(Attempt(directory), load_settings())
     return FaultScheduler(
         scheduler_input,
@@ -352,17 +362,19 @@ def build_scheduler(scheduler_input: SchedulerInput, directory: Path) -> FaultSc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; gives its exit code."""
-    parser = argparse.ArgumentParser(prog="conductor", description="Opens the gate and fires the fault plan.")
-    parser.add_argument("--attempt-dir", type=Path, required=True, help="folder of the attempt, with plan.json")
-    parser.add_argument("--dry-run", action="store_true", help="name the victims and end; the gate stays shut")
-    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    """Run the program and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="fault_scheduler", description="Open the start barrier and execute the fault plan."
+    )
+    parser.add_argument("--attempt-dir", type=Path, required=True, help="attempt folder with plan.json")
+    parser.add_argument("--dry-run", action="store_true", help="print the victims and exit without opening the barrier")
+    parser.add_argument("token", nargs="?", help="process tag of the attempt: faultline-run=<attempt>")
     options = parser.parse_args(arguments)
     directory: Path = options.attempt_dir
     try:
         scheduler_input = read_scheduler_input(directory)
         if options.token not in (None, f"faultline-run={scheduler_input.attempt}"):
-            raise ConfigError(f"token: {options.token} does not belong to the attempt {scheduler_input.attempt}")
+            raise ConfigError(f"token: got {options.token}; expected faultline-run={scheduler_input.attempt}")
         conductor = build_scheduler(scheduler_input, directory)
         if options.dry_run:
             print("\n".join(conductor.dry_run()))

@@ -1,6 +1,6 @@
-"""The last steps of one experiment: its tables, its record, and the end of all that it started.
+"""Last steps of one experiment: tables, record, teardown.
 
-The judge's libraries are loaded where it judges: other steps run beside a window that is measured.
+The judge's libraries are imported in its step, since other steps run during a measured window.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def harvest(run: RunContext) -> None:
-    """Gathers what the run left on disk; then Spark reads both topics, unless the engine has a way of its own.
+    """Collect raw files, then read both topics with Spark or the engine's own harvester.
 
-    Raises ConfigError for an attempt from before schema 3 of plans, InfrastructureError when the topics are not whole
-    any more, or the job fails.
+    Raises ConfigError for an attempt with a plan before schema 3. Raises InfrastructureError if the topics are
+    incomplete or the job fails.
     """
     attempt, plan = run.attempt, run.plan
-    # What was a tuple then, only the user's file could tell, which may have changed; its tables stay as they are.
+    # Its definition of a tuple is only in the user's file, which may have changed; keep its tables.
     if not plan.tuples:
         raise ConfigError(
             f"{attempt.id}: got an attempt of an earlier version; expected one whose plan says how to harvest; "
@@ -39,7 +39,7 @@ def harvest(run: RunContext) -> None:
     if own := run.engine.harvester(run):
         own(configuration)
         return
-    # The job of an earlier try whose task was killed would write into the same folder.
+    # The job of a killed earlier try would write to the same folder.
     end_processes(processes_with_mark(RUN_MARK, attempt.id))
     job = BatchJob(
         program="harvest",
@@ -52,7 +52,7 @@ def harvest(run: RunContext) -> None:
 
 
 def aggregation(settings: Settings) -> BatchJob:
-    """The job that rebuilds the summary tables over all records."""
+    """Return the job that rebuilds the summary tables over all records."""
     from faultline.records.index_entry import is_large as many
 
     arguments = (
@@ -64,12 +64,12 @@ def aggregation(settings: Settings) -> BatchJob:
 
 
 def judge(run: RunContext) -> Record:
-    """Judges the raw files, and stores the record."""
+    """Judge the raw files and store the record."""
     from faultline.records.judge.rejudge import judge_attempt
 
     return judge_attempt(run.attempt, run.settings)
 
 
 def teardown(run: RunContext) -> dict[str, Any]:
-    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt; see `close_attempt`."""
+    """End the attempt's processes, delete its topics and close it; see `close_attempt`."""
     return close_attempt(run, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))

@@ -1,4 +1,4 @@
-"""The hooks of an experiment that runs in a plain process, without Airflow."""
+"""Hooks of an experiment in a plain process, without Airflow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import ssh_hosts
 from faultline.system.target_registry import Target
 
-# Of the output of a batch job that failed: what is quoted in the error.
+# Length of a failed job's output in the error.
 LAST_CHARACTERS = 500
 
 
 class PlainHooks:
-    """See `faultline.lifecycle.context.Hooks`. Whoever begins the experiment has taken its target in before."""
+    """Implementation of `faultline.lifecycle.context.Hooks`; the caller has stored the target."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class PlainHooks:
         print(done.stdout)
         if done.returncode:
             raise InfrastructureError(
-                f"{program.name}: spark-submit ended with status {done.returncode}: "
+                f"{program.name}: spark-submit failed: status {done.returncode}: "
                 f"{done.stdout.strip()[-LAST_CHARACTERS:]}"
             )
 
@@ -62,7 +62,7 @@ class PlainHooks:
         pass
 
     def is_run_active(self, run_id: str) -> bool:
-        """Only a task of Airflow knows what became of Airflow's runs, so theirs are left alone."""
+        """Return True: the state of Airflow's runs is unknown here, so their attempts are left alone."""
         return True
 
     def is_cancelled(self) -> bool:

@@ -1,7 +1,7 @@
-"""The recoveries of an attempt while it is measured, by the judge's own rules for t2, t4 and t5.
+"""Recoveries of an attempt during its measurement, by the judge's rules for t2, t4 and t5.
 
-They read what the engine has left so far, so that the record may later say otherwise: the judge has the last word. An
-instant that cannot be seen online is None, and no text names it.
+They use the engine's output so far, so the record may differ. An instant that cannot be observed online is None and is
+not shown.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from faultline.records.judge.timeline import EvidenceEvent, FaultEvidence, read_
 from faultline.system.journal import JournalReader, Line, by_event, events
 from faultline.system.measured_window import NS, Window
 
-# How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
+# Wait for earlier instants after the commit of t5: samples and logs arrive up to 1 s late.
 GRACE_S = 3.0
-# The conductor's lines after which no recovery is watched any more.
+# Events of the fault scheduler after which no recovery is observed.
 FINAL_EVENTS = ("measured_until", "not_normal", "done")
 
 
@@ -59,14 +59,14 @@ class LiveRecovery:
         )
         parts = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
         if self.is_over and not parts:
-            parts = ["nothing of the recovery was seen online"]
+            parts = ["no recovery instant observed online"]
         return "; ".join([self.injection, *parts])
 
 
 class RecoveryWatch:
-    """Reader of one attempt's recoveries; each look reads what was written since the last one.
+    """Incremental reader of one attempt's recoveries.
 
-    Executors' logs are not opened before the first signal.
+    Executor logs are opened after the first signal only.
     """
 
     def __init__(self, run: Run) -> None:
@@ -78,9 +78,9 @@ class RecoveryWatch:
         self._reported: set[int] = set()
 
     def poll(self, now_ns: int | None = None) -> list[LiveRecovery]:
-        """The recoveries that no earlier look gave as over, in order; at most the last of them is not over yet.
+        """Return the recoveries not yet reported as over, in order; at most the last one is not over.
 
-        `now_ns`: wall clock, by default now. Raises InfrastructureError for a journal that is broken.
+        `now_ns`: wall clock, by default now. Raises InfrastructureError for a corrupt journal.
         """
         now = time.time_ns() if now_ns is None else now_ns
         self._lines += self._conductor.poll()
@@ -104,7 +104,7 @@ class RecoveryWatch:
         until_ns = min((one.t0_ns for one in faults[number:] if one.t0_ns is not None), default=None)
         seen = read_timeline(self._evidence(fault, traces, until_ns))
         caught_up = seen.get("t5")
-        # Before t5 another load may still follow.
+        # Before t5 another state load may follow.
         ready = seen.get("t4") if caught_up is not None else None
         whole = {"t2", "t4", "t5"} <= seen.keys()
         waited = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
@@ -121,7 +121,7 @@ class RecoveryWatch:
         )
 
     def _evidence(self, fault: InjectedFault, traces: Traces, until_ns: int | None) -> FaultEvidence:
-        """What the judge reads, without what only the harvest knows: bins, tuples, and what is normal."""
+        """Return the judge's evidence without the harvest's: bins, tuples and thresholds."""
         assert fault.t0_ns is not None
         return FaultEvidence(
             engine=self._engine,
@@ -141,5 +141,5 @@ class RecoveryWatch:
 
 
 def _seconds_after(t0_ns: int, event: EvidenceEvent | None) -> float | None:
-    """Seconds after the signal; a difference below the clocks' resolution counts as 0."""
+    """Return seconds after the signal; differences below the clocks' resolution count as 0."""
     return None if event is None else max(0.0, (event.wall_ns - t0_ns) / NS)

@@ -1,4 +1,4 @@
-"""What the system says of the machine: processor, kernel, clock, and what its control group allows this process."""
+"""Facts about the machine: processor, kernel, clock source and cgroup limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ CPUINFO = Path("/proc/cpuinfo")
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 PROCESS_CGROUPS = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-# Version 1 writes no limit as the largest number of pages; nobody limits to that much.
+# cgroup version 1 writes no limit as the largest number of pages.
 MAX_LIMIT_BYTES = 2**60
 
 
 def machine_facts() -> dict[str, object]:
-    """The environment's `processor`, `kernel`, `clock_source` and `cgroup`; None where the system does not say."""
+    """Return `processor`, `kernel`, `clock_source` and `cgroup` of the environment; None where unknown."""
     return {
         "processor": processor(CPUINFO),
         "kernel": platform.release() or None,
@@ -25,16 +25,16 @@ def machine_facts() -> dict[str, object]:
 
 
 def processor(file: Path) -> str | None:
-    """What the first processor is called, from `/proc/cpuinfo`; None where that does not say."""
+    """Return the model name of the first processor from `/proc/cpuinfo`; None if unknown."""
     lines = (_read_text(file) or "").splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, None) or None
 
 
 def cgroup_limits(own: Path, root: Path) -> Mapping[str, float | None] | None:
-    """`cpus` and `memory_mb` that a process may use, the tightest of its group and those above; None without groups.
+    """Return `cpus` and `memory_mb`, the tightest limits of a process's cgroup and its parents; None without cgroups.
 
-    `own`: its `/proc/<pid>/cgroup`; `root`: where the hierarchies are mounted, that of version 2 or those of version 1.
+    `own`: its `/proc/<pid>/cgroup`. `root`: mount point of the hierarchies of version 1 or 2.
     """
     lines = [line.split(":", 2) for line in (_read_text(own) or "").splitlines() if line.count(":") >= 2]
     if not lines:
@@ -61,7 +61,10 @@ def cgroup_limits(own: Path, root: Path) -> Mapping[str, float | None] | None:
 
 
 def _group_and_parents(mount: Path, path: str) -> Iterator[Path]:
-    """The group and all above it. Inside a container its path may be that of the host, where nothing is found."""
+    """Yield the group and its parents.
+
+    In a container the path may be the host's, where no file exists.
+    """
     group = mount / path.strip("/")
     yield group
     while group != mount and mount in group.parents:
@@ -75,7 +78,7 @@ def _memory_limits_mb(mount: Path, path: str, name: str) -> list[float]:
 
 
 def _cpu_quota(text: str | None) -> float | None:
-    """Cores from `<microseconds> <of so many>`; None for `max`."""
+    """Return cores from `<quota_us> <period_us>`; None for `max`."""
     parts = (text or "").split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or not int(parts[1]):
         return None

@@ -1,8 +1,8 @@
-"""What dead attempts left behind: processes, topics, ports, folders. The next attempt cleans it up before it begins.
+"""Cleanup of orphaned attempts: their processes, topics, ports and folders.
 
-An attempt is an orphan when it was never closed and nobody will close it: its run in Airflow is over, the process
-that ran it without a scheduler is gone, or it could not be healed. Only what its own ledger and marks name is touched,
-and doing it twice does nothing more.
+An attempt is an orphan if it was never closed and its owner is gone. The owner is its Airflow run, or the process that
+ran it without a scheduler. An attempt with a failed undo also counts. Only what its own ledger and process tags name is
+touched. Idempotent.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from faultline.system.locks import share_measurement_lock
 from faultline.system.process_ledger import live_process
 from faultline.system.settings import Settings
 
-# A folder without plan and ledger that is younger may be one that is just being made.
+# A younger folder without plan and ledger may be under construction.
 MIN_AGE_S = 60.0
 
 
 def close_orphans(
-    settings: Settings, at_work: Callable[[str], bool], delete_topics: Callable[[list[str]], None]
+    settings: Settings, is_active: Callable[[str], bool], delete_topics: Callable[[list[str]], None]
 ) -> list[str]:
-    """Closes every orphan and deletes its topics; returns a line for each, also for one that resisted.
+    """Close every orphan and delete its topics; return a line for each, including failures.
 
-    `at_work`: whether Airflow's run of this id is queued or running, and not the caller's own.
+    `is_active`: whether the Airflow run with this id is queued or running, and not the caller's own.
     """
-    said = _clean_up(settings, lambda attempt: _is_orphan(attempt, at_work), delete_topics)
+    lines = _clean_up(settings, lambda attempt: _is_orphan(attempt, is_active), delete_topics)
     _remove_partial_records(settings.records)
-    return said
+    return lines
 
 
 def close_ownerless(settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
-    """The same of those only that ran without a scheduler and whose process is gone, such as after a power cut: nobody
-    goes on with them. Not beside a window that is measured."""
-    with contextlib.suppress(FaultlineError):  # damaged: it is named below
+    """Close orphans that ran without a scheduler and whose process is gone, such as after a power cut.
+
+    Waits for the end of a measured window.
+    """
+    with contextlib.suppress(FaultlineError):  # damaged attempts are reported below
         if not any(_is_ownerless(attempt) for attempt in unclosed_attempts(settings)):
             return []
     with share_measurement_lock(settings.window_lock):
@@ -51,7 +53,7 @@ def close_ownerless(settings: Settings, delete_topics: Callable[[list[str]], Non
 def _clean_up(
     settings: Settings, is_dead: Callable[[Attempt], bool], delete_topics: Callable[[list[str]], None]
 ) -> list[str]:
-    said = []
+    lines = []
     for attempt in unclosed_attempts(settings):
         try:
             if not attempt.is_of(settings.home) or not is_dead(attempt):
@@ -59,58 +61,63 @@ def _clean_up(
             with processes_ended_if_unreadable(attempt):
                 run = run_of(attempt, settings)
             outcome = close_attempt(run, delete_topics)
-            cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
-            trouble = f", but not healed: {why}; the next one tries again" if (why := outcome.get("unhealed")) else ""
-            said.append(cleaned + trouble)
-        except Exception as error:  # whatever a damaged folder leads to, it must not stop the next experiment
-            damaged = f"its files are damaged ({type(error).__name__}: {error}); move its folder away"
+            cleaned = f"{attempt.id}: orphaned attempt closed ({len(outcome['ended'])} processes ended)"
+            trouble = (
+                f"; undo failed: {why} (retried by the next experiment)" if (why := outcome.get("unhealed")) else ""
+            )
+            lines.append(cleaned + trouble)
+        except Exception as error:  # a damaged folder must not stop the next experiment
+            damaged = f"damaged files ({type(error).__name__}: {error}); fix: move its folder away"
             why = str(error) if isinstance(error, FaultlineError) else damaged
-            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}")
-    return said
+            lines.append(f"{attempt.id}: closing the orphaned attempt failed: {why}")
+    return lines
 
 
 def unclosed_attempts(settings: Settings) -> list[Attempt]:
-    """Attempts that nobody has closed, the oldest first; a folder that never came to be one is closed here."""
+    """Return open attempts, oldest first; close folders that never became attempts."""
     if not settings.attempts.is_dir():
         return []
     found = []
     for folder in sorted(settings.attempts.iterdir()):
         attempt = Attempt(folder)
-        # What another user laid there, such as a link to a folder elsewhere, is not looked into.
+        # Entries of other users, such as links elsewhere, are not followed.
         if not attempt.is_own() or attempt.closed.exists():
             continue
-        # One from before there were plans has a ledger alone, once anything was started.
+        # Attempts of versions before plans have only a ledger.
         if attempt.plan.exists() or attempt.ledger.exists():
             found.append(attempt)
         elif time.time() - folder.stat().st_mtime > MIN_AGE_S:
-            # Its `prepare` died before it wrote the plan: nothing was started.
-            with contextlib.suppress(InfrastructureError):  # no room: the next one closes it
+            # Its `prepare` died before writing the plan: no process was started.
+            with contextlib.suppress(InfrastructureError):  # on a full disk the next experiment closes it
                 write_json(attempt.closed, {"ended": [], "topics": []})
     return found
 
 
-def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
+def _is_orphan(attempt: Attempt, is_active: Callable[[str], bool]) -> bool:
     if attempt.unhealed.exists():
         return True
     description = attempt.read()
     if description.get("owner"):
         return _is_ownerless(attempt)
     run_id = description.get("run_id")
-    return bool(run_id) and not at_work(str(run_id))
+    return bool(run_id) and not is_active(str(run_id))
 
 
 def _is_ownerless(attempt: Attempt) -> bool:
-    """Whether the process that ran it by itself is gone. What could not be healed is for whoever measures next."""
+    """Return whether the process that ran the attempt is gone.
+
+    Attempts with a failed undo are left to the next experiment.
+    """
     owner = attempt.read().get("owner")
     return owner is not None and not attempt.unhealed.exists() and live_process(**owner) is None
 
 
 def _remove_partial_records(records: Path) -> None:
-    """Removes records that were half written when their writer died: `.<attempt>.json.<pid>.tmp`."""
+    """Remove temporary record files of dead writers: `.<attempt>.json.<pid>.tmp`."""
     for part in records.glob("*/.*.json.*.tmp"):
         pid = part.name.split(".")[-2]
         with contextlib.suppress(FileNotFoundError):
-            # Its writer may be on another machine that shares the folder; nobody writes as long as this.
+            # Its writer may run on another machine that shares the folder.
             settled = time.time() - part.stat().st_mtime > MIN_AGE_S
             if settled and pid.isdigit() and not psutil.pid_exists(int(pid)):
                 part.unlink()

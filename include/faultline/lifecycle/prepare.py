@@ -1,4 +1,4 @@
-"""What is ordered, what is refused of it, and the folder of its attempt."""
+"""Preparation of an experiment: its order, the checks of its configuration, and the attempt's folder."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from faultline.system.settings import Settings, check_folders, free_port, instan
 from faultline.system.ssh_hosts import ssh_hosts
 from faultline.system.waiting import max_wait_s
 
-if TYPE_CHECKING:  # who prepares no data does not load what reads it
+if TYPE_CHECKING:  # only experiments on user data load it
     from generators.data_files import Data
 
-# The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
+# Smallest size of a record in Kafka's log and in the harvest.
 RECORD_BYTES = 50
-# Of a recording, how long nothing may be due without a word.
+# Shortest pause of recorded data that causes a warning.
 LONG_PAUSE_S = 30.0
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure, for whom: a configuration and the coordinates of its cell."""
+    """Ordered experiment: a configuration and the coordinates of its cell."""
 
     config: Configuration
     repetition: int = 0
@@ -57,35 +57,34 @@ class Order:
     sweep_id: str | None = None
     parent_run_id: str | None = None
     logical_date: str | None = None
-    # The run in Airflow that measures it; None for one that this process measures.
+    # Airflow run that measures it; None if this process does.
     run_id: str | None = None
-    # What is under test in place of the installed programs and settings.
+    # Build under test, in place of the installed programs and settings.
     build_spec: BuildSpec = BuildSpec()
-    # Whoever closes the attempt leaves its topics.
+    # Whether closing the attempt keeps its topics.
     keep_topics: bool = False
-    # Nothing is measured when the cell has a valid record by then.
+    # Whether the experiment is skipped if the cell has a valid record by then.
     only_missing: bool = False
 
     def __post_init__(self) -> None:
         for key in ("series", "build", "matrix"):
             value = getattr(self, key)
             if value is not None and not LABEL.fullmatch(value):
-                raise ConfigError(f"{key}: {value!r} is not a label; use letters, digits and ._:+- (at most 80)")
+                raise ConfigError(f"{key}: got {value!r}; expected at most 80 letters, digits and ._:+-")
         if self.sweep_id is not None:
             require_sweep_id(self.sweep_id)
         if self.repetition < 0:
-            raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
+            raise ConfigError(f"repetition: got {self.repetition}; expected 0 or more")
         check_build(self.build_spec, self.config, key="build_spec")
 
 
 def make_attempt(
     order: Order, settings: Settings, java: str, *, hosts: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Attempt:
-    """Makes the attempt's folder, writes `attempt.json` and at last the plan; starts nothing.
+    """Make the attempt's folder, write `attempt.json` and finally the plan; start nothing.
 
-    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
-    Raises ConfigError when the machines can never hold the executors asked for, and
-    InfrastructureError naming the holder or the service when the wait runs out.
+    `hosts`: SSH hosts with victims, by name; None if all processes are on this host. Raises ConfigError if the machines
+    lack room for the executors.
     """
     max_wait_s()
     check_folders(settings)
@@ -102,7 +101,7 @@ def make_attempt(
     attempt.folder.mkdir()
     sync_folder(settings.attempts)
     copy_job(order.config, attempt)
-    # Written first: it says who may close the attempt, whatever becomes of the rest.
+    # Written first: it names the owner, which may close the attempt.
     write_json(attempt.folder / "attempt.json", attempt_description(attempt, order, settings, java, built))
     plan = resolve(
         order.config,
@@ -111,7 +110,7 @@ def make_attempt(
             name=engine.name,
             addresses=engine.addresses(endpoints),
             settings=dict(order.build_spec.settings),
-            # What harvests the topics is always what is installed.
+            # The harvest always uses the installed programs.
             programs=str(built.programs),
         ),
         endpoints=replace(endpoints, hosts=hosts or {}),
@@ -125,7 +124,10 @@ def make_attempt(
 
 
 def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
-    """`elsewhere`: on a target, where the embedded services play no part."""
+    """Return files, tags and ports of the attempt.
+
+    `elsewhere`: on a target, without the embedded services.
+    """
     mark = instance(settings).get("instance")
     holds = {} if elsewhere else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
     return Places(
@@ -140,7 +142,7 @@ def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewh
 
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
-    """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
+    """Store and return a `failed` or `cancelled` record with the reason, for the sweep."""
     attempt = Attempt(settings.attempts / new_attempt_id(settings.attempts))
     order_of_it = labelled_order(order, settings, java)
     record = refused_record({**attempt_description(attempt, order, settings, java), **asdict(order_of_it)}, error)
@@ -149,15 +151,17 @@ def record_refusal(order: Order, settings: Settings, java: str, error: Faultline
 
 
 def copy_job(config: Configuration, attempt: Attempt) -> None:
-    """Keeps what of the user's is under test: it may be changed before the run is harvested."""
+    """Copy the user's files under test: they may change before the harvest."""
     for name, path in config.kind.files(config.own).items():
         (attempt.job / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, attempt.job / name)
 
 
 def labelled_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
-    """An order with its labels. `built`: the build that it names; None where none could be had, of which the record of
-    the refusal tells."""
+    """Return an order with its labels.
+
+    `built`: the build under test; None if it could not be made, as in the record of a refusal.
+    """
     made = None if order.build_spec.installed else built
     build = order.build or default_build(settings, java, made, job=job_hashes([order.config]))
     return Ordered(
@@ -177,12 +181,12 @@ def labelled_order(order: Order, settings: Settings, java: str, built: Build | N
 def attempt_description(
     attempt: Attempt, order: Order, settings: Settings, java: str, built: Build | None = None
 ) -> dict[str, Any]:
-    """What `attempt.json` holds: who may close the attempt, and where it ran."""
+    """Return the content of `attempt.json`: owner and environment."""
     return {
         "attempt": attempt.id,
-        # Other installations may keep their results in the same folder, and leave it to this one to clean up.
+        # Other installations may share the results folder; only this one cleans up.
         "home": str(settings.home),
-        # Who closes it: the tasks of its run, unless one process performs all steps.
+        # Owner that closes it; None: the tasks of its run.
         "owner": None if order.run_id else this_process(),
         "run_id": order.run_id,
         "prepared_wall_ns": time.time_ns(),
@@ -193,7 +197,7 @@ def attempt_description(
 
 
 def check_configuration(config: Configuration) -> None:
-    """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
+    """Raise ConfigError for a configuration that cannot run on this machine."""
     check_target(load_settings(), config)
     check_engine(config)
     check_hosts(config)
@@ -203,52 +207,52 @@ def check_configuration(config: Configuration) -> None:
 
 
 def check_engine(config: Configuration) -> None:
-    """Refuses what the configuration's engine cannot do, by what it says of itself, and then by what it looks for."""
+    """Raise ConfigError for what the configuration's engine does not support."""
     engine = engine_of(config)
     able = engine.capabilities
     if config.commit_mode not in able.commit_modes:
         known = ", ".join(sorted(able.commit_modes))
-        raise ConfigError(f"commit_mode: the engine {engine.name} has no {config.commit_mode}; use {known}")
+        raise ConfigError(f"commit_mode: got {config.commit_mode}; expected {known} (engine {engine.name})")
     for key in sorted(ENGINES.parameters - engine.parameters):
         if getattr(config, key) != type(config).model_fields[key].default:
-            raise ConfigError(f"{key}: the engine {engine.name} does not read it; leave it out")
+            raise ConfigError(f"{key}: unsupported by the engine {engine.name}; fix: omit it")
     for one in config.planned_faults():
         cycle, victim = one.fault.cycle, one.fault.victim
         if cycle is not None and cycle not in able.cycles:
-            raise ConfigError(f"cycle: the engine {engine.name} has no {cycle} cycle; leave it out")
+            raise ConfigError(f"cycle: got {cycle}; unsupported by the engine {engine.name}; fix: omit it")
         if not {role.name for role in ROLES_BY_VICTIM[victim]} <= engine.roles:
             known = ", ".join(sorted(engine.roles))
-            raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
+            raise ConfigError(f"victim: got {victim}; expected {known} (engine {engine.name})")
     engine.check(config)
 
 
 def check_hosts(config: Configuration) -> None:
-    """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
+    """Raise ConfigError for faults of hosts without hosts, and for workloads that cannot run on several."""
     for one in config.planned_faults():
         if one.fault.needs_hosts and not ssh_hosts(load_settings()):
-            what = "needs a disk of the checkpoints' own" if one.fault.victim == DRIVER.name else "is done to hosts"
+            what = "a separate checkpoint disk" if one.fault.victim == DRIVER.name else "several hosts"
             raise ConfigError(
-                f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
-                "down, and up --hosts 3"
+                f"fault_action: got {one.fault.action} of a {one.fault.victim}; expected {what}; fix: "
+                "./faultline down, then up --hosts 3"
             )
     if config.kind.own_client and load_settings().placement.is_spread:
         raise ConfigError(
-            f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
-            "only; ./faultline down, and up --hosts 0"
+            f"workload: {config.workload} needs the Kafka auth proxy, which accepts local connections only; "
+            "fix: ./faultline down, then up --hosts 0"
         )
 
 
 def check_load(config: Configuration) -> None:
-    """Refuses an input without a record, and one without room on the disk, by the least that its records can take."""
+    """Raise ConfigError for an input without records, or with more than fit on the disk."""
     if not config.paced:
         return
-    # At least: a warm-up that lasts until the engine is steady may be longer.
+    # Lower bound: an adaptive warm-up may be longer.
     seconds = config.warmup_s + config.duration_s
     data = _load_data(config) if config.data_pace == "recorded" else None
     records = config.rate * seconds if data is None else _recorded_count(data, config, seconds)
     if records < 1 and config.rate_curve is None:
         least = math.ceil(100 / seconds) / 100
-        raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
+        raise ConfigError(f"rate: got {config.rate:g} records/s for {seconds:g} s; expected at least {least:g}")
     folder = load_settings().home
     while not folder.exists():
         folder = folder.parent
@@ -257,14 +261,14 @@ def check_load(config: Configuration) -> None:
         most_s = max(0.0, free / RECORD_BYTES / (records / seconds) - config.warmup_s)
         key = "rate" if data is None else "data_speed"
         raise ConfigError(
-            f"{key}: {records / seconds:,.10g} records/s for {seconds:,.0f} s take "
-            f"{records * RECORD_BYTES / 1e9:,.0f} GB at least, and {free / 1e9:,.0f} GB are free; lower it, or "
-            f"duration_s to {most_s:,.0f}"
+            f"{key}: got {records / seconds:,.10g} records/s for {seconds:,.0f} s, which take "
+            f"{records * RECORD_BYTES / 1e9:,.0f} GB at least; expected at most {free / 1e9:,.0f} GB (free); fix: "
+            f"lower it, or duration_s to {most_s:,.0f}"
         )
 
 
 def pause_warning(config: Configuration) -> str | None:
-    """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
+    """Return a warning about the longest pause of recorded data; None below LONG_PAUSE_S."""
     from generators.pacing import RecordedSchedule
 
     data = _load_data(config) if config.data_pace == "recorded" else None
@@ -272,35 +276,36 @@ def pause_warning(config: Configuration) -> str | None:
         return None
     seconds = config.warmup_s + config.duration_s
     schedule = RecordedSchedule.for_duration(data.times_ms, data.round_ms, config.data_speed, seconds)
-    # Later rounds pause as the first one does, and as it does before the second.
+    # Later rounds repeat the pauses of the first round and of the step to the second.
     records = min(schedule.count, len(data) + 1)
     due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
     pause_s, begin_s = max((after - before, before) for before, after in zip(due_s, due_s[1:], strict=False))
     if pause_s < LONG_PAUSE_S:
         return None
     return (
-        f"data: no record is due for {pause_s:,.0f} s of {seconds:,.0f} s, from T0 + {begin_s:,.0f} s on, as they were "
-        "recorded; a larger data_speed makes that shorter, and data_pace=rate leaves it out"
+        f"data: the recorded pace has a pause of {pause_s:,.0f} s of {seconds:,.0f} s, from T0 + {begin_s:,.0f} s; "
+        "fix: a larger data_speed shortens it, data_pace=rate removes it"
     )
 
 
 def _recorded_count(data: Data, config: Configuration, seconds: float) -> int:
-    """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
-    sent."""
+    """Return the number of records due of data with its recorded pace.
+
+    Raises ConfigError if they exceed the highest rate.
+    """
     from generators.pacing import RecordedSchedule
 
     records = RecordedSchedule.for_duration(data.times_ms, data.round_ms, config.data_speed, seconds).count
     most = config.kind.highest_rate(config.model_dump())
     if records > most * seconds:
         raise ConfigError(
-            f"data_speed: so fast the data makes {records / seconds:,.0f} records/s, and {most:,.0f} can be sent at "
-            "most; lower it"
+            f"data_speed: got {records / seconds:,.0f} records/s; expected at most {most:,.0f}; fix: lower it"
         )
     return records
 
 
 def check_source(config: Configuration) -> None:
-    """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
+    """Raise ConfigError for an unusable corpus, price file or data file, naming file and line."""
     from generators.send_progress import InputError
     from generators.source import TextLines
     from generators.stock import closes_of
@@ -317,14 +322,17 @@ def check_source(config: Configuration) -> None:
 
 
 def _load_data(config: Configuration) -> Data | None:
-    """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
+    """Return the replayed data, if any.
+
+    Raises ConfigError naming file and line of invalid data.
+    """
     from generators.data_files import read_data, require_ordered
     from generators.send_progress import InputError
 
     if config.data is None:
         return None
     try:
-        # Held by this process and by those that send it.
+        # Copies: this process and each sender.
         named = (config.data, config.data_key, config.data_time, config.data_time_unit)
         data = read_data(*named, copies=config.generator_processes + 1)
         if config.data_pace == "recorded":

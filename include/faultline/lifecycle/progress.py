@@ -1,4 +1,4 @@
-"""What a running experiment is doing, read from the journals of its conductor, generator and recorder."""
+"""Progress of a running experiment, read from the journals of fault scheduler, generator and recorder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from faultline.system.text import pluralize
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
-# Its parts after the window, of that budget.
+# Parts of that budget after the window.
 DRAIN_S, HARVEST_S, JUDGE_S = 4.0, 13.0, 3.0
-# A recorder that has been silent for so long is worth a word.
+# A recorder is reported as silent after this time.
 SILENCE_S = 5.0
 
 
 def budget_s(config: Configuration) -> float:
-    """Seconds that an experiment takes, about, one after another on two idle cores."""
+    """Return the approximate duration of an experiment, in s, on two idle cores."""
     filling = config.kind.filling(config.own, config)
     filled_s = 0.0 if filling is None else filling.typical_s
     return filled_s + config.warmup_s + expected_duration_s(config) + FIXED_BUDGET_S
@@ -39,7 +39,7 @@ def budget_s(config: Configuration) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """Where an experiment stands. `left_s` is None when its end cannot be foretold."""
+    """Phase of an experiment. `left_s`: remaining time in s; None if unknown."""
 
     name: str
     detail: str
@@ -47,9 +47,9 @@ class Phase:
 
 
 def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
-    """The attempt of a sweep that is in work, or its newest; None before its first.
+    """Return the running or newest attempt of a sweep; None before the first.
 
-    Of two in work it is the one whose turn it is: the next one is made ready beside it.
+    If two are open, it is the one whose turn it is; the other one is still starting.
     """
     if not settings.attempts.is_dir():
         return None
@@ -68,14 +68,17 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
 
 
 def experiment_title(config: Configuration) -> str:
-    """One experiment in a few words."""
+    """Return one experiment in a few words."""
     return title_of(config.model_dump(mode="json"))
 
 
 def phase_of(
     attempt: Attempt, now_ns: int | None = None, read: Callable[[Path], Sequence[Line]] = read_journal
 ) -> Phase:
-    """The phase that an attempt is in, by its files. `read`: reads a journal, such as that of a `JournalCache`."""
+    """Return the phase of an attempt, from its files.
+
+    `read`: reads a journal, such as that of a `JournalCache`.
+    """
     now = time.time_ns() if now_ns is None else now_ns
     config = read_plan(attempt).configuration()
     window_s = config.warmup_s + config.duration_s
@@ -84,18 +87,18 @@ def phase_of(
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", JUDGE_S)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
+        return Phase("harvesting", "reading topics" if config.paced else "reading batches", HARVEST_S + JUDGE_S)
     conductor = read(attempt.conductor_journal)
     gate = find_last(conductor, event="gate")
     if gate is None and is_waiting(attempt):
-        return Phase("waiting", "until this machine is free", window_s + FIXED_BUDGET_S)
+        return Phase("waiting", "for the machine", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
         return Phase("starting", _startup_detail(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     began = int(gate["t0_wall_ns"])
     elapsed = (now - began) / 1e9
-    # Without these lines the window is as long as the configuration says.
+    # Without these lines the window has its configured length.
     if measured := find_last(conductor, event="measured_from"):
         window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
@@ -116,15 +119,15 @@ def phase_of(
 
 
 def is_waiting(attempt: Attempt) -> bool:
-    """Whether an attempt that is prepared waits for the one before it."""
+    """Return whether a prepared attempt waits for the previous one."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     return "recorder" in roles and not (attempt.recorder_journal.exists() or attempt.over)
 
 
 def holder_text(settings: Settings) -> str | None:
-    """The experiment that has the machine, in words, with its sweep; None when it is free.
+    """Return the experiment that holds the machine, with its sweep, in words; None if it is free.
 
-    Of another installation it says whose it is, and where.
+    For another installation, the text names its user and folder.
     """
     holder = MachineLock(settings.machine).holder()
     if holder is None:
@@ -142,9 +145,9 @@ def holder_text(settings: Settings) -> str | None:
 
 
 def phase_durations(attempt: Attempt) -> dict[str, float]:
-    """Seconds that an ended attempt spent in each part; parts it never reached are left out.
+    """Return the seconds that a closed attempt spent in each phase it reached.
 
-    start: its turn to gate · warmup, measured: as the conductor says · drain: end of the window to drained ·
+    start: turn to start barrier · warmup, measured: by the fault scheduler · drain: end of the window to drained ·
     judged: drained to closed
     """
     if not (attempt.folder / "attempt.json").exists():
@@ -168,12 +171,12 @@ def phase_durations(attempt: Attempt) -> dict[str, float]:
 
 
 def injection_text(conductor: Sequence[Line], fault: int) -> str:
-    """What was done to which victims, by the conductor's lines: `killed executor 1`, `cut the connections to Kafka`."""
+    """Return the injected action and its victims: `killed executor 1`, `cut the connections to Kafka`."""
     delivered = [line for line in events(conductor, "delivered") if line.get("fault", 0) == fault]
     if not delivered:
         return ""
     action = ACTIONS.get(str(delivered[-1].get("action")))
-    past = action.past if action else "hit"  # of an attempt whose action is there no more
+    past = action.past if action else "hit"  # the action may have been removed since
     victims = {line.get("victim"): str(line.get("role") or "") for line in delivered}
     if None in victims:
         return past
@@ -188,37 +191,37 @@ def injection_text(conductor: Sequence[Line], fault: int) -> str:
 
 
 def victim_name(victim: Line) -> str:
-    """A victim as people know it: `executor 0`, `python worker`."""
+    """Return a readable victim name: `executor 0`, `python worker`."""
     number = option_of(victim.get("command") or (), "--executor-id") or ""
     return f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
 
 
 def _startup_detail(attempt: Attempt, config: Configuration) -> str:
-    """What an attempt that has not begun to measure waits for."""
+    """Return what an attempt waits for before its measurement."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     if "conductor" in roles:
-        return "the conductor opens the gate, once the machine is quiet"
+        return "waiting for the start barrier"
     filling = config.kind.filling(config.own, config)
     if "supervisor" in roles and filling is not None and filling.events:
-        return f"fills its state, {_committed_text(attempt, 0)} of {filling.events:,}"
+        return f"preloading state, {_committed_text(attempt, 0)} of {filling.events:,}"
     if "supervisor" in roles:
-        return "waits until the engine has committed its first batches"
+        return "waiting for the engine's first commits"
     if "generator" in roles:
-        return "waits until the generator has sent its primer"
-    return "starts its processes" if roles else "makes its topics"
+        return "waiting for the generator's primer"
+    return "starting processes" if roles else "creating topics"
 
 
 def _committed_text(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:
-    """Events that the engine has made and committed since the gate, by the batches that it told of."""
+    """Return the events committed since T0, by the reported batches."""
     lines = events(read(attempt.listener_journal), "progress")
-    # By their numbers: a query that reads a stream twice is told twice as many rows.
+    # Count rows by offset: a query that reads a stream twice reports each row twice.
     ends = [(int(line["wall_ns"]), sum(line["end_offsets"].values())) for line in lines if line["end_offsets"]]
     before = max((end for instant, end in ends if instant < began), default=0)
     return f"{max((end for _, end in ends), default=before) - before:,} events done"
 
 
 def _recorded_text(lines: Sequence[Line], now: int, t0: int) -> str:
-    """Records that the recorder has seen come into the input topic since `t0`; or that it is silent."""
+    """Return the records that entered the input topic since `t0`, or the recorder's silence."""
     if not lines:
         return "recorder not started"
     age = (now - int(lines[-1]["wall_ns"])) / 1e9
@@ -227,7 +230,7 @@ def _recorded_text(lines: Sequence[Line], now: int, t0: int) -> str:
     seen = [line for line in lines if line.get("kind") == "offsets" and line.get("topic") == "input"]
     if not seen:
         return "no offsets yet"
-    # What stood there before is the primer, and what fills the state.
+    # Earlier records are primer and preload.
     before = next((line for line in reversed(seen) if int(line["wall_ns"]) <= t0), None)
     count = sum(seen[-1]["end"].values()) - (sum(before["end"].values()) if before else 0)
     return f"{count:,} records in"

@@ -1,7 +1,7 @@
-"""The recorder: samples /proc by role, Kafka's offsets, and what the engine tells, once a second.
+"""Recorder: samples /proc by role, Kafka's offsets and the engine once a second.
 
-It has the machine for as long as it lives, so that one machine measures one experiment at a time, whoever starts it.
-Its death makes the record invalid.
+It holds the machine lock while it runs, so that one machine measures one experiment at a time. Its death makes the
+record invalid.
 
     python -m faultline.lifecycle.recorder --attempt-dir DIR --machine NAME --turn FILE --wait S faultline-run=ATTEMPT
 """
@@ -37,16 +37,19 @@ from faultline.system.process_tags import ROLES, SERVICES, instance_option
 from faultline.system.settings import load_settings
 
 PERIOD_S = 1.0
-# For so many looks after a window background processes are restored: one that was just started is seen by the second.
+# Samples after a window that restore background processes; a new process is seen by the second one.
 RESTORE_SAMPLES = 3
 OFFSETS_TIMEOUT_S = 1.0
 
 
 def local_roles(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
-    """Who plays which role on this host. `sampler`: of the plan's engine."""
+    """Return the process table that maps processes of this host to roles.
+
+    `sampler`: the engine's.
+    """
     instance = plan.places.instance
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
-    # What runs on other hosts is counted there.
+    # Processes on other hosts are counted there.
     apart = bool(plan.endpoints.hosts)
     child_roles = {"supervisor": "driver", **sampler.child_roles}
     return ProcessTable(
@@ -55,7 +58,7 @@ def local_roles(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
 
 
 class Recorder:
-    """One sample of everything at a time; each line carries the instant it was taken."""
+    """Sampler of one attempt; each journal line carries the instant of its sample."""
 
     def __init__(self, run: Run, journal: Journal) -> None:
         plan, places = run.plan, run.plan.places
@@ -72,10 +75,12 @@ class Recorder:
         self._samples_after_window = 0
 
     def start(self) -> None:
-        """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
-        naming the one that cannot be reached, ConfigError for a broker that refuses to be asked."""
+        """Start the recordings of other hosts, and measure the clock of a target's broker.
+
+        Raises InfrastructureError naming an unreachable host, ConfigError if the broker refuses the measurement.
+        """
         if self._endpoints.hosts:
-            from faultline.lifecycle.hosts import recordings  # the SSH library takes its time
+            from faultline.lifecycle.hosts import recordings  # importing the SSH library is slow
 
             rules, heirs = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
@@ -83,12 +88,12 @@ class Recorder:
                 self._run, rules, heirs, reread_s=MAX_DELAY_S, longest_s=longest_s, note=self._journal.append
             )
         if self._endpoints.is_external:
-            from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
+            from faultline.lifecycle.hosts import broker_clock  # importing a target's client is slow
 
             broker_clock.record_clock(self._endpoints, self._journal.append)
 
     def stop(self) -> None:
-        """Ends their recordings, and asks again. A host that is away ends its own by itself."""
+        """Stop the recordings of other hosts and measure the clocks again; unreachable hosts stop by themselves."""
         if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings
 
@@ -109,7 +114,7 @@ class Recorder:
         self._journal.append({"kind": "machine", **machine_usage()})
 
     def _processes(self) -> None:
-        # Whatever the ledger names belongs to the experiment, and does not count as others'.
+        # Processes in the ledger belong to the experiment and are not background.
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._run.attempt.ledger)}
         present = self._roles.sample(ledger, self._keeper)
         lowered = self._lower_background({key for key, usage in present.items() if usage.role in ROLES})
@@ -117,13 +122,15 @@ class Recorder:
             mark = {"lowered": True} if key in lowered else {}
             self._seen[key] = {"kind": "proc", **usage.as_json(), **mark, "final": False}
             self._journal.append(self._seen[key])
-        # A pid's last counters are kept when it dies: its work was done all the same.
+        # Keep the last counters of a dead process: its CPU time counts.
         for key in [key for key in self._seen if key not in present]:
             self._journal.append({**self._seen.pop(key), "final": True})
 
     def _lower_background(self, measured: set[Key]) -> set[Key]:
-        """Has background processes give way while a window is measured, and takes that back after it; returns those
-        that give way now."""
+        """Lower the priority of background processes during a measured window, and restore it after it.
+
+        Returns the lowered processes.
+        """
         if self._background is None or self._window is None:
             return set()
         if is_measured(self._window):
@@ -134,7 +141,7 @@ class Recorder:
         return set()
 
     def restore(self) -> None:
-        """Takes back whatever made background processes give way, also by a recorder that was killed."""
+        """Restore the priority of background processes, including those lowered by a killed recorder."""
         if self._background is not None:
             restored = self._background.restore(self._roles.stats)
             self._samples_after_window += 1
@@ -184,7 +191,10 @@ def record_attempt(
 
 @contextlib.contextmanager
 def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
-    """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
+    """Hold the attempt's target; yield a function that refreshes the lock.
+
+    The embedded target is covered by the machine lock.
+    """
     endpoints = run.plan.endpoints
     if not endpoints.is_external:
         yield lambda: None
@@ -197,9 +207,9 @@ def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[C
 
 
 def claim_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
-    """Notes in `turn` that the machine is the attempt's now; returns which one had it before, None for the first one.
+    """Write in `turn` that the attempt holds the machine; return the previous holder, None for the first.
 
-    That is its id, or its folder where that lies elsewhere: of another installation only what was waited for is known.
+    The result is its id, or its folder if that is elsewhere: of another installation only the awaited attempt is known.
     """
     before = None
     with contextlib.suppress(OSError, KeyError, InfrastructureError):
@@ -217,7 +227,7 @@ def main() -> None:
     parser.add_argument("--attempt-dir", type=Path, required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--turn", type=Path, required=True)
-    parser.add_argument("--wait", type=float, default=MIN_WAIT_S, help="seconds to wait for the machine's turn")
+    parser.add_argument("--wait", type=float, default=MIN_WAIT_S, help="seconds to wait for the machine lock")
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""What a conductor is to do, read from the attempt's own file and its plan."""
+"""Input of the fault scheduler, read from the attempt's description and plan."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.ssh_hosts import remote_hosts
 
-if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
+if TYPE_CHECKING:  # importing the SSH library takes 0.25 s
     from fault.ssh_connection import RemoteHost
 
 
 @dataclass(frozen=True)
 class SchedulerInput:
-    """What the conductor takes from both. `aim`, `warmup_max_s`, `max_wait_s`, `recovered_within`: see the plan.
+    """Input of the fault scheduler.
 
-    `generator`: its specification, which holds the send schedule; None where the engine makes the events itself.
+    `aim`, `warmup_max_s`, `max_wait_s`, `recovered_within`: as in the plan. `generator`: its specification with the
+    send schedule; None if the engine generates the events.
     """
 
     attempt: str
@@ -62,11 +63,14 @@ class SchedulerInput:
 
     @property
     def tokens(self) -> Tokens:
-        """What the command lines of victims carry."""
+        """Tokens on the command lines of victims."""
         return Tokens(self.attempt, self.services)
 
     def context(self, folder: Path, injector: Injector) -> Context:
-        """What the hands of actions work with. `folder`: the attempt's own."""
+        """Return the context of the fault drivers.
+
+        `folder`: the attempt's.
+        """
         return Context(
             folder,
             injector,
@@ -87,7 +91,10 @@ class SchedulerInput:
 
 
 def read_scheduler_input(directory: Path) -> SchedulerInput:
-    """Reads DIR/plan.json. Raises ConfigError with one line that names what is wrong."""
+    """Read the input from DIR/plan.json.
+
+    Raises ConfigError with one line naming the error.
+    """
     try:
         return scheduler_input_of(Attempt(directory), read_plan(Attempt(directory)))
     except (FaultError, InfrastructureError) as error:
@@ -95,9 +102,9 @@ def read_scheduler_input(directory: Path) -> SchedulerInput:
 
 
 def scheduler_input_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
-    """What a conductor takes from a plan."""
+    """Return the fault scheduler's input from a plan."""
     places, hosts = plan.places, plan.endpoints.hosts
-    # Of each host what may be filled; of this one, "", the disk of checkpoints.
+    # Disk that may be filled on each host; on this host (""), that of the checkpoints.
     disks = {name: host.get("disk") for name, host in hosts.items()} | {"": places.checkpoint_disk}
     return SchedulerInput(
         attempt=str(attempt.read()["attempt"]),
@@ -126,7 +133,7 @@ def scheduler_input_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
 
 
 def injector_of(scheduler_input: SchedulerInput) -> Injector:
-    """Reaches this machine and each one that is reached over SSH; to none it connects before it is asked."""
+    """Return an injector for this machine and the SSH hosts, which connects on first use."""
     if not scheduler_input.hosts:
         return Injector()
     from fault.ssh_connection import SshChannel

@@ -1,7 +1,6 @@
-"""The steps of one experiment from its topics to the end of its processes.
+"""Steps of one experiment, from its topics to the end of its processes.
 
-The processes that they start outlive the step, and the process that performs it. What has to happen at an exact instant
-is done by the conductor, never by a step.
+The started processes outlive the step and its process. The fault scheduler, never a step, does what needs exact timing.
 """
 
 from __future__ import annotations
@@ -44,39 +43,42 @@ from faultline.system.waiting import await_low_steal, max_wait_s, rate_limited, 
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 RECORDER_START_S = 15.0
-# How often a step asks whether its sweep was stopped, which takes a call to Airflow's API server.
+# Interval of cancellation checks, each of which is an API call to Airflow.
 CANCEL_CHECK_S = 5.0
-# How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
+# The same while an experiment waits for its turn during another one's window.
 QUEUE_CANCEL_CHECK_S = 10.0
-# The longest wait for the experiment before: hours, as its window may last hours.
+# Timeout of the previous experiment, whose window may last hours.
 MAX_TURN_WAIT_S = 6 * 3600.0
-# Also the processes of the experiment before may have to end first.
+# Includes the end of the previous experiment's processes.
 SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
 CONDUCTOR_START_S = 60.0
 SETTLE_S = 30.0
 STOP_S = 60.0
-# Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
+# Poll interval during the engine's start; each poll takes some ms of CPU.
 STARTUP_POLL_S = 0.25
-# Between two looks at the journals.
+# Poll intervals of the journals.
 WINDOW_POLL_S = 1.0
 END_POLL_S = 0.1
 
 
 def provision_topics(run: RunContext) -> None:
-    """Creates the topics of the plan. Raises InfrastructureError for a topic that exists already."""
+    """Create the topics of the plan.
+
+    Raises InfrastructureError for an existing topic.
+    """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     plan, there = run.plan, run.there
     varied = run.config.topic_conf or {}
-    # Records stay until the teardown deletes their topic, however long the run, and however late its harvest.
+    # Records stay until the teardown deletes their topic.
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    # A target's broker knows itself how many copies it keeps, and who may come.
+    # A target's broker sets its own replication factor and access rules.
     copies = -1 if there.target else 1
 
     def conf(role: str) -> dict[str, str]:
-        # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+        # CreateTime keeps intended send times, which may lie in the past.
         by_broker = plan.stamped_by_broker and role == "output"
         return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **kept, **varied}
 
@@ -91,19 +93,18 @@ def provision_topics(run: RunContext) -> None:
         try:
             future.result()
         except KafkaException as error:
-            raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
+            raise InfrastructureError(f"topic {name}: creation failed: {error.args[0].str()}") from None
 
 
 def start_recorder(run: RunContext) -> LedgerEntry:
-    """Starts the recorder, and waits until it is the attempt's turn: until the recorder holds the machine, the services
-    have room, and the machine's host leaves it alone where that is asked for.
+    """Start the recorder, and wait until it holds the machine and the services have room.
 
-    The recorder waits for the end of the recording before: neither that one's harvest nor what comes after it is
-    measured, so this attempt's start may go on beside them.
+    If requested, also wait until the CPU steal of the machine is low. The recorder waits for the end of the previous
+    recording only: this attempt's start may overlap the previous harvest.
     """
     attempt, settings, cancelled = run.attempt, run.settings, run.hooks.is_cancelled
     if holder := holder_text(settings):
-        print(f"waits for {holder}")
+        print(f"recorder: waiting for {holder}")
     entry = spawn_process(
         attempt,
         settings,
@@ -118,20 +119,20 @@ def start_recorder(run: RunContext) -> LedgerEntry:
     wait_until(
         lambda: last_line(attempt.recorder_journal, kind="start") or _raise_if_cancelled(now_and_then),
         timeout_s=MAX_TURN_WAIT_S + RECORDER_START_S,
-        what="recorder: its first sample",
+        what="recorder: the first sample",
         alive=lambda: exit_message(attempt, entry),
     )
-    # Its turn may have come because its sweep was stopped.
+    # The previous experiment may have ended by cancelling the sweep.
     _raise_if_cancelled(cancelled)
     await_services(run)
     if wait_s := max_wait_s():
-        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
-        print(f"waited {await_low_steal(wait_s, cancelled=cancelled):.0f} s")
+        print(f"recorder: waiting for low CPU steal (at most {wait_s:g} s)")
+        print(f"recorder: waited {await_low_steal(wait_s, cancelled=cancelled):.0f} s")
     return entry
 
 
 def await_services(run: RunContext) -> None:
-    """Waits until the broker answers, and the engine has the room that is asked for; starts who was given up."""
+    """Wait until the broker replies and the engine has the requested room; restart failed services."""
     endpoints, logins, supervisor = run.plan.endpoints, run.there.logins, Supervisor(run.settings)
     lacking: str | None = None
 
@@ -141,7 +142,7 @@ def await_services(run: RunContext) -> None:
         lacking = (
             run.engine.startup_blocker(endpoints, run.config)
             if kafka_ready(endpoints.kafka, logins)
-            else "Kafka is away"
+            else "Kafka is unreachable"
         )
         return lacking is None
 
@@ -149,14 +150,14 @@ def await_services(run: RunContext) -> None:
         ready,
         timeout_s=SERVICES_TIMEOUT_S,
         every_s=0.3,
-        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
+        what=lambda: f"services: {lacking}; fix: see ./faultline doctor, or run ./faultline down, then up",
     )
 
 
 def start_generator(run: RunContext) -> LedgerEntry | None:
-    """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
+    """Start the generator: it prepares its data, sends the primer and waits at the start barrier.
 
-    None when the engine makes the events itself.
+    None if the engine generates the events.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     if plan.generator is None:
@@ -176,10 +177,10 @@ def start_generator(run: RunContext) -> LedgerEntry | None:
 
 
 def submit_workload(run: RunContext) -> LedgerEntry:
-    """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
+    """Start the workload and its companions; return once the primer or preload is committed.
 
-    For a query with event time, it returns when its watermark stands, too, so that late records of the schedule are
-    left out. Raises Cancelled when the parent sweep was stopped.
+    A query with event time must also have its watermark, so that late records of the schedule are dropped. Raises
+    Cancelled if the parent sweep was stopped.
     """
     attempt, plan = run.attempt, run.plan
     attempt.scratch.mkdir(exist_ok=True)
@@ -209,7 +210,7 @@ def submit_workload(run: RunContext) -> LedgerEntry:
 
 
 def _start_with_primer(run: RunContext) -> LedgerEntry:
-    """Starts a workload, and waits until it has committed what the generator sent before the gate."""
+    """Start a workload; wait until it has committed the primer."""
     attempt, progress = run.attempt, run.progress
     cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
 
@@ -220,7 +221,7 @@ def _start_with_primer(run: RunContext) -> LedgerEntry:
     primed = wait_until(
         sent,
         timeout_s=PRIMER_TIMEOUT_S,
-        what="generator: its primer",
+        what="generator: the primer",
         alive=lambda: exit_message(attempt, newest_entry(attempt, "generator")),
     )
     entry = _start_supervisor(attempt, run.settings)
@@ -234,7 +235,7 @@ def _start_with_primer(run: RunContext) -> LedgerEntry:
 
 
 def _start_with_preload(run: RunContext, filling: PreloadGoal) -> LedgerEntry:
-    """Starts a workload without a generator, and waits for what fills its state."""
+    """Start a workload without a generator; wait for the preload of its state."""
     entry, progress = _start_supervisor(run.attempt, run.settings), run.progress
 
     def filled_and_begun() -> bool:
@@ -269,9 +270,9 @@ def _await_commit(
 
 
 def inject_fault(run: RunContext) -> dict[str, Any]:
-    """Starts the conductor, which opens the gate and keeps the instants; waits until every fault settled.
+    """Start the fault scheduler, and wait until every fault is settled.
 
-    Returns the journal's last line on them (for a control: the gate's).
+    Returns the last journal line on them; that of the start barrier for a control run.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     entry = spawn_process(
@@ -292,7 +293,7 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
     gate = wait_until(
         lambda: last_line(attempt.conductor_journal, event="gate"),
         timeout_s=CONDUCTOR_START_S + MAX_BARRIER_WAIT_S,
-        what="conductor: opening the gate",
+        what="conductor: the start barrier",
         alive=alive,
     )
     for one in plan.faults:
@@ -310,10 +311,10 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
 
 
 def await_end(run: RunContext) -> dict[str, Any]:
-    """Waits for the schedule's end and the drain, then stops workload and recorder.
+    """Wait for the end of the schedule and the drain, then stop workload and recorder.
 
-    A process that died is noted, not raised: the measurement is kept, and the judge calls it
-    invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
+    A dead process is noted, not raised: the measurement is kept and judged as invalid. Raises Cancelled if the parent
+    sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
     """
     attempt, plan = run.attempt, run.plan
     cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
@@ -340,10 +341,10 @@ def await_end(run: RunContext) -> dict[str, Any]:
             raise
         except InfrastructureError as error:
             problems.append(str(error))
-            undo_leftovers(run)  # a dead conductor's pause would hold everything up from here on
+            undo_leftovers(run)  # a pause that a dead scheduler left would block the drain
     drained = await_drained(run, problems) if plan.paced else await_last_batch(run, problems)
     attempt.stop_file.touch()
-    # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
+    # The next experiment need not wait for the end of this one's processes.
     _stop_recorder(attempt, problems)
     _await_exit(attempt, "supervisor", problems, plan.stop_s)
     outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
@@ -352,7 +353,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
 
 
 def _poll_interval(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
-    """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
+    """Return the function for the poll interval, in s: long during a window, short around its end."""
     gate = last_line(attempt.conductor_journal, event="gate")
     longest_ns = gate["t0_mono_ns"] + round(plan.window_s * 1e9) if gate else 0
 
@@ -368,7 +369,7 @@ def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: flo
     if entry is None:
         return
     try:
-        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: the exit")
     except InfrastructureError as error:
         problems.append(str(error))
 
@@ -377,7 +378,7 @@ def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
     entry = newest_entry(attempt, "recorder")
     process = victim_of(entry) if entry else None
     if process is None:
-        # This step may be begun twice: then the recorder was told to stop before.
+        # A repeated step finds the recorder stopped.
         if not last_line(attempt.recorder_journal, kind="stop"):
             problems.append("recorder: died before the end")
         return
@@ -386,7 +387,7 @@ def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
 
 
 def _raise_if_cancelled(cancelled: Callable[[], bool]) -> bool:
-    """False; raises Cancelled when the sweep was stopped."""
+    """Return False; raise Cancelled if the sweep was stopped."""
     if cancelled():
         raise Cancelled("the sweep was stopped")
     return False

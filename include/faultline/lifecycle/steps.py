@@ -1,6 +1,6 @@
-"""The life of an experiment: the table of its steps, and `run`, which performs them one after another.
+"""Steps of an experiment, and `run`, which performs them in sequence.
 
-Tasks of Airflow perform the same steps, each in a process of its own.
+Tasks of Airflow perform the same steps, each in its own process.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ from faultline.system.settings import Settings
 from faultline.system.target_registry import find_target
 from faultline.system.waiting import max_wait_s, rate_limited, wait_until
 
-# Between two looks at another run that measures the same cell.
+# Poll interval of another run that measures the same cell.
 DUPLICATE_CHECK_S = 2.0
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `is_repeatable`: it may be begun twice on one attempt, also on one that is closed.
+    """One step of an experiment.
 
-    `timeout_s`: by the plan, after how long it is given up. A last resort: what a step waits for has limits of its own.
+    `is_repeatable`: it may run twice on one attempt, even a closed one. `timeout_s`: time limit by plan; a last resort,
+    since waits within a step have their own limits.
     """
 
     name: str
@@ -61,13 +62,13 @@ class Step:
 
 
 def preload_s(plan: AttemptPlan) -> float:
-    """How long the state may take to be filled before the gate."""
+    """Return the time limit of the state preload, in s."""
     return 0.0 if plan.filling is None else plan.filling.longest_s
 
 
 TEARDOWN = Step("teardown", finish.teardown, is_repeatable=True, timeout_s=lambda plan: 15 * MINUTE_S)
-# In order; the last one is performed whatever became of the others. `await_end` is not tried again: by then the window
-# is over, and whoever cancelled it, or made it invalid, does so again. A task that was killed in it ends the attempt.
+# In order; the last step always runs. `await_end` is not repeatable: the window is over by then, and the same cause
+# would end it again.
 STEPS = {
     step.name: step
     for step in (
@@ -89,7 +90,7 @@ STEPS = {
 
 
 class RefusedError(FaultlineError):
-    """An experiment that cannot be measured here and now: why, and the record that says so."""
+    """Experiment that cannot be measured now, with its reason and its record."""
 
     def __init__(self, why: FaultlineError, record: Record) -> None:
         super().__init__(str(why))
@@ -97,19 +98,19 @@ class RefusedError(FaultlineError):
 
 
 class AlreadyMeasuredError(FaultlineError):
-    """The cell of the order has a valid record, and only missing ones were asked for."""
+    """Order for missing cells whose cell has a valid record."""
 
 
 def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
-    """Cleans up what dead attempts left, and makes the attempt's folder; starts nothing.
+    """Close orphaned attempts, and make the attempt's folder; start nothing.
 
-    Raises MeasuredError, and RefusedError for what cannot be measured.
+    Raises AlreadyMeasuredError, and RefusedError for an experiment that cannot be measured.
     """
     if order.only_missing and order.series is not None:
         cell = Cell(order.config.config_id, order.repetition, order.series)
         await_duplicate_run(cell, hooks, settings)
         if Store(settings.results).sound(cell):
-            raise AlreadyMeasuredError("the cell got a valid record while this run was queued")
+            raise AlreadyMeasuredError("cell skipped: it got a valid record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
         with share_measurement_lock(settings.window_lock):
@@ -127,11 +128,11 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
 
 
 def await_duplicate_run(cell: Cell, hooks: Hooks, settings: Settings) -> None:
-    """Waits while another run measures the cell, perhaps of another sweep: it need not be measured twice."""
+    """Wait while another run, perhaps of another sweep, measures the same cell."""
 
     def measured_elsewhere() -> bool:
         for attempt in unclosed_attempts(settings):
-            with contextlib.suppress(FaultlineError):  # damaged: whoever cleans up says so
+            with contextlib.suppress(FaultlineError):  # the orphan cleanup reports damaged attempts
                 if attempt.over is None and read_plan(attempt).order.cell == cell:
                     run_id = attempt.read()["run_id"]
                     if run_id and hooks.is_run_active(str(run_id)):
@@ -143,15 +144,15 @@ def await_duplicate_run(cell: Cell, hooks: Hooks, settings: Settings) -> None:
         lambda: cancelled() or not measured_elsewhere(),
         timeout_s=MAX_TURN_WAIT_S,
         every_s=DUPLICATE_CHECK_S,
-        what="experiment: the end of the run that measures the same cell",
+        what="experiment: the run that measures the same cell",
     )
 
 
 def perform(step: Step, run: RunContext) -> Any:
-    """Performs a step, and notes why it failed. Returns what the step returns.
+    """Perform a step, note its failure, and return its value.
 
-    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down or whose services were
-    restarted and for a step that takes too long, and what the step raises.
+    Raises ConfigError for a closed attempt, and the step's errors. Raises InfrastructureError after a reboot, a restart
+    of the services, or a timeout.
     """
     attempt = run.attempt
     if not step.is_repeatable:
@@ -172,29 +173,29 @@ def perform(step: Step, run: RunContext) -> Any:
 
 @contextlib.contextmanager
 def _time_limit(step: Step, limit_s: float) -> Iterator[None]:
-    """Gives a step up that takes longer; in a thread that takes no signals it has as long as it takes."""
+    """Raise InfrastructureError after `limit_s` s; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def give_up(*_: object) -> None:
-        raise InfrastructureError(f"{step.name}: not done within {limit_s:g} s; clear the whole run")
+        raise InfrastructureError(f"{step.name}: timed out after {limit_s:g} s; fix: clear the whole run")
 
     before = signal.signal(signal.SIGALRM, give_up)
     timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
-        # First, since a signal that nobody handles ends the process.
+        # Disarm first: an unhandled signal ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
-    """Measures one experiment in this process; returns its record, whatever its status.
+    """Measure one experiment in this process; return its record, whatever its status.
 
-    What asks this process to end, such as KeyboardInterrupt, is raised once all is ended that it started.
+    KeyboardInterrupt and similar are raised after all started processes have ended.
     """
     from faultline.records.judge.rejudge import stored_record
 
@@ -208,23 +209,23 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
             if step.name != TEARDOWN.name:
                 _perform(step, context)
     except FaultlineError:
-        pass  # noted, and the record says why
+        pass  # noted; the record has the reason
     except Exception:
         traceback.print_exc(file=sys.stdout)
     except BaseException:
-        note_failure(context.attempt.folder, step.name, Cancelled("it was interrupted"))
+        note_failure(context.attempt.folder, step.name, Cancelled("interrupted"))
         raise
     finally:
         with _signals_ignored():
             _tear_down(context)
     record = stored_record(context.attempt, settings)
     if record is None:
-        raise InfrastructureError(f"{context.attempt.id}: left no record in {settings.records}")
+        raise InfrastructureError(f"{context.attempt.id}: no record in {settings.records}")
     return record
 
 
 def _perform(step: Step, run: RunContext) -> None:
-    """Performs a step, and again where that may help."""
+    """Perform a step, with retries if it is repeatable."""
     for left in reversed(range(TRIED_AGAIN + 1 if step.is_repeatable else 1)):
         try:
             perform(step, run)
@@ -234,24 +235,24 @@ def _perform(step: Step, run: RunContext) -> None:
         except Exception as error:
             if not left:
                 raise
-            print(f"{step.name}: {type(error).__name__}: {error}; tried again in {AGAIN_AFTER_S:g} s")
+            print(f"{step.name}: {type(error).__name__}: {error}; retrying in {AGAIN_AFTER_S:g} s")
             time.sleep(AGAIN_AFTER_S)
 
 
 def _tear_down(run: RunContext) -> None:
-    """Performs the teardown; what fails of it takes away no record, and the next experiment tries again."""
+    """Perform the teardown; a failure keeps the record and is retried by the next experiment."""
     try:
         why = perform(STEPS[TEARDOWN.name], run).get("unhealed")
     except Exception as error:
         traceback.print_exc(file=sys.stdout)
         why = f"{type(error).__name__}: {error}"
     if why:
-        print(f"{run.attempt.id} stays open, and the next experiment tries again: {why}")
+        print(f"{run.attempt.id}: teardown failed: {why} (retried by the next experiment)")
 
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """Signals that ask for the end do not end what ends everything."""
+    """Ignore signals to terminate during the teardown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

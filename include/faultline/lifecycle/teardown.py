@@ -1,6 +1,6 @@
-"""The last step of an experiment, whatever happened before: end its processes and close the attempt.
+"""Last step of an experiment in any case: end its processes and close the attempt.
 
-Only light modules are imported at the top: this runs in tasks that shall end within seconds.
+Only light modules are imported at the top, since tasks must end within seconds.
 """
 
 from __future__ import annotations
@@ -35,67 +35,64 @@ def note_failure(folder: Path, step: str, error: BaseException) -> None:
         with Journal(folder / "failures.jsonl") as journal:
             journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
     except (OSError, InfrastructureError) as problem:
-        # Where it is told, it hides the failure; and what follows may make room.
-        print(f"{step}: its failure could not be noted: {problem}")
+        # Raising would hide the failure, and later steps may free space.
+        print(f"{step}: noting the failure failed: {problem}")
 
 
 def refuse_closed(attempt: Attempt) -> None:
-    """Raises ConfigError for a step that was cleared alone on a closed attempt."""
+    """Raise ConfigError for a step that was cleared alone on a closed attempt."""
     if attempt.over:
-        raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
+        raise ConfigError(f"{attempt.id}: attempt is closed; fix: clear the whole run")
 
 
 def has_rebooted(attempt: Attempt) -> bool:
-    """Whether the machine was started anew since a process of the attempt began. Then raw files and topics hold what
-    happened to be on the disk."""
+    """Return whether the machine rebooted since a process of the attempt started.
+
+    Raw files and topics may then be incomplete.
+    """
     present = boot_id()
     return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
 
 
 class UnfinishedError(InfrastructureError):
-    """The attempt was cut off when its machine went down; nothing of it can be measured any more."""
+    """Attempt interrupted by a reboot; it cannot be measured any more."""
 
 
 def refuse_unfinished(attempt: Attempt) -> None:
-    """Raises UnfinishedError for a step of an open attempt whose machine went down: its figures would be those of
-    a part of it."""
+    """Raise UnfinishedError for an open attempt whose machine rebooted: its data is incomplete."""
     if not attempt.over and has_rebooted(attempt):
         raise UnfinishedError(
-            f"{attempt.id}: the machine was started anew before it was judged, and what the disk did not have is lost; "
-            "clear the whole run"
+            f"{attempt.id}: machine rebooted before the judging, unsynced data is lost; fix: clear the whole run"
         )
 
 
 def refuse_restarted(run: Run) -> None:
-    """Raises InfrastructureError for an attempt whose services were started anew since, or ended: its processes ended
-    with them."""
+    """Raise InfrastructureError for an attempt whose services were restarted, which ended its processes."""
     began = run.plan.places.background
     if began is not None and began != instance(run.settings).get("instance"):
-        raise InfrastructureError(
-            f"{run.attempt.id}: the services were ended since it began; what it measured is lost; clear the whole run"
-        )
+        raise InfrastructureError(f"{run.attempt.id}: services restarted during the attempt; fix: clear the whole run")
 
 
 def close_attempt(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
-    """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
+    """End the attempt's processes, remove working data and topics, and write a missing record.
 
-    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
-    "unhealed", the reason, for one that stays open since what a fault did could not be undone.
-    Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
-    nothing measured is lost; not when the machine went down meanwhile, and part of them is. On a full disk what is
-    removed makes room for what is written; the record is made of raw files, which stay.
+    Idempotent: the attempt is closed once all of that is done. Returns {"ended": pids, "topics": deleted}. If an undo
+    failed, the attempt stays open and "unhealed" has the reason.
+
+    Topics are kept on request, and if the run ended but was not harvested, unless the machine rebooted. On a full disk
+    the removal makes room for the record, which needs raw files only.
     """
     attempt, settings, unhealed = run.attempt, run.settings, None
     try:
         ended = end_ledger(attempt.ledger)
     finally:
-        # Also when a process would not end: a paused service would stay so for everybody.
+        # Even if a process does not end: a paused service would stay paused for all users.
         unhealed = undo_leftovers(run)
     ended += end_processes(processes_with_mark(RUN_MARK, attempt.id))
     restore(instance(settings).get("instance"), settings.window_lock)
     try:
         topics = _remove_data(run, delete_topics)
-    finally:  # also when the broker does not answer
+    finally:  # even if the broker is unreachable
         if not has_record(attempt, settings):
             from faultline.records.store import Store
 
@@ -111,8 +108,10 @@ def close_attempt(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[
 
 @contextlib.contextmanager
 def processes_ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
-    """Ends the attempt's processes where its plan, which is read inside, cannot be read: a recorder would keep the
-    machine, and a stopped victim would stay so, for as long as nobody mends the file."""
+    """End the attempt's processes if reading its plan inside fails.
+
+    Otherwise a recorder would hold the machine, and a stopped victim would stay stopped.
+    """
     try:
         yield
     except Exception:
@@ -124,18 +123,18 @@ def processes_ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
 
 
 def _remove_data(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
-    """Removes what nobody reads any more; returns the topics that were deleted."""
+    """Remove data that is not needed any more; return the deleted topics."""
     attempt, order = run.attempt, run.plan.order
     harvested = (attempt.harvest / "counts.parquet").exists()
     ran_through = (attempt.folder / "end.json").exists() and not has_rebooted(attempt)
-    # What was made of checkpoint and topics is on the disk before they go.
+    # Sync the harvest to disk before its sources are deleted.
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
     if ran_through and not harvested:
         engine_of_plan(run.plan).keep_logs(run)
         return []
     topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
-    # Where the target is reached today: its address may have changed since.
+    # The target's address may have changed since.
     there = run.settings.for_target(endpoints_at(run.settings, str(order.config["target"])))
     delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
     try:
@@ -143,13 +142,13 @@ def _remove_data(run: Run, delete_topics: Callable[[list[str]], None]) -> list[s
         for problem in remove_recordings(run):
             print(problem)
     finally:
-        # Whatever becomes of the rest: a storage may be away that the broker knows nothing of.
+        # The broker is independent of a storage that may be unreachable.
         delete(topics)
     return topics
 
 
 def undo_leftovers(run: Run) -> str | None:
-    """Undoes what a dead conductor left. What cannot be undone is noted, and given; it stops nothing else."""
+    """Replay the undos that a dead fault scheduler left; return and note the error if one fails."""
     attempt = run.attempt
     if not attempt.conductor_journal.exists():
         return None
@@ -164,13 +163,15 @@ def undo_leftovers(run: Run) -> str | None:
 
 
 def missing_record(attempt: Attempt) -> Record:
-    """The record of an attempt that no judge got to see: `cancelled`, `invalid` when a step found out that nothing can
-    be measured, or `failed`; with the noted reasons."""
+    """Return the record of an attempt that was never judged, with the noted reasons.
+
+    Its status is `cancelled`, `invalid` if a step found the measurement impossible, or `failed`.
+    """
     from faultline.records.judge.evidence import read_attempt
     from faultline.records.judge.judge import failed_record
 
     failures = read_journal(attempt.folder / "failures.jsonl")
-    # The status says already that it was cancelled.
+    # The status already reports the cancellation.
     reasons = [
         line["message"] if line["kind"] == Cancelled.__name__ else f"{line['kind']}: {line['step']}: {line['message']}"
         for line in failures
@@ -182,15 +183,15 @@ def missing_record(attempt: Attempt) -> Record:
     elif kinds and kinds[0] == InvalidMeasurement.__name__:
         status, reasons = "invalid", [failures[0]["message"]]
     if not reasons and attempt.read().get("owner"):
-        # Without a scheduler nobody begins it again.
-        status, reasons = "cancelled", ["the process that ran it ended, as by a power cut; run it again"]
+        # Without a scheduler the attempt is not retried.
+        status, reasons = "cancelled", ["its process died, such as in a power cut; fix: run it again"]
     if not reasons:
-        reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
+        reasons = ["InfrastructureError: run ended before the judging, without a message"]
     return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)
 
 
 def refused_record(description: dict[str, Any], error: FaultlineError) -> Record:
-    """The record of an experiment that `prepare` refused before it had an attempt's folder."""
+    """Return the record of an experiment that `prepare` refused before it had a folder."""
     from faultline.records.judge.evidence import AttemptFile
     from faultline.records.judge.judge import failed_record
 
@@ -200,5 +201,5 @@ def refused_record(description: dict[str, Any], error: FaultlineError) -> Record
 
 
 def has_record(attempt: Attempt, settings: Settings) -> bool:
-    """Whether the store has a record of this attempt."""
+    """Return whether the store has a record of this attempt."""
     return any(settings.records.glob(f"*/{attempt.id}.json"))

@@ -1,13 +1,12 @@
-"""The workload supervisor: runs what the engine submits, and starts it again when it dies.
+"""Workload supervisor: run the submitted commands and restart them after a crash.
 
-It stands for the cluster manager that a production driver has. Each life of a process is an
-incarnation; all of them are journalled, and belong to the timeline.
+It acts as the cluster manager of a production driver. Each run of a process is an incarnation; all are journalled and
+part of the timeline.
 
     python -m faultline.lifecycle.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"processes": [{"role", "command", "env", "restart_delay_s",
-"max_restarts"}], "ends_itself"}; those that do not end by themselves are ended by a signal once the
-attempt's stop file is there.
+`workload.json` in the attempt's folder: {"processes": [{"role", "command", "env", "restart_delay_s", "max_restarts"}],
+"ends_itself"}. Without "ends_itself", the processes are terminated once the attempt's stop file exists.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WATCH_INTERVAL_S = 0.25
 
 
 class _SupervisedProcess:
-    """One process that is kept running, as the specification has it, and its present life."""
+    """One supervised process: its specification and current incarnation."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
         self.role: str = specification["role"]
@@ -49,13 +48,12 @@ class _SupervisedProcess:
         self.incarnation = -1
         self.child: subprocess.Popen[bytes] | None = None
         self.returncode = 0
-        # On the monotonic clock; None while it runs, or is not to be started again.
+        # Monotonic time of the next start; None while it runs, or if it is not restarted.
         self.restart_at_s: float | None = None
 
 
 class WorkloadSupervisor:
-    """Keeps the processes running until one of them ends by itself, is stopped, or has died too often; that ends the
-    others, too."""
+    """Supervisor of the processes until one exits for good or is stopped; the others then end too."""
 
     def __init__(self, run: Run, specification: Mapping[str, Any]) -> None:
         self._attempt = run.attempt
@@ -63,11 +61,11 @@ class WorkloadSupervisor:
         self._ends_itself = bool(specification["ends_itself"])
         self._guardian = engine_of_plan(run.plan).state_guardian(run)
         self._stop = threading.Event()
-        # Those that have exited; None: stop() was called.
+        # Processes that have exited; None: `stop` was called.
         self._exits: queue.SimpleQueue[_SupervisedProcess | None] = queue.SimpleQueue()
 
     def stop(self) -> None:
-        """Ends the processes and with them this supervisor; may be called from a signal handler."""
+        """End the processes and this supervisor; safe in a signal handler."""
         self._stop.set()
         for child in [one.child for one in self._processes]:
             if child is not None and child.poll() is None:
@@ -75,8 +73,10 @@ class WorkloadSupervisor:
         self._exits.put(None)
 
     def run(self) -> int:
-        """Returns the exit status of the last incarnation of the process that exited first, else of the first one;
-        negative: the signal that ended it."""
+        """Return the exit status of the process that exited for good first, else of the first process.
+
+        A negative status is the signal that ended it.
+        """
         with Journal(self._attempt.supervisor_journal) as journal:
             for one in self._processes:
                 self._start(journal, one)
@@ -86,7 +86,7 @@ class WorkloadSupervisor:
         return decisive.returncode
 
     def _run_until_final_exit(self, journal: Journal) -> _SupervisedProcess | None:
-        """The process that is not started again; None when they were stopped."""
+        """Return the process that is not restarted; None after `stop`."""
         while not self._stop.is_set():
             exited = self._next_exit(1.0 if self._guardian is None else WATCH_INTERVAL_S)
             if exited is not None:
@@ -106,7 +106,7 @@ class WorkloadSupervisor:
         return None
 
     def _next_exit(self, longest_s: float) -> _SupervisedProcess | None:
-        """The next process that ends; None when that takes longer, or longer than until one is to be started again."""
+        """Return the next process that exits; None on timeout, or when a restart is due."""
         due_s = [one.restart_at_s - time.monotonic() for one in self._processes if one.restart_at_s is not None]
         with contextlib.suppress(queue.Empty):
             return self._exits.get(timeout=max(0.0, min([longest_s, *due_s])))
@@ -115,7 +115,7 @@ class WorkloadSupervisor:
     def _schedule_restart(self, journal: Journal, exited: _SupervisedProcess) -> bool:
         if exited.returncode == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
             return False
-        # No fault comes before the gate: what ends by itself there would end again.
+        # No fault precedes the start barrier, so a restart would crash again.
         if not self._attempt.gate.exists():
             return False
         if self._guardian is not None:
@@ -155,7 +155,7 @@ class WorkloadSupervisor:
         journal.write("exit", role=one.role, incarnation=one.incarnation, returncode=code, signal=number, sync=True)
 
     def _terminate_all(self, journal: Journal) -> None:
-        """Ends whatever runs: asks it to, and does not wait for ever."""
+        """Terminate all processes, and kill them after a grace period."""
         if not self._stop.is_set():
             self.stop()
         until_s: float | None = time.monotonic() + TERM_GRACE_S

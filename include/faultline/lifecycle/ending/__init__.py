@@ -1,1 +1,1 @@
-"""The end of a measurement: what the engine still has to commit."""
+"""End of a measurement: drain of the engine and undo replay."""

@@ -1,4 +1,4 @@
-"""How long an engine may take, once the load has ended, to commit all of it: as long as it gets on."""
+"""Time limits for the drain: an engine may take as long as its commits advance."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from faultline.system.waiting import wait_until
 DRAIN_LIMIT_S = 60.0
 DRAIN_INTERVALS = 3
 DRAIN_RESTARTS = 3
-# Without a further commit for so long, and DRAIN_INTERVALS: without input an engine plans no batch.
+# Time without a commit, in addition to DRAIN_INTERVALS: without input an engine plans no batch.
 IDLE_S = 30.0
-# In all: what has not ended by then gets on too slowly to wait for.
+# Upper bound of the whole drain.
 MAX_DRAIN_S = 600.0
-# The longest batch of a query that runs as fast as it can.
+# Timeout of the last batch of a query that runs as fast as it can.
 LAST_BATCH_S = 120.0
-# For one look at what there is, without waiting for more.
+# Duration of one non-blocking poll.
 POLL_NS = 1_000_000
 
 
 class StallDetector:
-    """Whether an engine still gets on: its committed offsets have grown within the last `limit_s` seconds."""
+    """Detector of an engine whose committed offsets did not grow for `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s, self._furthest, self._since = limit_s, -1, time.monotonic()
 
     def stall_message(self, committed: Offsets) -> str | None:
-        """One line where they have not; one look, which is to be taken again and again."""
+        """Return one line if the offsets stalled, else None; call it repeatedly."""
         now, reached = time.monotonic(), sum(committed.values())
         if reached > self._furthest:
             self._furthest, self._since = reached, now
-        return None if now - self._since < self._limit_s else f"drain: no further commit within {self._limit_s:g} s"
+        return None if now - self._since < self._limit_s else f"drain: no commit within {self._limit_s:g} s"
 
 
 def await_drained(run: RunContext, problems: list[str]) -> bool:
-    """Waits until every record sent is committed, for as long as the engine gets on; whether it is. If not, `problems`
-    says why."""
+    """Wait until every sent record is committed, while commits advance; return whether it is.
+
+    Otherwise append the reason to `problems`.
+    """
     attempt, plan, progress = run.attempt, run.plan, run.progress
     done = last_line(attempt.generator_journal, event="done")
     if not done:
-        problems.append("drain: the generator left no end offsets to drain to")
+        problems.append("drain: generator end offsets missing")
         return False
     batches = plan.drained_batches
     detector = StallDetector(limit_s := drain_limit_s(attempt, plan, progress))
@@ -68,18 +70,20 @@ def await_drained(run: RunContext, problems: list[str]) -> bool:
 
 
 def is_idle(progress: Progress, checkpoint_interval_s: float) -> bool:
-    """Whether a batch that shows where time stands will not come: a query without a watermark runs none without input,
-    whatever its job declares."""
+    """Return whether no further batch is expected: without a watermark, an engine without input runs none."""
     since_s = (time.time_ns() - progress.last_commit_ns()) / 1e9
     return since_s > IDLE_S + DRAIN_INTERVALS * checkpoint_interval_s
 
 
 def await_last_batch(run: RunContext, problems: list[str]) -> bool:
-    """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
+    """Wait for the commit of the batch that was running when the window ended.
+
+    Its share within the window counts once it is committed.
+    """
     end_ns, progress = time.time_ns(), run.progress
     return _await_commit(
         run,
-        "the batch in work at the end of the window",
+        "workload: the commit of the last batch of the window",
         lambda: progress.last_commit_ns() >= end_ns,
         LAST_BATCH_S,
         problems,
@@ -87,8 +91,10 @@ def await_last_batch(run: RunContext, problems: list[str]) -> bool:
 
 
 def drain_limit_s(attempt: Attempt, plan: AttemptPlan, progress: Progress) -> float:
-    """Seconds without a further commit after which a drain ends: 60 s and three intervals, or three times as long as
-    the engine took from the last fault to its next commit."""
+    """Return the seconds without a commit after which a drain ends.
+
+    This is 60 s plus three intervals, or three times the engine's delay from the last fault to its next commit.
+    """
     limit_s = DRAIN_LIMIT_S + DRAIN_INTERVALS * plan.checkpoint_interval_s
     delivered = last_line(attempt.conductor_journal, event="delivered")
     if delivered is None:
@@ -107,7 +113,7 @@ def _await_commit(
     problems: list[str],
     stall_message: Callable[[], str | None] = lambda: None,
 ) -> bool:
-    """Waits for a commit of the workload; whether it came. If not, `problems` says why."""
+    """Wait for a commit of the workload; return whether it came, else append the reason to `problems`."""
     try:
         wait_until(
             condition,

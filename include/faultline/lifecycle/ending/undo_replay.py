@@ -1,4 +1,4 @@
-"""Healing after a conductor that could not: what its journal registered for undoing, and never saw undone."""
+"""Undo replay after a fault scheduler crash: undos that its journal registered but did not complete."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from faultline.system.text import one_line
 
 
 def undo_fields(undo: UndoSpec, fault: int) -> dict[str, Any]:
-    """The fields of the line `undo_registered`, for the fault of that number."""
+    """Return the fields of the line `undo_registered` for a fault, by its number."""
     return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
 
 
 def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
-    """The undo that a line registered.
+    """Return the undo that a line registered.
 
-    Lines from before name no action, which is that of the planned fault then, and hold the fields side by side.
+    Lines of earlier versions name no action, which is that of the planned fault; their fields are at the top level.
     """
     if "action" in line:
         return UndoSpec(str(line["action"]), str(line["undo"]), line["fields"])
@@ -35,7 +35,7 @@ def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpe
 
 
 def pending_undos(attempt: Attempt) -> list[dict[str, Any]]:
-    """The `undo_registered` lines that no later `undone` line of the same fault and step says went well."""
+    """Return the `undo_registered` lines without a later successful `undone` line of that fault and step."""
     left: dict[tuple[int, str], dict[str, Any]] = {}
     for line in read_journal(attempt.conductor_journal):
         if line.get("event") == "undo_registered":
@@ -46,10 +46,9 @@ def pending_undos(attempt: Attempt) -> list[dict[str, Any]]:
 
 
 def replay_undos(attempt: Attempt) -> list[str]:
-    """Replays every undo whose act holds still, newest first, through the action that registered it. Idempotent.
+    """Replay every undo whose injection still holds, newest first, with its own action. Idempotent.
 
-    Returns the names of those that were replayed. Raises InfrastructureError, after all were tried, naming those
-    that could not be.
+    Returns the names of the replayed undos. Raises InfrastructureError naming the failed ones, after trying all.
     """
     left = pending_undos(attempt)
     if not left:
@@ -65,31 +64,35 @@ def replay_undos(attempt: Attempt) -> list[str]:
                 undo = undo_of(line, scheduler_input.planned)
                 action = ACTIONS.get(undo.action)
                 if action is None:
-                    problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
+                    problems.append(
+                        f"action: got {undo.action}; expected a known action; fix: undo manually: {undo.name}"
+                    )
                 elif action.driver.is_active(undo, context):
                     action.driver.undo(undo, context)
                     replayed.append(undo.name)
-            except Exception as error:  # whatever it is, the other undos are still to be tried
-                said = error if isinstance(error, FaultError) else f"{line['undo']}: {type(error).__name__}: {error}"
-                problems.append(one_line(said) + (f"; {action.manual_undo}" if action and action.manual_undo else ""))
+            except Exception as error:  # the other undos must still be tried
+                problem = error if isinstance(error, FaultError) else f"{line['undo']}: {type(error).__name__}: {error}"
+                problems.append(
+                    one_line(problem) + (f"; {action.manual_undo}" if action and action.manual_undo else "")
+                )
     if problems:
-        raise InfrastructureError(f"healing: {'; '.join(problems)}")
+        raise InfrastructureError(f"undo: {'; '.join(problems)}")
     return replayed
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
+    """Arrival of SIGTERM or SIGINT. A BaseException, so that no `except Exception` catches it."""
 
 
 class Terminations:
-    """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
+    """Context that turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the undo."""
 
     def __init__(self) -> None:
         self._is_ignoring = False
         self._previous: dict[int, Any] = {}
 
     def ignore(self) -> None:
-        """From now on the signals are ignored."""
+        """Ignore the signals from now on."""
         self._is_ignoring = True
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""What the runner does about hosts beside this one."""
+"""Recordings and clocks of other hosts."""

@@ -1,7 +1,6 @@
-"""The clock of a target's broker, on whose host nobody can be asked: told by the times that it gives to records.
+"""Clock of a target's broker whose host is not reached over SSH, measured by the timestamps of its records.
 
-It ends the latencies there, so the recorder asks for it at its start and end, and writes down the same lines as of a
-host.
+It ends latencies stamped there. The recorder measures it at start and end, and journals it like a host's clock.
 """
 
 from __future__ import annotations
@@ -17,26 +16,28 @@ from faultline.system.journal import Line
 
 
 def broker_of(endpoints: Endpoints) -> TargetBroker:
-    """The target's, as an attempt logs in there."""
+    """Return the target's broker with the attempt's credentials."""
     return TargetBroker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
 
 
 def record_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
-    """Asks and notes it; nothing where the broker's host is reached, and asked itself.
+    """Measure and journal the broker's clock, unless its host is measured over SSH.
 
-    Raises ConfigError or InfrastructureError for a broker that cannot be asked.
+    Raises ConfigError or InfrastructureError if the measurement fails.
     """
     if KAFKA_HOST in endpoints.hosts:
         return
     found = check_rights(broker_of(endpoints))
-    # As of a host: true within half of the round trip.
+    # As for a host: the offset is exact within half a round trip.
     round_trip_s = 2 * found.uncertain_ms / 1000
     note({"kind": "clock", "host": KAFKA_HOST, "offset_s": found.ahead_ms / 1000, "round_trip_s": round_trip_s})
 
 
 def record_final_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
-    """The same at the end. That a broker cannot be asked any more is noted: then nobody knows how far its clock
-    moved."""
+    """Measure and journal the broker's clock at the end.
+
+    A failure is journalled: the clock's drift is then unknown.
+    """
     try:
         record_clock(endpoints, note)
     except FaultlineError as error:

@@ -1,4 +1,4 @@
-"""What other hosts record of themselves for an attempt: begun and ended by the recorder, fetched by the harvest."""
+"""Recordings of other hosts: started and stopped by the recorder, fetched by the harvest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from faultline.system.journal import Line, read_finished
 from faultline.system.process_tags import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
-# Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.
+# Time for start and drain, after which an orphaned recording stops by itself.
 MARGIN_S = 1800.0
 _PART = 4 * 2**20
-# Enough that one of them is asked over an undisturbed round trip.
+# Enough samples for one undisturbed round trip.
 _CLOCK_SAMPLES = 20
 
 
 def role_rules(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
-    """Which processes play a role on any host. `rules`: of the attempt's engine."""
+    """Return the rules that map processes to roles on any host.
+
+    `rules`: those of the attempt's engine.
+    """
     instance = run.plan.places.instance
-    # What a fault has taken is no disturbance.
+    # CPU that a fault consumes is not background CPU.
     marks = [neighbour_mark(injection_name(run.attempt.id, one.index)) for one in run.plan.faults]
     rules = [*rules, *(RoleRule(NEIGHBOURS, mark, mark) for mark in marks)]
     if instance is None:
@@ -49,12 +52,15 @@ def start_recordings(
     longest_s: float,
     note: Callable[[Line], object],
 ) -> None:
-    """Starts a recording on each host, and notes where; asks its clock. Raises InfrastructureError naming the host."""
-    told = [asdict(rule) for rule in role_rules(run, rules)]
+    """Start a recording on each host, journal its folder, and measure the host's clock.
+
+    Raises InfrastructureError naming the host.
+    """
+    encoded = [asdict(rule) for rule in role_rules(run, rules)]
     for name, host in _remote_hosts(run).items():
         with _connection(name, host) as there:
             asked = {
-                "rules": told,
+                "rules": encoded,
                 "child_roles": dict(heirs),
                 "reread_s": reread_s,
                 "max_s": longest_s,
@@ -66,7 +72,10 @@ def start_recordings(
 
 
 def stop_recordings(run: Run, note: Callable[[Line], object]) -> None:
-    """Ends them, and asks the clocks again. A host that cannot be reached is noted: its journal may be had later."""
+    """Stop the recordings and measure the clocks again.
+
+    An unreachable host is journalled: its recording may be fetched later.
+    """
     for name, host, folder in _started_recordings(run):
         try:
             with _connection(name, host) as there:
@@ -77,7 +86,10 @@ def stop_recordings(run: Run, note: Callable[[Line], object]) -> None:
 
 
 def fetch_journals(run: Run) -> None:
-    """Copies the journals here, those that are not here yet. Raises InfrastructureError naming the host."""
+    """Copy the journals that are not here yet.
+
+    Raises InfrastructureError naming the host.
+    """
     for name, host, folder in _started_recordings(run):
         target = run.attempt.host_journals / f"{name}.jsonl"
         if target.exists():
@@ -90,7 +102,7 @@ def fetch_journals(run: Run) -> None:
 
 
 def _read_journal(there: SshChannel, folder: str) -> str:
-    """A journal, part by part."""
+    """Return a remote journal, read in parts."""
     read = b""
     while True:
         part = base64.b64decode(there.ask("record", step="part", folder=folder, offset=len(read), size=_PART))
@@ -100,7 +112,10 @@ def _read_journal(there: SshChannel, folder: str) -> str:
 
 
 def remove_journals(run: Run) -> list[str]:
-    """Ends and removes them there. What could not be is told, in a line each; it is gone when the host starts again."""
+    """Stop and remove the recordings on their hosts; return a line for each failure.
+
+    A recording that remains is removed when its host starts again.
+    """
     problems = []
     for name, host, folder in _started_recordings(run):
         try:
@@ -112,7 +127,7 @@ def remove_journals(run: Run) -> list[str]:
 
 
 def _started_recordings(run: Run) -> Iterator[tuple[str, RemoteHost, str]]:
-    """Name, address and folder of each that was begun."""
+    """Yield name, address and folder of each started recording."""
     hosts = _remote_hosts(run)
     for line in read_finished(run.attempt.recorder_journal) if hosts else ():
         if line.get("kind") == "host" and line["host"] in hosts:

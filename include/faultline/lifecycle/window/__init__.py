@@ -1,1 +1,1 @@
-"""The measured window: its signals, its start and end, and the instants of faults in it."""
+"""Measured window: signals, start and end, and instants of faults."""

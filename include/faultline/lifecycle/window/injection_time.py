@@ -1,4 +1,4 @@
-"""When a planned fault is due: at its time, or in the engine's cycle that it is aimed at."""
+"""Instant of a planned fault: a fixed time, or a phase of an engine cycle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from faultline.system.kafka import OFFSETS_LEAD_S
 
 @dataclass(frozen=True)
 class InjectionTime:
-    """The instant of an act. `cycle_ns`: when the cycle began that it was counted from, on the wall clock; None where
-    it was not counted from any."""
+    """Instant of an injection.
+
+    `cycle_ns`: wall-clock start of the cycle that it is counted from; None without a cycle.
+    """
 
     at: Instant
     cycle_ns: int | None = None
@@ -30,10 +32,10 @@ def injection_time_of(
     aim: FaultPhase | None = None,
     start: Instant | None = None,
 ) -> InjectionTime | None:
-    """Return when the fault is due, waiting for its cycle where it has one; None when that did not begin in time.
+    """Return when the fault is due, waiting for its cycle if it has one; None if none began in time.
 
-    `aim`: in place of the plan's. `start`: of the measured window, whose commits the aim counts; None: after the
-    planned warm-up.
+    `aim`: replaces the plan's. `start`: start of the measured window, from which the aim counts commits; None: after
+    the planned warm-up.
     """
     aim, start = aim or scheduler_input.aim, start or t0.plus(scheduler_input.warmup_s)
     fault = planned.fault
@@ -51,14 +53,14 @@ def injection_time_of(
 def _time_in_phase(
     at: Instant, t0: Instant, aim: FaultPhase, start: Instant, scheduler_input: SchedulerInput, progress: Progress
 ) -> InjectionTime:
-    """In the cycle that the aim means; at the latest instant that is allowed when the engine commits too rarely."""
+    """Return the instant in the aimed cycle, or the latest permitted one if commits are too rare."""
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
-    # Whoever acts then must have asked the broker before.
+    # The end offsets must be read before the injection.
     until_ns = latest.plus(-2 * OFFSETS_LEAD_S).mono_ns
     after_s = aim.phase * scheduler_input.checkpoint_interval_s
     wanted_ns = at.plus(-after_s).wall_ns
     began_ns = start.wall_ns
-    # The cycles that end with the commits of the baseline, and then the one in which the planned time is over.
+    # Cycles of the baseline commits, then the one that contains the planned time.
     for number in range(aim.commits + 1):
         if number == aim.commits and began_ns >= wanted_ns:
             break
@@ -72,6 +74,6 @@ def _time_in_phase(
 
 
 def _time_after_cycle(t0: Instant, began_ns: int, after_s: float) -> InjectionTime:
-    """So long after a cycle began, or as soon as the broker can be asked before the act."""
+    """Return the instant `after_s` after a cycle began, or the earliest one at which end offsets can be read before."""
     due, soonest = t0.plus((began_ns - t0.wall_ns) / 1e9 + after_s), Instant.now().plus(OFFSETS_LEAD_S)
     return InjectionTime(due if due.mono_ns >= soonest.mono_ns else soonest, began_ns)

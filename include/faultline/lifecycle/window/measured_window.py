@@ -1,6 +1,6 @@
-"""The measured window of a run: opens the gate, starts when the engine is steady, and ends the load.
+"""Measured window of a run: opens the start barrier, starts once the engine is steady, and ends the load.
 
-Each step is journalled; where its journal says nothing, the window is the planned one.
+Each step is journalled. Without journal lines the window is the planned one.
 """
 
 from __future__ import annotations
@@ -34,37 +34,46 @@ from faultline.system.journal import Instant, Journal, read_journal
 from faultline.system.journal import find_last as newest
 from faultline.system.locks import MAX_WORK_S, hold_measurement_lock
 
-# T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
+# Lead of T0 after the barrier opens, for the generator to read it in time; also the lead of the load's end.
 BARRIER_LEAD_S = 0.3
 POLL_S = 0.1
-# The judge's latency is that of tuples, so its end of a recovery may come a little later than the one seen here.
+# The judge measures latency per tuple, so its recovery end may be slightly later.
 JUDGE_MARGIN_S = 2.0
 
 
 def write_instant(path: Path, fields: dict[str, int]) -> None:
-    """Writes a file that other processes wait for, in one step. Raises InfrastructureError."""
+    """Write a file that other processes wait for, atomically.
+
+    Raises InfrastructureError.
+    """
     unfinished = path.with_suffix(".tmp")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             json.dump(fields, file)
         unfinished.rename(path)
     except OSError as error:
-        raise InfrastructureError(f"{path}: cannot be written: {error.strerror}; free disk space") from None
+        raise InfrastructureError(f"{path}: write failed: {error.strerror}; fix: free disk space") from None
 
 
 def open_barrier(attempt: Attempt, journal: Journal) -> Instant:
-    """Opens the gate; returns T0. Raises InfrastructureError when the disk takes longer than the gate's lead."""
+    """Open the start barrier and return T0.
+
+    Raises InfrastructureError if the write takes longer than the barrier's lead.
+    """
     t0 = Instant.now().plus(BARRIER_LEAD_S)
     gate = {"t0_wall_ns": t0.wall_ns, "t0_mono_ns": t0.mono_ns}
     journal.append({"event": "gate", **gate}, sync=True)
     write_instant(attempt.gate, gate)
     if time.monotonic_ns() >= t0.mono_ns:
-        raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
+        raise InfrastructureError("gate.json: write failed: slower than the barrier's lead; fix: measure again")
     return t0
 
 
 class MeasuredWindow:
-    """The window of one run, from its gate on. `reader`: None where no commits are looked at while it lasts."""
+    """Window of one run, from its start barrier.
+
+    `reader`: None if the window does not depend on commits.
+    """
 
     def __init__(
         self,
@@ -81,16 +90,16 @@ class MeasuredWindow:
 
     @property
     def delay_s(self) -> float:
-        """By how much it started later than planned."""
+        """Delay of its start after the planned one, in s."""
         return (self.start.mono_ns - self.t0.mono_ns) / 1e9 - self._input.warmup_s
 
     @property
     def end(self) -> Instant:
-        """Its end, at the latest."""
+        """Latest end."""
         return self.start.plus(self._input.duration_s)
 
     def await_start(self) -> None:
-        """Waits until the engine is steady, at most until `warmup_max_s`; journals when the window starts and why."""
+        """Wait until the engine is steady, at most `warmup_max_s`; journal the start and its reason."""
         if self._reader is None or self._input.warmup_max_s is None:
             return
         sleep_until(self.start)
@@ -102,9 +111,9 @@ class MeasuredWindow:
         )
 
     def await_baseline(self) -> Instant | None:
-        """Waits for the baseline of the first fault: its commits since the window's start, shown to be steady.
+        """Wait for a steady baseline of the first fault: commits since the window's start.
 
-        At most until the latest instant of a fault. None where no commits are looked at: the fault's own aim counts
+        Waits at most until the latest instant of a fault. None if commits are not observed: the fault's aim then counts
         them.
         """
         if self._reader is None or self._input.aim is None:
@@ -113,9 +122,9 @@ class MeasuredWindow:
         return Instant.now()
 
     def _await_steady(self, since: Instant, latest: Instant) -> tuple[int, dict[str, Any]]:
-        """The commits that are shown to be steady, of those since an instant, and their drifts; 0 commits at `latest`.
+        """Return the number of steady commits since an instant, and their drifts; 0 commits at `latest`.
 
-        A stretch that is too short to show it grows until it can.
+        A stretch that is too short for a decision grows with further commits.
         """
         assert self._reader is not None
         seen, drifts = 0, {}
@@ -137,7 +146,7 @@ class MeasuredWindow:
         return 0, drifts
 
     def shifted(self, planned: PlannedFault, ready: Instant | None) -> PlannedFault:
-        """The fault as it comes in this window, which may have started late: not before the engine is `ready`."""
+        """Return the fault shifted by the window's delay, not before the engine is `ready`."""
         if planned.index == 0:
             planned = planned.shift(self.delay_s)
         if ready is None:
@@ -147,7 +156,10 @@ class MeasuredWindow:
         return replace(planned, earliest_s=earliest_s)
 
     def phase_of(self, index: int, ready: Instant | None) -> FaultPhase | None:
-        """When injection `index` comes in its cycle; commits are counted only where they were not waited for before."""
+        """Return the cycle phase of injection `index`; None for a fixed time.
+
+        Baseline commits are counted only if they were not awaited before.
+        """
         aim = self._input.aim
         if aim is None:
             return None
@@ -157,11 +169,11 @@ class MeasuredWindow:
 
     @property
     def latest_fault(self) -> Instant:
-        """When a fault may come at the latest, so that its recovery can be seen."""
+        """Latest instant of a fault whose recovery can still be observed."""
         return self.start.plus(self._input.duration_s - SECONDS_AFTER_FAULT)
 
     def limits(self, fault: Instant) -> Limits | None:
-        """The recovery limits from what was seen between the window's start and the first fault."""
+        """Return the recovery thresholds from the commits between the window's start and the first fault."""
         assert self._reader is not None
         scheduler_input = self._input
         return thresholds_before(
@@ -176,10 +188,10 @@ class MeasuredWindow:
     def await_recovery(
         self, limits: Limits | None, offsets: Offsets, signal: Instant, *, number: int
     ) -> Instant | None:
-        """Waits after a fault until injection `number` (from 0) may come; after the last, until the run may end.
+        """Wait after a fault until injection `number` (from 0) may happen, or after the last one until the run may end.
 
-        `offsets`: the input's ends at the fault, whose `signal` was sent then. Journals why the next injection comes,
-        or why it does not. Returns when the engine was ready for it; None: the run ends here.
+        `offsets`: end offsets of the input at the fault; `signal`: its instant. Journals why the next injection happens
+        or not. Returns when the engine was ready for it; None: the run ends here.
         """
         last = number == len(self._input.planned)
         bound = self.end if last else self.latest_fault
@@ -189,7 +201,7 @@ class MeasuredWindow:
         if limits is not None:
             found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
             if isinstance(found, Instant) and not last:
-                # What the next fault can make late tells the judge nothing, so what must hold ends before that.
+                # The stability window must end before the next fault can delay outputs.
                 reach_s = (
                     limits.hold_s
                     + (limits.latency_ms or 0.0) / 1000
@@ -216,7 +228,7 @@ class MeasuredWindow:
     def _await_normal(
         self, limits: Limits, offsets: Offsets, signal: Instant, *, commits: int, latest: Instant
     ) -> Instant | Violation:
-        """Since when the engine is back to normal, with `commits` commits since; or what was out at `latest`."""
+        """Return when the engine recovered, once `commits` commits followed; or the violation at `latest`."""
         assert self._reader is not None
         while True:
             signals, now = self._reader.poll(), Instant.now()
@@ -231,34 +243,37 @@ class MeasuredWindow:
             time.sleep(POLL_S)
 
     def close(self, *, early: bool) -> Instant:
-        """Ends the window, and with it the load; returns its end. `early`: now, instead of after `duration_s`."""
+        """End the window and its load; return the end.
+
+        `early`: now, instead of after `duration_s`.
+        """
         end = min(Instant.now().plus(BARRIER_LEAD_S), self.end, key=_mono) if early else self.end
         if self._reader is not None:
-            # The schedule is as long as the longest warm-up allows.
+            # The send schedule covers the longest warm-up.
             write_instant(self._attempt.load_end, {"end_mono_ns": end.mono_ns})
             self._journal.write("measured_until", at=end)
         return end
 
 
 def offered_load(attempt: Attempt, scheduler_input: SchedulerInput) -> Load | None:
-    """What the generator sends, where the window depends on how it is processed; None where it does not.
+    """Return the generator's load if the window depends on commits, else None.
 
-    Raises InfrastructureError when the generator did not prime the topic.
+    Raises InfrastructureError if the generator sent no primer.
     """
     generator = scheduler_input.generator
     if generator is None or not (scheduler_input.warmup_max_s is not None or scheduler_input.has_several_faults):
         return None
-    from generators.spec import GeneratorSpec  # half a second that not every run needs
+    from generators.spec import GeneratorSpec  # importing it takes 0.5 s
 
     primed = newest(read_journal(attempt.generator_journal), event="primed")
     schedule = GeneratorSpec.model_validate(generator).schedule
     if primed is None or schedule is None:
-        raise InfrastructureError("generator: no primer before the gate; fix: measure again")
+        raise InfrastructureError("generator: primer missing before the start barrier; fix: measure again")
     return Load(schedule, offsets_by_partition(primed["end_offsets"]), float(generator["rate"]))
 
 
 def sleep_until(at: Instant) -> None:
-    """Sleeps on the monotonic clock."""
+    """Sleep on the monotonic clock."""
     rest_s = (at.mono_ns - time.monotonic_ns()) / 1e9
     if rest_s > 0:
         time.sleep(rest_s)
@@ -268,20 +283,20 @@ def _mono(instant: Instant) -> int:
     return instant.mono_ns
 
 
-# ---- When the gate may open: no other work of ours is going on here, and none begins before the window ends ----
+# ---- Barrier wait: no other work of this installation runs during the window ----
 
 
-# The longest wait for the end of what follows on the recording before.
+# Timeout for the harvest, judging and closing of the previous attempt.
 PREVIOUS_CLOSE_S = 120.0
-# The longest that a gate is held shut.
+# Longest barrier wait.
 MAX_BARRIER_WAIT_S = PREVIOUS_CLOSE_S + MAX_WORK_S
 
 
 @contextlib.contextmanager
 def barrier_wait(attempt: Attempt, lock: Path | None) -> Iterator[float]:
-    """Waits for the end of other work, and keeps it away inside; gives the seconds waited.
+    """Wait for the end of other work and exclude it inside; yield the seconds waited.
 
-    `lock`: the window's; None where nothing else works. Raises InfrastructureError when it takes too long.
+    `lock`: the window lock; None without other work. Raises InfrastructureError on timeout.
     """
     waited_s = _await_close(_previous_attempt(attempt))
     with hold_measurement_lock(lock) if lock else contextlib.nullcontext(0.0) as more_s:
@@ -289,17 +304,16 @@ def barrier_wait(attempt: Attempt, lock: Path | None) -> Iterator[float]:
 
 
 def _previous_attempt(attempt: Attempt) -> Attempt | None:
-    """The attempt that had the machine before this one, where its files can be read: not those of another user."""
+    """Return the attempt that held the machine before, unless its files are unreadable, as another user's."""
     start = newest(read_journal(attempt.recorder_journal), kind="start") or {}
     before = Attempt(attempt.folder.parent / str(start.get("after")))
     return before if os.access(before.folder / "attempt.json", os.R_OK) else None
 
 
 def _await_close(before: Attempt | None) -> float:
-    """Waits until it is harvested, judged and closed; gives the seconds that it took.
+    """Wait until the previous attempt is closed; return the seconds waited.
 
-    This may go on while the next one starts, and not while that one is measured. One whose run died is left, after a
-    while, to whoever cleans up.
+    Its harvest may overlap this attempt's start, but not its window. After a timeout the orphan cleanup closes it.
     """
     began = time.monotonic()
     while before is not None and not before.over and time.monotonic() - began < PREVIOUS_CLOSE_S:

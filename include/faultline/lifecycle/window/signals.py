@@ -1,7 +1,7 @@
-"""Lag and latency of a workload while its run lasts, read from its commits, and the rules that the conductor applies.
+"""Consumer lag and latency during a run, read from commits, and the fault scheduler's rules for them.
 
-The rules are those of the judge (docs/explanation/recovery.md) on what is known online: a batch's latency is that of
-its oldest record. The judge, which sees every tuple, has the last word.
+The rules are the judge's (docs/explanation/recovery.md), applied to online data: a batch's latency is that of its
+oldest record. The judge, which sees every tuple, decides.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ NS = 1_000_000_000
 
 
 class DueSchedule(Protocol):
-    """The send schedule (`generators.pacing.DueTimes`): times in nanoseconds after T0."""
+    """Send schedule (`generators.pacing.DueTimes`): times in ns after T0."""
 
     @property
     def count(self) -> int:
         """Number of records."""
 
     def due_ns(self, k: int) -> int:
-        """When record `k` is due."""
+        """Return when record `k` is due."""
 
     def due_count(self, elapsed_ns: int) -> int:
-        """Number of records due by then."""
+        """Return the number of records due by then."""
 
 
 @dataclass(frozen=True)
 class CommitSignal:
     """One commit after T0.
 
-    `lag`: records due by then and not committed. `latency_ms`: of the oldest record of its batch, NaN for an empty one.
+    `lag`: records due by then and not committed. `latency_ms`: of the batch's oldest record, NaN for an empty batch.
     """
 
     wall_ns: int
@@ -52,7 +52,7 @@ class CommitSignal:
 
 @dataclass(frozen=True)
 class Violation:
-    """The signal that keeps an engine from being back to normal: `commits`, `lag` or `latency`, with its limit."""
+    """Signal that keeps an engine from recovery: `commits`, `lag` or `latency`, with value and limit."""
 
     signal: str
     value: float | None
@@ -61,7 +61,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Load:
-    """What the generator sends: its schedule, and the input's end offsets before the schedule's first record."""
+    """Load of the generator: its schedule, and the input's end offsets before the schedule's first record."""
 
     schedule: DueSchedule
     primed: Offsets
@@ -69,7 +69,7 @@ class Load:
 
 
 class SignalReader:
-    """Reads new commits at each `poll`, and keeps all since T0."""
+    """Reader of commits since T0."""
 
     def __init__(self, progress: Progress, load: Load, t0: Instant) -> None:
         self._progress, self.load, self._t0 = progress, load, t0
@@ -77,7 +77,7 @@ class SignalReader:
         self.signals: list[CommitSignal] = []
 
     def poll(self) -> list[CommitSignal]:
-        """All commits since T0, in order of time."""
+        """Read new commits and return all since T0, in order of time."""
         since_ns = self.signals[-1].wall_ns if self.signals else self._t0.wall_ns
         for commit in self._progress.commits_since(since_ns):
             elapsed_ns = commit.committed_ns - self._t0.wall_ns
@@ -94,7 +94,10 @@ class SignalReader:
 def steady_commits(
     signals: Sequence[CommitSignal], fewest: int, *, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[int, dict[str, Drift | None]]:
-    """Number of last commits, `fewest` at least, that are steady by the judge's rule (0: none), and their drifts."""
+    """Return the number of trailing commits that are steady by the judge's rule, and their drifts.
+
+    The number is 0 or at least `fewest`.
+    """
     if not signals:
         return 0, {}
     times_s = np.array([(one.wall_ns - signals[0].wall_ns) / NS for one in signals])
@@ -113,7 +116,7 @@ def thresholds_before(
     offered_rps: float,
     within: float,
 ) -> Limits | None:
-    """The recovery limits from the commits in (start, until]; None without any that took records."""
+    """Return the recovery thresholds from the commits in (start, until]; None if none has records."""
     seen = [one for one in signals if start_ns < one.wall_ns <= until_ns]
     latencies = [one.latency_ms for one in seen if not math.isnan(one.latency_ms)]
     if not latencies:
@@ -131,9 +134,9 @@ def thresholds_before(
 def recovered_since(
     signals: Sequence[CommitSignal], limits: Limits, offsets: Offsets, *, fault_ns: int, now_ns: int
 ) -> int | Violation:
-    """The commit (wall ns) from which on lag and latency kept their limits for the hold time H, or what is out.
+    """Return the commit (wall ns) since which lag and latency kept their thresholds for H, else the violation.
 
-    `offsets`: the input's ends at the fault, which a commit must cover first. `fault_ns`: of the signal.
+    `offsets`: end offsets of the input at the fault, which a commit must cover first. `fault_ns`: its signal.
     """
     after = [one for one in signals if one.wall_ns > fault_ns]
     reached = next((place for place, one in enumerate(after) if covers(one.ends, offsets)), None)
@@ -147,7 +150,7 @@ def recovered_since(
         if end_ns > now_ns:
             break
         if good[place]:
-            # Time that no commit ended yet counts as out.
+            # Time without a commit counts as a violation.
             held_ns = sum(
                 max(0, min(one.wall_ns, end_ns) - max(begins[number], start_ns))
                 for number, one in enumerate(after)
