@@ -1,4 +1,4 @@
-"""Compute × checkpoint interval: whether checkpoints disturb heavy work more than light work."""
+"""Compute × checkpoint interval: whether checkpoints slow heavy work more than light work."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""Input rate: latency, GC and CPU as the load grows, and the highest rate that is sustained."""
+"""Input rate: latency, GC and CPU under growing load, and the highest sustained rate."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

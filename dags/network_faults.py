@@ -1,4 +1,4 @@
-"""Faults of hosts: victim × what is done to its host, on several hosts."""
+"""Faults of hosts: victim × host action, on several hosts."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""Nights: the same configurations each night, held against the nights before, or beside a baseline."""
+"""Nightly regression: the same configurations in every nightly run, compared with earlier ones or a reference build."""
 
 from faultline.orchestration.nightly.dag_factory import nightly_dags
 

@@ -1,4 +1,4 @@
-"""Faultline's own speed, each night; see `faultline.orchestration.nightly.self_benchmark_dag`."""
+"""Nightly self-benchmark; see `faultline.orchestration.nightly.self_benchmark_dag`."""
 
 from faultline.orchestration.nightly.self_benchmark_dag import speed_dag
 

@@ -1,4 +1,4 @@
-"""Recovery: victim × checkpoint interval, state size as a parameter; the paper's failure tests."""
+"""Recovery: victim × checkpoint interval, with state size as a parameter; the paper's failure tests."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""Skew × alignment mode: what waiting for a common checkpoint costs when the keys are unequal."""
+"""Skew × alignment mode: cost of a common checkpoint with unequal keys."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

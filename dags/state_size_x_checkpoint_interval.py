@@ -1,4 +1,4 @@
-"""State size × checkpoint interval: what a larger state and a longer interval cost, and what a kill costs then."""
+"""State size × checkpoint interval: their cost in normal operation and after a kill."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""A sweep without a subject of its own: any workload, along the axes that somebody names."""
+"""General sweep: any workload, with freely chosen axes."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""Dynamic topology: what each mechanism is worth."""
+"""Dynamic topology: effect of each mechanism."""
 
 from faultline.orchestration.matrix_dag import matrix_dag
 

@@ -1,4 +1,4 @@
-"""Airflow plugin: the results page, its places in the UI, and the links to it."""
+"""Airflow plugin: results page, its places in the UI, and links to it."""
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -8,7 +8,7 @@ from faultline.reports.pages import PREFIX
 
 
 class FaultlineResults(AirflowPlugin):
-    """Serves the results under /faultline, and links to them from every DAG, run and task."""
+    """Plugin that serves the results under /faultline and links to them from every DAG, run and task."""
 
     name = "faultline_results"
     fastapi_apps = [

@@ -1,4 +1,4 @@
-"""What a sweep does about one of its cells: measure it, wait for a run that does, or leave it. Knows no Airflow."""
+"""Decisions about the cells of a sweep: measure, wait, skip or give up. Independent of Airflow."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
 
-# Name of the param `keep_invalid` in runs of earlier versions.
+# Name of the parameter `keep_invalid` in runs of earlier versions.
 OLD_KEEP_INVALID = "keep_unsound"
 
-# Failures of a nightly run's baseline, none of which got it to run, after which the night goes on without it.
+# Failed attempts after which a reference build that never ran is given up.
 MAX_REFERENCE_FAILURES = 3
 ACTIVE_STATES = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True)
 class CellDecision:
-    """What to do about a cell, and why. `done`: it needs nothing more."""
+    """Next action for a cell and its reason; `done`: no further action."""
 
     action: Literal["done", "wait", "trigger", "skip", "give_up"]
     reason: str = ""
@@ -34,8 +34,11 @@ class CellDecision:
 
 @dataclass(frozen=True)
 class RunningCell:
-    """A cell of a running sweep. `conf`: configuration and labels of its experiment; `params`: the sweep's; `begun`:
-    when the sweep's run started, or was cleared."""
+    """Cell of a running sweep.
+
+    `conf`: configuration and labels of its experiment. `params`: the sweep's. `started_at`: when the sweep's run
+    started or was cleared.
+    """
 
     settings: Settings
     conf: Mapping[str, Any]
@@ -49,14 +52,14 @@ class RunningCell:
         return Cell(config.config_id, int(self.conf["repetition"]), str(self.conf["series"]))
 
     def own_records(self) -> list[Record]:
-        """The records of the cell that this sweep has measured."""
+        """Return the cell's records of this sweep."""
         sweep = self.conf.get("sweep_id")
         return [one for one in Store(self.settings.results).of(self.cell) if one.sweep_id == sweep]
 
     def is_done(self) -> bool:
-        """Whether a valid record ends it: any one of the cell, or with `only_missing` off one of this sweep.
+        """Return whether a valid record ends the cell.
 
-        The latter is for retries: the first try may have ended well unseen.
+        With `only_missing`, any record of the cell counts; otherwise only this sweep's, such as one of an earlier try.
         """
         if any(record.sound for record in self.own_records()):
             return True
@@ -65,20 +68,23 @@ class RunningCell:
 
 
 def decide_before_run(cell: RunningCell, child_state: Callable[[], str | None]) -> CellDecision:
-    """What to do about a cell whose turn has come. `child_state`: of the run that measures it; None without one."""
+    """Return the decision on a cell before it is measured.
+
+    `child_state`: state of the run that measures it; None without one.
+    """
     if cell.is_done():
-        return CellDecision("done", "the cell is measured already")
+        return CellDecision("done", "cell skipped: already measured")
     if child_state() in ACTIVE_STATES:
         return CellDecision("wait")
-    why = skip_reason(cell)
-    return CellDecision("skip", why) if why else CellDecision("trigger")
+    reason = skip_reason(cell)
+    return CellDecision("skip", reason) if reason else CellDecision("trigger")
 
 
 def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_id: str) -> CellDecision:
-    """What to do about a cell whose run has ended. `known`: the attempts that its sweep had measured before this try;
-    `tries`: how many there were, with this one, since the sweep's run started or was cleared.
+    """Return the decision on a cell after its run ended.
 
-    Raises the kind of error that the run's outcome means, unless that is final.
+    `known`: attempts of the sweep before this try. `tries`: number of tries, including this one, since the sweep's run
+    started or was cleared. Raises the run's error unless the outcome is final.
     """
     from faultline.records.judge.rejudge import error_of
 
@@ -87,11 +93,11 @@ def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_
     own = cell.own_records()
     new = [record for record in own if record.attempt not in known]
     if not new:
-        raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
+        raise InfrastructureError(f"{run_id}: no record; fix: see its first failed task")
     error = error_of(new[-1])
     assert error is not None, "a valid record of this sweep is what is_done looks for"
-    in_vain = sum(record.status == "invalid" for record in own[-max(1, tries) :])
-    if isinstance(error, InvalidMeasurement) and in_vain >= cell.max_measurements:
+    invalid_count = sum(record.status == "invalid" for record in own[-max(1, tries) :])
+    if isinstance(error, InvalidMeasurement) and invalid_count >= cell.max_measurements:
         if cell.params.get("keep_invalid") or cell.params.get(OLD_KEEP_INVALID):
             return CellDecision("skip", f"kept as invalid after {cell.max_measurements} measurements: {error}")
         return CellDecision("give_up", f"given up after {cell.max_measurements} measurements: {error}")
@@ -99,7 +105,7 @@ def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_
 
 
 def skip_reason(cell: RunningCell) -> str | None:
-    """Why the cell need not be measured: what the sweep is to decide is decided, or its baseline never runs."""
+    """Return why a cell need not be measured: its comparisons are decided, or its reference build never runs."""
     settings = cell.settings
     plan = SweepPlans(settings.results).read(str(cell.conf.get("sweep_id")))
     if plan is not None and plan.baseline is not None:
@@ -108,12 +114,12 @@ def skip_reason(cell: RunningCell) -> str | None:
         return None
     hours = plan.decide.hours
     if hours is not None and cell.started_at and datetime.now(UTC) - cell.started_at > timedelta(hours=hours):
-        return f"the budget of {hours:g} hours is spent"
-    return "all of its comparisons are decided, or the experiments are spent" if _is_decided(cell, plan) else None
+        return f"budget of {hours:g} hours used up"
+    return "its comparisons are decided, or the budget of experiments is used up" if _is_decided(cell, plan) else None
 
 
 def _is_decided(cell: RunningCell, plan: SweepPlan) -> bool:
-    # It loads the statistics, which a sweep that asks nothing need not wait for.
+    # The import of the statistics is slow, and only sequential sweeps need it.
     from faultline.comparison.decisions import decided_in_plan
 
     index = Index(cell.settings.results, cell.settings.home)
@@ -122,18 +128,18 @@ def _is_decided(cell: RunningCell, plan: SweepPlan) -> bool:
 
 
 def _reference_failure(cell: RunningCell, series: str) -> str | None:
-    """Why a baseline is not tried again: since the run began, or was cleared, it failed repeatedly and never ran."""
+    """Return why a reference build is not retried: it failed repeatedly and never ran in this run."""
     if cell.conf.get("series") != series:
         return None
     sweep = Store(cell.settings.results).query(sweep=str(cell.conf.get("sweep_id")))
     own = _records_since([record for record in sweep if record.series == series], cell.started_at)
     if len(own) < MAX_REFERENCE_FAILURES or any(record.status != "failed" for record in own):
         return None
-    return f"the baseline failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
+    return f"reference build failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
 
 
-def _records_since(records: Sequence[Record], begun: datetime | None) -> list[Record]:
-    """Those of attempts since then: what was given up before is not counted again."""
-    # An attempt's id begins with its time in UTC, to the second.
-    first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""
+def _records_since(records: Sequence[Record], since: datetime | None) -> list[Record]:
+    """Return the records of attempts since then."""
+    # An attempt's id starts with its UTC time, to the second.
+    first = f"{since.astimezone(UTC):%Y%m%dT%H%M%SZ}" if since else ""
     return [record for record in records if record.attempt >= first]

@@ -1,4 +1,4 @@
-"""Asks this installation's Airflow for Connections, and takes in what they say of a target."""
+"""Connections of this installation's Airflow: queries, and import of targets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ QUERY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class ConnectionReply:
-    """What Airflow's Connections say by id, None for one that there is not; the ids of those that were made and
-    removed; the keys of those that say something else than was to be made, for which nothing is made."""
+    """Reply to a query of Connections.
+
+    `specs`: by id, None for a missing Connection. `created`, `removed`: ids. `differences`: differing keys by id; if
+    any, nothing is created.
+    """
 
     specs: Mapping[str, ConnectionSpec | None]
     created: Sequence[str] = ()
@@ -43,8 +46,10 @@ def query_connections(
     make: Mapping[str, Mapping[str, Any]] | None = None,
     remove: Sequence[str] = (),
 ) -> ConnectionReply:
-    """Asks for Connections by their `ids`; makes those of `make` that are missing, and before removes those of `remove`
-    that were made so. Raises InfrastructureError when Airflow does not answer."""
+    """Query Connections by `ids`, create missing ones of `make`, and first remove those of `remove`.
+
+    Only Connections that `make` created are removed. Raises InfrastructureError if the query fails.
+    """
     check_folders(settings)
     if not (settings.airflow_home / "airflow.cfg").exists():
         write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).is_running()))
@@ -61,34 +66,41 @@ def query_connections(
         )
         answer = json.loads(done.stdout)
     except (ValueError, subprocess.TimeoutExpired):
-        raise InfrastructureError("airflow: its Connections cannot be read; look at ./faultline doctor") from None
-    said = {name: None if one is None else ConnectionSpec(**one) for name, one in answer["specs"].items()}
-    return ConnectionReply(said, answer["made"], answer["removed"], answer["differing"])
+        raise InfrastructureError("airflow: reading Connections failed; fix: see ./faultline doctor") from None
+    specs = {name: None if one is None else ConnectionSpec(**one) for name, one in answer["specs"].items()}
+    return ConnectionReply(specs, answer["made"], answer["removed"], answer["differing"])
 
 
 def check_targets(settings: Settings, names: Iterable[str]) -> None:
-    """Looks at what targets' Connections say, as far as that needs no cluster, and writes nothing: for a dry run.
-    Raises ConfigError for the first thing that is missing or wrong."""
+    """Check the targets' Connections without contacting clusters or writing files, for a dry run.
+
+    Raises ConfigError for the first missing or wrong value.
+    """
     for name in names:
         if (one := find_target(settings, name)) is not None:
             check_spec(one, _specs_of(settings, one))
 
 
 def active_experiment(settings: Settings) -> str | None:
-    """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
+    """Return the experiment that a preflight check would disturb, in words; None without one.
+
+    It may be any on this machine, or one of this installation.
+    """
     if (holder := MachineLock(settings.machine).holder()) is not None:
         return holder.text
     if supervisor_pid(settings) is None:
-        # What is open then was cut off.
+        # Without services, open attempts are orphans.
         return None
     return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
 
 
 def preflight_targets(settings: Settings, names: Iterable[str], say: Progress) -> None:
-    """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
-    no record. Raises the first thing that is wrong."""
+    """Run the preflight checks of targets before experiments on them are requested.
+
+    Errors are reported once and leave no record. Raises the first error.
+    """
     if active_experiment(settings) is not None:
-        # The experiment looks when its turn has come.
+        # The experiment runs the preflight checks at its turn.
         return check_targets(settings, names)
     for name in names:
         if (one := find_target(settings, name)) is not None:
@@ -97,25 +109,30 @@ def preflight_targets(settings: Settings, names: Iterable[str], say: Progress) -
 
 
 def preflight_available_targets(settings: Settings, names: Iterable[str]) -> None:
-    """The same before a sweep is planned: a target that does not answer is left to the cells, since it may by then."""
+    """Run the preflight checks before a sweep is planned; its cells retry unreachable targets."""
     for name in names:
         try:
             preflight_targets(settings, [name], print)
         except InfrastructureError as error:
-            print(f"target {name}: {error}; each experiment looks again")
+            print(f"target {name}: {error} (rechecked by each experiment)")
 
 
 def import_target(settings: Settings, one: Target) -> None:
-    """Writes what the target's Connections say to where whoever measures looks. Raises ConfigError naming what is
-    missing or wrong."""
+    """Store the target's Connections as files for the experiments.
+
+    Raises ConfigError naming a missing or wrong value.
+    """
     write_target(settings, one, _specs_of(settings, one))
 
 
 def _specs_of(settings: Settings, one: Target) -> dict[str, ConnectionSpec]:
-    """Raises ConfigError naming a Connection that is missing."""
+    """Return the target's Connections.
+
+    Raises ConfigError naming a missing Connection.
+    """
     found = {}
-    for conn_id, said in query_connections(settings, one.connections).specs.items():
-        if said is None:
+    for conn_id, spec in query_connections(settings, one.connections).specs.items():
+        if spec is None:
             raise one.missing_connection(conn_id)
-        found[conn_id] = said
+        found[conn_id] = spec
     return found

@@ -1,7 +1,7 @@
-"""The DAG `experiment`: one cell, measured once.
+"""DAG `experiment`: one measurement of one cell.
 
-Its tasks perform the steps of `faultline.lifecycle.steps`; generator, workload, recorder and conductor are detached
-processes that live across them. The lifecycle is imported inside the tasks, so that parsing the DAG file stays cheap.
+Its tasks perform the steps of `faultline.lifecycle.steps`. Generator, workload, recorder and fault scheduler are
+detached processes. Tasks import the lifecycle lazily, to keep the parsing of the DAG file fast.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from faultline.lifecycle.context import RunContext
     from faultline.records.record import Record
 
-# Under which `prepare` leaves why it refused, for `require_accepted`.
+# XCom key of the reason why `prepare` refused, for `require_accepted`.
 REFUSED = "refused"
 DOC = """\
 ### One experiment
 
-Provisions topics, starts recorder, generator and workload, opens the gate (**T0**), breaks what `fault`
-names at `fault_at_s`, waits for the drain, harvests and judges. The outcome is one **record** in
-`results/records/`; the run is green when that record counts: `valid`, or `unmet`.
+Creates topics, starts recorder, generator and workload, opens the start barrier (**T0**), injects the fault of
+`fault` at `fault_at_s`, waits for the drain, harvests and judges. The result is one **record** in
+`results/records/`. The run succeeds if the record is `valid` or `unmet`.
 
-One experiment is measured at a time; the next one waits in `start_recorder`, and starts while the one before it is
-harvested and judged. To measure again, trigger anew or clear the **whole** run: single steps of a
-closed attempt refuse, except `harvest` and `judge`, which work on the attempt's raw files.
+One experiment is measured at a time. The next one waits in `start_recorder`, and starts while the previous one is
+harvested and judged. To repeat a measurement, trigger the DAG or clear the **whole** run. Single steps of a
+closed attempt fail, except `harvest` and `judge`, which read the attempt's raw files.
 """
 
 
 def experiment_dag() -> DAG:
-    """Builds the DAG."""
+    """Return the DAG."""
     with DAG(
         EXPERIMENT,
         schedule=None,
@@ -47,7 +47,7 @@ def experiment_dag() -> DAG:
         catchup=False,
         params=experiment_params(),
         doc_md=DOC,
-        description="One benchmark experiment: a workload, perhaps under a fault, measured",
+        description="One benchmark experiment: a workload, with or without a fault",
         tags=["faultline"],
         default_args={"retries": 0},
         render_template_as_native_obj=True,
@@ -66,14 +66,14 @@ def experiment_dag() -> DAG:
             judge(attempt),
         ]
         chain(attempt, *steps, end)
-        # Not after `prepare` itself: what follows a setup directly may look at nothing but its success.
+        # Not directly after `prepare`: a task after a setup considers only the setup's success.
         chain(topics, require_accepted())
         end.as_teardown(setups=attempt)
     return dag
 
 
 def publish_note(record: Record) -> None:
-    """Puts the headline of a record into the note of its run, and where to look at it into the log."""
+    """Set the note of the run to the record's headline, and print the address of its page."""
     from faultline.reports.notes import experiment_note, experiment_path
 
     print(f"results: {load_settings().endpoints.airflow}{experiment_path(record)}")
@@ -81,7 +81,7 @@ def publish_note(record: Record) -> None:
 
 
 def set_run_note(note: str) -> None:
-    """Puts a line into the note of this run."""
+    """Set the note of this run."""
     from faultline.orchestration.airflow_api import note_run
 
     note_run(load_settings(), get_current_context(), note)
@@ -89,7 +89,7 @@ def set_run_note(note: str) -> None:
 
 @task
 def prepare() -> str:
-    """Validates, and makes the attempt. Returns the attempt's id."""
+    """Validate the configuration, make the attempt and return its id."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     from faultline.lifecycle import steps
@@ -113,8 +113,10 @@ def prepare() -> str:
 
 
 def skip_refused(error: FaultlineError) -> Exception:
-    """What `prepare` raises where nothing can be measured: the steps after it are skipped, not failed, and
-    `require_accepted` makes the run red for the one reason that there is."""
+    """Return the exception that skips all steps of a refused experiment.
+
+    `require_accepted` then fails the run with the one reason.
+    """
     from airflow.sdk.exceptions import AirflowSkipException
 
     get_current_context()["ti"].xcom_push(key=REFUSED, value=str(error))
@@ -124,7 +126,7 @@ def skip_refused(error: FaultlineError) -> Exception:
 
 @task(trigger_rule=TriggerRule.ALL_SKIPPED)
 def require_accepted() -> None:
-    """Fails the run that `prepare` refused, with its reason; is skipped itself where something was measured."""
+    """Fail the run that `prepare` refused, with its reason; skipped for accepted runs."""
     from airflow.sdk.exceptions import AirflowFailException
 
     if reason := get_current_context()["ti"].xcom_pull(task_ids="prepare", key=REFUSED):
@@ -132,7 +134,7 @@ def require_accepted() -> None:
 
 
 def open_task_run(attempt_id: str, **hooks: Any) -> RunContext:
-    """The attempt in this task."""
+    """Return the attempt's context in this task."""
     from faultline.lifecycle.context import open_run
     from faultline.orchestration.hooks import AirflowHooks
 
@@ -141,7 +143,7 @@ def open_task_run(attempt_id: str, **hooks: Any) -> RunContext:
 
 
 def step_task(name: str) -> Any:
-    """The task that performs a step once. Its value: the pid of what it has started, or what else the step tells."""
+    """Return the task that performs a step once; its value is the started pid or the step's value."""
 
     @task(task_id=name)
     def body(attempt_id: str) -> Any:
@@ -167,7 +169,7 @@ await_end = step_task("await_end")
 
 
 class HarvestOperator(LocalSparkJob):
-    """The step `harvest`, whose Spark job the operator submits."""
+    """Operator of the step `harvest`, which submits its Spark job."""
 
     template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
@@ -183,7 +185,7 @@ class HarvestOperator(LocalSparkJob):
 
 @task(**RETRY_ARGUMENTS)
 def judge(attempt_id: str) -> str:
-    """Writes the record, then fails the run unless it is valid. Returns the record's path."""
+    """Write the record and return its path; fail the run unless the record is valid."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.records.judge.rejudge import require_valid
@@ -199,7 +201,7 @@ def judge(attempt_id: str) -> str:
 
 
 def perform_repeatable(name: str, run: RunContext) -> Any:
-    """Performs a step that is tried again when it fails, but not on what a machine left that went down."""
+    """Perform a repeatable step; fail without retry after a reboot."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.lifecycle.steps import STEPS, perform
@@ -213,7 +215,7 @@ def perform_repeatable(name: str, run: RunContext) -> Any:
 
 @task
 def teardown(attempt_id: str) -> dict[str, Any]:
-    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
+    """End the attempt's processes, delete its topics and close it."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.experiment.attempt import Attempt
@@ -226,7 +228,7 @@ def teardown(attempt_id: str) -> dict[str, Any]:
         run = open_task_run(attempt_id)
     outcome: dict[str, Any] = perform(TEARDOWN, run)
     settings, attempt = run.settings, run.attempt
-    judged = (attempt.folder / "audit.json").exists()  # and told
+    judged = (attempt.folder / "audit.json").exists()  # its note is set
     records = [] if judged else Store(settings.results).read(run.plan.order.config_id).records
     for record in (one for one in records if one.attempt == attempt.id):
         publish_note(record)
@@ -234,5 +236,5 @@ def teardown(attempt_id: str) -> dict[str, Any]:
         if record.status == "cancelled" and params.get("parent_run_id") and params.get("matrix"):
             note_stopped(settings, params["matrix"], params["parent_run_id"])
     if why := outcome.get("unhealed"):
-        raise AirflowFailException(f"{attempt.id} stays open, and the next experiment tries again: {why}")
+        raise AirflowFailException(f"{attempt.id}: teardown failed: {why} (retried by the next experiment)")
     return outcome

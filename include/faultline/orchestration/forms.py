@@ -1,4 +1,4 @@
-"""The trigger forms of the DAGs, generated from the configuration's own fields and limits."""
+"""Trigger forms of the DAGs, generated from the configuration's fields and limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from faultline.experiment.workloads.registry import WORKLOADS
 
 
 def workload_sections() -> list[str]:
-    """The sections of parameters that only some workloads have, but for the first one of the form."""
+    """Return the sections of workload-specific parameters, without the form's first section."""
     return list(dict.fromkeys(one.section for one in WORKLOADS.values() if one.section != Workload.section))
 
 
 def workload_section_fields(section: str) -> tuple[str, ...]:
-    """The parameters of the workloads that stand in `section`, each where it comes first."""
+    """Return the workload parameters of `section`, each in its first section only."""
     first: dict[str, str] = {}
     for one in WORKLOADS.values():
         for name in one.parameters.model_fields:
@@ -60,17 +60,17 @@ def section_of(name: str) -> str:
 
 @functools.cache
 def _properties() -> dict[str, Any]:
-    """JSON schema of the configuration's fields: some 5 ms, and each task reads its DAG anew, with all its fields."""
+    """Return the JSON schema of the configuration's fields, cached since it takes 5 ms."""
     properties: dict[str, Any] = Configuration.model_json_schema()["properties"]
     return properties
 
 
 def field_schema(name: str) -> dict[str, Any]:
-    """JSON schema of one configuration field: type, limits, choices."""
+    """Return the JSON schema of one configuration field: type, limits, choices."""
     properties = copy.deepcopy(_properties()[name])
     variants = properties.get("anyOf", [properties])
     schema = {key: value for key, value in variants[0].items() if key != "title"}
-    if "const" in schema:  # one choice so far; a list of choices is what the form can show
+    if "const" in schema:  # the form can only show a list of choices
         schema["enum"] = [schema.pop("const")]
     if schema.pop("empty", False):
         schema |= {"type": ["null", schema["type"]], "default": None}
@@ -87,7 +87,7 @@ def _limits_text(name: str) -> str:
 
 
 def field_param(name: str, **override: Any) -> Param:
-    """One configuration field as a form field."""
+    """Return one configuration field as a form field."""
     field = Configuration.model_fields[name]
     schema = {**field_schema(name), **override}
     default = schema.pop("default", field.default)
@@ -102,7 +102,7 @@ def field_param(name: str, **override: Any) -> Param:
 
 
 def configuration_params(**defaults: Any) -> dict[str, Param]:
-    """Every configuration field as a form field, in the order of the sections."""
+    """Return every configuration field as a form field, in the order of the sections."""
     return {
         name: field_param(name, **({"default": defaults[name]} if name in defaults else {}))
         for names in SECTIONS.values()
@@ -111,7 +111,7 @@ def configuration_params(**defaults: Any) -> dict[str, Param]:
 
 
 def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
-    """One configuration field that is empty at first; its help says what the `presets` that set it put there."""
+    """Return an initially empty form field; its help lists the values of the `presets` that set it."""
     schema = field_schema(name)
     schema.pop("description", None)
     default = schema.pop("default", None)
@@ -121,7 +121,7 @@ def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
         schema["enum"] = [*(value for value in schema["enum"] if value is not None), None]
         schema["values_display"] = {"null": "empty"}
     if "boolean" in types:
-        # A switch is never empty. The form takes the first of several types, and offers the examples.
+        # A switch cannot be empty; with several types the form uses the first, and offers the examples.
         schema |= {"type": ["null", "string", "boolean"], "examples": ["true", "false"]}
     field = Configuration.model_fields[name]
     return Param(
@@ -134,15 +134,15 @@ def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
 
 
 def _empty_text(presets: Mapping[str, Any], default: Any) -> str:
-    """What an empty field comes to."""
-    said = [f"{value_text(value)} ({name})" for name, value in presets.items()]
+    """Return the help text on an empty field."""
+    values = [f"{value_text(value)} ({name})" for name, value in presets.items()]
     if default is not None:
-        said.append(f"{'else ' if said else ''}{value_text(default)}")
-    return f"Empty: {', '.join(said)}." if said else "Empty: what follows from the others."
+        values.append(f"{'otherwise ' if values else ''}{value_text(default)}")
+    return f"Empty: {', '.join(values)}." if values else "Empty: derived from the others."
 
 
 def value_text(value: Any) -> str:
-    """A value as the form's help and the tables of presets show it."""
+    """Return a value as shown in the form's help and in preset tables."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -151,24 +151,24 @@ def value_text(value: Any) -> str:
 
 
 def axis_param(name: str, presets: Mapping[str, Sequence[Any]]) -> Param:
-    """An axis: a line of values of one field. A call may give a list; both are checked when the sweep is planned.
+    """Return the form field of an axis: one line of values of one field; an API call may pass a list.
 
-    `presets`: the values that each preset puts on it.
+    Both are checked when the sweep is planned. `presets`: the axis values of each preset.
     """
     field = Configuration.model_fields[name]
-    said = "; ".join(f"{preset}: {axis_text(values)}" for preset, values in presets.items())
+    texts = "; ".join(f"{preset}: {axis_text(values)}" for preset, values in presets.items())
     return Param(
         None,
-        # Of several types the form takes the first one, where there are examples: a field of one line.
+        # With several types the form uses the first; with examples it is a one-line field.
         type=["null", "string", "array", "number", "integer"],
         examples=list(dict.fromkeys(axis_text(values) for values in presets.values())),
         title=name,
-        description=f"Axis, such as `1, 8` or `1..32 ×2`. {field.description}{_limits_text(name)} Empty: {said}.",
+        description=f"Axis, such as `1, 8` or `1..32 ×2`. {field.description}{_limits_text(name)} Empty: {texts}.",
     )
 
 
 def further_axes_param() -> Param:
-    """Axes beside those of the matrix."""
+    """Return the form field for axes in addition to those of the matrix."""
     return Param(
         None,
         type=["null", "string", "object"],
@@ -179,7 +179,7 @@ def further_axes_param() -> Param:
 
 
 def label_param(title: str, description: str, section: str = "Bookkeeping") -> Param:
-    """An optional label, such as series or build."""
+    """Return an optional label field, such as series or build."""
     return Param(
         None,
         type=["null", "string"],
@@ -191,38 +191,38 @@ def label_param(title: str, description: str, section: str = "Bookkeeping") -> P
 
 
 def experiment_params() -> dict[str, Param]:
-    """One complete configuration, and where the record belongs."""
+    """Return one complete configuration and the labels of the record."""
     return {
         **configuration_params(),
         "repetition": Param(
             0, type="integer", minimum=0, title="repetition", section="Bookkeeping",
-            description="Number of the repetition.",
+            description="Number of the repetition, from 0.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build."),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code."),
-        "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
+        "matrix": label_param("matrix", "Matrix of this experiment. Empty: none."),
         "sweep_id": Param(
             None, type=["null", "string"], pattern=PATTERN, maxLength=MOST, title="sweep_id", section="Bookkeeping",
-            description="The sweep.",
+            description="Sweep of this experiment.",
         ),
         "parent_run_id": Param(
             None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",
-            description="Run of the matrix; when it is stopped, this experiment ends as cancelled.",
+            description="Run of the matrix. If it is stopped, this experiment is cancelled.",
         ),
         "logical_date": Param(
             None, type=["null", "string"], title="logical_date", section="Bookkeeping",
-            description="The night it stands for.",
+            description="Logical date of the nightly run.",
         ),
         "build_spec": Param(
             None, type=["null", "object"], title="build_spec", section="Bookkeeping",
-            description=f"What is under test in place of the installed programs and settings, such as {BUILD}",
+            description=f"Build under test, in place of the installed programs and settings, such as {BUILD}",
         ),
         "keep_topics": Param(
             False, type="boolean", title="keep_topics", section="Bookkeeping",
-            description="Keep the Kafka topics after the teardown, to look at them.",
+            description="Keep the Kafka topics after the teardown.",
         ),
         "only_missing": Param(
             False, type="boolean", title="only_missing", section="Bookkeeping",
-            description="Measure nothing when the cell has a valid record by the time its turn comes.",
+            description="Skip the experiment if the cell has a valid record when its turn comes.",
         ),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The hooks of an experiment whose steps are tasks of Airflow: its Connections, its providers, its runs."""
+"""Hooks of an experiment whose steps are tasks of Airflow: its Connections, providers and runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 if TYPE_CHECKING:
     from faultline.system.target_registry import Target
 
-TASK_SUPERVISOR_DIED = (
-    "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
-)
+TASK_SUPERVISOR_DIED = "airflow: the task's supervisor process died; the experiment itself did not fail"
 
 
 class AirflowHooks:
-    """See `faultline.lifecycle.context.Hooks`. `context`: the task's. `batch`: what runs a job, in tasks that do."""
+    """Implementation of `faultline.lifecycle.context.Hooks`.
+
+    `context`: the task's. `batch`: runs a batch job, in tasks that have one.
+    """
 
     def __init__(self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None) -> None:
         self._settings, self._context, self._batch = settings, context, batch
@@ -37,11 +38,14 @@ class AirflowHooks:
         return KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
 
     def command(self, program: Program) -> list[str]:
-        """Raises InfrastructureError when the Connection `spark_default` is missing: the provider's hook would fall
-        back to YARN without a word."""
+        """Return the program's complete command.
+
+        Raises InfrastructureError if the Connection `spark_default` is missing, for which the provider's hook silently
+        falls back to YARN.
+        """
         if not isinstance(program, SparkProgram):
             return list(program.command)
-        # Takes seconds to import.
+        # The import takes seconds.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         application, *arguments = program.command
@@ -54,7 +58,9 @@ class AirflowHooks:
             application_args=arguments,
         )
         if not hook._connection["master"].startswith("spark://"):
-            raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
+            raise InfrastructureError(
+                "Connection spark_default: missing or not a Spark master; fix: run ./faultline up"
+            )
         command: list[str] = hook._build_spark_submit_command(application)
         if program.spark_submit is not None:
             command[0] = program.spark_submit
@@ -63,11 +69,11 @@ class AirflowHooks:
         return command
 
     def batch(self, job: BatchJob) -> None:
-        assert self._batch is not None, "this task is no Spark job"
+        assert self._batch is not None, "this task is not a Spark job"
         self._batch(job)
 
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
-        """As their Connections say, which may be edited in the UI."""
+        """Return the hosts by their Connections, which may be edited in the UI."""
         from airflow.sdk import BaseHook
         from airflow.sdk.exceptions import AirflowException
 
@@ -77,7 +83,7 @@ class AirflowHooks:
                 connection = BaseHook.get_connection(f"ssh_{name}")
             except AirflowException:
                 raise ConfigError(
-                    f"ssh_hosts.json: {name}: there is no Connection ssh_{name}; run ./faultline up"
+                    f"ssh_hosts.json: {name}: Connection ssh_{name} missing; fix: run ./faultline up"
                 ) from None
             address = {"host": connection.host, "port": connection.port, "user": connection.login}
             found[name] = check_ssh_host(f"Connection ssh_{name}", {**address, **connection.extra_dejson})
@@ -87,13 +93,13 @@ class AirflowHooks:
         store_target(self._settings, target)
 
     def is_run_active(self, run_id: str) -> bool:
-        if run_id == self._context["run_id"]:  # an earlier attempt of this very run is over
+        if run_id == self._context["run_id"]:  # earlier attempts of this run have ended
             return False
         count = self._context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"])
         return bool(count)
 
     def is_cancelled(self) -> bool:
-        """Whether the matrix run that asked for this experiment is over or gone: it waits while it wants it."""
+        """Return whether the matrix run that requested this experiment has ended or was deleted."""
         params = self._context["params"]
         matrix, parent = params.get("matrix"), params.get("parent_run_id")
         if not parent or not matrix:
@@ -103,5 +109,5 @@ class AirflowHooks:
         return run_state(self._context, matrix, parent) not in ACTIVE_STATES
 
     def cause_of(self, error: Exception) -> Exception:
-        """Without the process that Airflow has beside a task nothing more can be told, and that is what failed."""
+        """Return the death of the task's supervisor process as the cause, if it died, else `error`."""
         return error if os.getppid() == self._supervisor_pid else InfrastructureError(TASK_SUPERVISOR_DIED)

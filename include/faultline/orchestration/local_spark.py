@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class LocalSparkJob(SparkSubmitOperator):
-    """Hands a program of `spark_jobs/` to spark-submit, in one JVM, unless the persistent session has done the job.
+    """Operator that runs a program of `spark_jobs/` in the persistent session, or else with spark-submit.
 
-    What the machine must provide is looked for when the task runs, not when the DAG file is read.
+    spark-submit uses one JVM. Prerequisites are checked when the task runs, not when the DAG file is parsed.
     """
 
     def __init__(self, *, program: str, **arguments: Any) -> None:
@@ -26,7 +26,10 @@ class LocalSparkJob(SparkSubmitOperator):
         super().__init__(application=application, conn_id="spark_local", durable=False, **arguments)
 
     def run_batch(self, job: BatchJob, context: Any) -> None:
-        """Runs the job and waits for its end. Raises what the operator raises when it fails."""
+        """Run the job and wait for its end.
+
+        Raises the operator's error if it fails.
+        """
         from faultline.engines.spark.job_client import run_batch
         from faultline.lifecycle.context import runtime_of
 

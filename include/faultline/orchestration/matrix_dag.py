@@ -1,4 +1,4 @@
-"""The factory of matrix DAGs: plan -> run_experiment (mapped) -> aggregate."""
+"""Factory of matrix DAGs: plan -> run_experiment (mapped) -> aggregate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from faultline.orchestration.planning import SweepRun
     from faultline.records.record import Record
 
-UNMEASURED = "not every cell has a valid record: the red tasks and the note of this run say why"
+UNMEASURED = "some cells lack a valid record; see the failed tasks and the note of this run"
 DOC = """\
 ### {title}
 
@@ -40,17 +40,17 @@ DOC = """\
 
 {presets}
 
-Each value on each axis gives one experiment a repetition; they run one at a time, in an order shuffled by
-`seed`. Cells that already have a valid record are left out (`only_missing`), so triggering the same form again
-**resumes** a sweep, and measures what an earlier one missed.
+Each combination of axis values is one experiment per repetition. Experiments run one at a time, in an order
+shuffled by `seed`. Cells with a valid record are skipped (`only_missing`), so triggering the same form again
+**resumes** a sweep and measures its missing cells.
 
-With `decide` it repeats each configuration until its neighbours along an axis can be told apart, or are known to be as
-good as equal, or the budget is spent; what is decided is skipped.
+With `decide`, each configuration is repeated until the difference to its neighbours on an axis is decided, or they are
+equivalent, or the budget is used up. Decided comparisons are skipped.
 """
 
 
 def matrix_dag(name: str) -> DAG:
-    """The DAG of one matrix, whose form shows the axes first and every other parameter after them."""
+    """Return the DAG of one matrix; its form has the axes first, then all other parameters."""
     spec = MATRICES[name]
     with DAG(
         name,
@@ -72,7 +72,7 @@ def matrix_dag(name: str) -> DAG:
 
 
 def run_experiments(planned: Any) -> Any:
-    """`run_experiment`, mapped over what a plan returns: one cell is measured at a time, and the next one ready."""
+    """Return `run_experiment`, mapped over a plan: one cell is measured while the next one starts."""
     return RunExperiment.partial(
         task_id="run_experiment",
         max_active_tis_per_dagrun=MAX_ACTIVE_RUNS,
@@ -84,45 +84,44 @@ def run_experiments(planned: Any) -> Any:
 
 
 def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
-    """The form of a matrix: preset, axes, sweep, then the configuration's other fields; all empty, for the preset to
-    fill."""
+    """Return the form of a matrix: preset, axes, sweep and other fields, empty for the preset to fill."""
     others = [name for names in SECTIONS.values() for name in names if name not in spec.axes]
     return {
         "preset": Param(
             DEFAULT, type="string", enum=list(spec.presets), title="preset",
-            description="Fills what is left empty below.", description_md=presets_text(spec),
+            description="Values of the fields left empty below.", description_md=presets_text(spec),
         ),
         **{name: axis_param(name, spec.said_of(name)) for name in spec.axes},
         "axes": further_axes_param(),
         "repetitions": integer_param(
             "repetitions", None, 1, 100,
-            f"Measurements of each configuration. Empty: {_preset_counts(spec, 'repetitions')}",
+            f"Repetitions of each configuration. Empty: {_preset_counts(spec, 'repetitions')}",
         ),
         "controls": integer_param(
             "controls", None, 0, 100,
-            f"Runs of the first configuration without fault. Empty: {_preset_counts(spec, 'controls')}",
+            f"Control runs of the first configuration. Empty: {_preset_counts(spec, 'controls')}",
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
-            description="Leave out cells that already have a valid record. Off: measure all of them again.",
+            description="Skip cells that have a valid record. Off: measure all cells again.",
         ),
         "max_measurements": integer_param(
-            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Most attempts of a cell."
         ),
         "keep_invalid": Param(
             False, type="boolean", title="keep_invalid", section="Sweep",
-            description="A cell that is given up keeps its invalid records, and does not fail the run.",
+            description="Keep the invalid records of a given-up cell, without failing the run.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
         "decide": Param(
             None, type=["null", "object"], title="decide", section="Sweep",
-            description=f"Measure until it can be told, in place of repetitions: an object such as {EXAMPLE}; "
-            "`error` (0.05), and `hours` beside `experiments` or in their place.",
+            description=f"Sequential test in place of repetitions: an object such as {EXAMPLE}. Optional: `error` "
+            "(0.05), and `hours` in addition to or in place of `experiments`.",
         ),
         "resume": Param(
             None, type=["null", "string"], title="resume", section="Sweep",
-            description="Id of a sweep whose missing cells are measured, in its series. All else stays empty.",
+            description="Id of a sweep to resume, in its series. Leave all other fields empty.",
         ),
         **(search_params() if spec.search else {}),
         **{name: empty_param(name, spec.said_of(name)) for name in others},
@@ -130,12 +129,12 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
 
 
 def _preset_counts(spec: MatrixSpec, name: str) -> str:
-    """What each preset makes of a number of the sweep."""
+    """Return the value of a sweep parameter in each preset."""
     return ", ".join(f"{number} ({preset})" for preset, number in spec.said_of(name).items()) + "."
 
 
 def presets_text(spec: MatrixSpec) -> str:
-    """The presets as a table: what each puts on the axes."""
+    """Return the presets as a table of their axes."""
     head = ["| preset | " + " | ".join((*spec.axes, "repetitions")) + " |", "| --- " * (len(spec.axes) + 2) + "|"]
     rows = []
     for preset in spec.presets:
@@ -147,7 +146,7 @@ def presets_text(spec: MatrixSpec) -> str:
 
 @task(**RETRY_ARGUMENTS)
 def plan() -> list[dict[str, Any]]:
-    """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
+    """Return the cells to measure, as arguments of `run_experiment`: configuration and run id."""
     try:
         planned, note = current_sweep_run().plan(get_current_context()["params"])
     except ConfigError as error:
@@ -157,7 +156,7 @@ def plan() -> list[dict[str, Any]]:
 
 
 def current_sweep_run() -> SweepRun:
-    """This run, which plans a sweep."""
+    """Return this task's run, which plans a sweep."""
     from faultline.orchestration.planning import SweepRun
     from faultline.orchestration.targets.connection_query import preflight_in_task
 
@@ -166,14 +165,14 @@ def current_sweep_run() -> SweepRun:
 
 
 def set_planned_note(note: str) -> None:
-    """Puts what a sweep sets out to do into the note of its run, where its outcome will stand."""
+    """Set the note of the run to the plan; its outcome replaces it."""
     from faultline.orchestration.airflow_api import note_run
 
     note_run(load_settings(), get_current_context(), note)
 
 
 def reject_plan(error: ConfigError) -> Any:
-    """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
+    """Return the exception of a task that rejects a plan, and set the run's note to the reason."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.reports.notes import sweep_refusal_note
@@ -183,7 +182,7 @@ def reject_plan(error: ConfigError) -> Any:
 
 
 class Aggregate(LocalSparkJob):
-    """Rebuilds the summary tables over all records, then puts what the sweep came to into the note of its run."""
+    """Operator that rebuilds the summary tables over all records and sets the run's note to the outcome."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(program="aggregate", **arguments)
@@ -195,26 +194,26 @@ class Aggregate(LocalSparkJob):
 
         settings = load_settings()
         self.run_batch(aggregation(settings), context)
-        # Without one nothing was planned, and the note says why already.
+        # Without a plan, the note already has the reason.
         if note := sweep_outcome(settings, context["run_id"]):
             note_run(settings, context, note)
 
 
 def aggregate() -> Aggregate:
-    """The last task; also when some experiments failed."""
+    """Return the last task; it also runs after failed experiments."""
     return Aggregate(task_id="aggregate", trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 
 
 @task(trigger_rule=TriggerRule.ONE_FAILED)
 def require_success() -> None:
-    """Fails the run when one of its tasks failed: `aggregate` comes last and succeeds in any case."""
+    """Fail the run if one of its tasks failed, since `aggregate` always succeeds."""
     from airflow.sdk.exceptions import AirflowFailException
 
     raise AirflowFailException(UNMEASURED)
 
 
 def integer_param(name: str, default: int | None, low: int, high: int, text: str) -> Param:
-    """A whole number of the form's part about the sweep; without a default it may be empty."""
+    """Return an integer field of the form's sweep section; without a default it may be empty."""
     return Param(
         default,
         type="integer" if default is not None else ["null", "integer"],
@@ -226,30 +225,30 @@ def integer_param(name: str, default: int | None, low: int, high: int, text: str
     )
 
 
-# The task `search`: the highest input rate that the matrix's first configuration sustains, found by bisection.
+# ---- Task `search`: highest sustained rate of the first configuration, by bisection ----
 
 
 def search_params() -> dict[str, Param]:
-    """The form's part: whether to search, and between which rates."""
+    """Return the form's search section."""
     return {
         "search": Param(
             False, type="boolean", title="search", section="Search",
-            description="Afterwards, look for the highest sustained rate of the first configuration by bisection.",
+            description="Then find the highest sustained rate of the first configuration by bisection.",
         ),
         "search_low": Param(
             100.0, type="number", exclusiveMinimum=0, title="search_low", section="Search",
-            description="A rate that should hold, in Kafka records per second.",
+            description="Rate expected to be sustained, in Kafka records per second.",
         ),
         "search_high": Param(
             50_000.0, type="number", exclusiveMinimum=0, maximum=500_000, title="search_high", section="Search",
-            description="A rate that should not hold.",
+            description="Rate expected not to be sustained, in Kafka records per second.",
         ),
     }  # fmt: skip
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=10))
 def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Measures one rate after another, each as a run of `experiment`; a retry begins with the records that exist."""
+    """Measure one rate after another, each as a run of `experiment`; a retry reuses existing records."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.comparison.capacity import highest_sustained, search_capacity
@@ -260,7 +259,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
     if not given["search"] or planned is None:
-        raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
+        raise AirflowSkipException("search not requested" if planned is not None else "form rejected")
     params = spec.resolve(given)
     try:
         config = spec.matrix(params).configurations()[0]
@@ -285,7 +284,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 def _newest_record(config: Configuration, series: str) -> Record | None:
-    """The newest record of this configuration in the series."""
+    """Return the newest record of this configuration in the series; None without one."""
     from faultline.experiment.cell import Cell
     from faultline.records.store import Store
 
@@ -293,9 +292,9 @@ def _newest_record(config: Configuration, series: str) -> Record | None:
 
 
 def _run_experiment(config: Configuration, labels: Mapping[str, str]) -> Record:
-    """One run of `experiment`, waited for; an earlier try's, when that still runs.
+    """Run `experiment` and wait for its end; reuse an active run of an earlier try.
 
-    Raises InfrastructureError when it leaves no record.
+    Raises InfrastructureError if it leaves no record.
     """
     from datetime import UTC, datetime
 
@@ -315,5 +314,5 @@ def _run_experiment(config: Configuration, labels: Mapping[str, str]) -> Record:
         time.sleep(POLL_S)
     record = _newest_record(config, labels["series"])
     if record is None or (before is not None and record.attempt == before.attempt):
-        raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
+        raise InfrastructureError(f"{run_id}: no record; fix: see its first failed task")
     return record

@@ -1,4 +1,4 @@
-"""What the parameters of a run ask for: the order of one experiment, or the cells of a sweep. Knows no Airflow."""
+"""Translation of a run's parameters: the order of one experiment, or the cells of a sweep. Independent of Airflow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 BUILD_SPEC = "build_spec"
-# What the experiment itself needs to know of a run.
+# Parameters of a run that the experiment itself reads.
 EXPERIMENT_SWITCHES = ("keep_topics", "only_missing")
 SWEEP_PARAMS = (
     "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_invalid", "series", "build",
@@ -39,14 +39,17 @@ SEARCH_PARAMS = ("search", "search_low", "search_high")
 
 
 def reject_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
+    """Raise ConfigError for a key without a form field: Airflow accepts any key of an API call."""
     for key in given:
         if key not in known:
             raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
 
 
 def order_of(params: Mapping[str, Any], run_id: str | None = None) -> Order:
-    """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
+    """Return the order of run `run_id` from its parameters.
+
+    Raises ConfigError naming the key.
+    """
     from faultline.lifecycle.prepare import Order
 
     known = Configuration.model_fields
@@ -59,13 +62,16 @@ def order_of(params: Mapping[str, Any], run_id: str | None = None) -> Order:
 
 
 def order_of_run(params: Mapping[str, Any], run_id: str) -> Order:
-    """The same of a run of the DAG `experiment`: one that a person triggered is a sweep of its own, of its name."""
+    """Return the order of a run of the DAG `experiment`; a manual run is its own sweep."""
     return order_of({**params, "sweep_id": params.get("sweep_id") or sweep_id_of(run_id)}, run_id)
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A run of a DAG that plans a sweep. `look`: looks at targets, by name, before any of their cells is tried."""
+    """DAG run that plans a sweep.
+
+    `preflight`: checks targets by name before their cells are measured.
+    """
 
     matrix: str
     run_id: str
@@ -73,9 +79,9 @@ class SweepRun:
     preflight: Callable[[Settings, Iterable[str]], None]
 
     def plan(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-        """The cells to measure, as arguments of `run_experiment`, for the `given` params; and the run's note.
+        """Return the cells to measure, as arguments of `run_experiment`, and the run's note.
 
-        Raises ConfigError naming what is wrong.
+        Raises ConfigError naming the wrong value.
         """
         from faultline.lifecycle.environment import installed_build
         from faultline.reports.notes import plan_note
@@ -93,35 +99,43 @@ class SweepRun:
         series = params["series"] or build
         cells, question = self._cells(matrix, params, series)
         planned = self.write_plan(cells, series=series, build=build, params=params, question=question)
-        # What was taken, since a field of the form may have made another number of what was typed.
+        # The note shows the parsed values: a form field may have changed the input.
         return planned, plan_note(matrix, params, len(cells), len(planned))
 
     def _cells(
         self, matrix: Matrix, params: Mapping[str, Any], series: str
     ) -> tuple[list[PlannedCell], SequentialPlan | None]:
-        """All cells of a sweep, and what it is to decide. Raises ConfigError for what cannot be decided."""
+        """Return all cells of a sweep, and its sequential plan if it has one.
+
+        Raises ConfigError for a comparison that cannot be decided.
+        """
         if params["decide"] is None:
             return matrix.cells(series), None
-        # It loads the statistics, which a sweep that asks nothing need not wait for.
+        # The import of the statistics is slow, and only sequential sweeps need it.
         from faultline.comparison.decisions import planned_cells
 
         plans = SweepPlans(self.settings.results).of_matrix(self.matrix)
         return planned_cells(matrix, params["decide"], series, plans, fresh=not params["only_missing"])
 
     def _resume(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-        """The missing cells of another sweep, in its series. Raises ConfigError where they do not fit."""
+        """Return the missing cells of another sweep, in its series.
+
+        Raises ConfigError if they do not fit.
+        """
         from faultline.lifecycle.environment import installed_build
         from faultline.reports.notes import resumed_plan_note
 
         name = given["resume"]
         filled = [key for key, value in given.items() if value not in (None, "") and key in Configuration.model_fields]
         if filled:
-            raise ConfigError(f"{filled[0]}: is as in the sweep that is resumed; leave it empty, or leave out resume")
+            raise ConfigError(
+                f"{filled[0]}: conflicts with resume, which fixes it; fix: leave it empty, or omit resume"
+            )
         manifests = SweepPlans(self.settings.results)
         plan = manifests.read(name)
         if plan is None or plan.matrix != self.matrix:
             known = [one.sweep_id for one in manifests.of_matrix(self.matrix)]
-            raise ConfigError(f"resume: {name} is no sweep of {self.matrix}{suggest(name, known)}")
+            raise ConfigError(f"resume: got {name}; expected a sweep of {self.matrix}{suggest(name, known)}")
         cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
         build = given["build"] or installed_build(self.settings, configurations=[one.config for one in cells])
         if refusal := build_mismatch(f"resume: {name}", plan.build, build, remedy="trigger a sweep of its own"):
@@ -145,13 +159,11 @@ class SweepRun:
         baseline: ReferenceBuild | None = None,
         since: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Writes down what the sweep of this run intends to measure; returns the arguments of `run_experiment` for it.
+        """Write the sweep plan of this run; return its arguments of `run_experiment`.
 
-        `schedule`: the cron expression that a nightly run was due by. `question`: what the sweep is to decide.
-        `baseline`: what each cell is measured by as well, in pairs. `since`: what was measured before it does not
-        count, by default without `only_missing` what was before now.
-        Raises ConfigError when another run has a sweep of the same id, and for a target on which nothing can be
-        measured.
+        `schedule`: cron expression of a nightly run. `question`: sequential plan. `baseline`: reference build, measured
+        in pairs with each cell. `since`: earlier records do not count; by default, without `only_missing`, the present
+        time. Raises ConfigError if another run has a sweep with this id, and for an unusable target.
         """
         sweep_id = sweep_id_of(self.run_id)
         labels: dict[str, Any] = {"matrix": self.matrix, "sweep_id": sweep_id, "series": series, "build": build}
@@ -195,17 +207,17 @@ class SweepRun:
 
 
 def build_mismatch(what: str, measured_with: str, at_hand: str, *, remedy: str) -> str | None:
-    """Why the rest of a sweep or a night is not measured: the build at hand is another. None where it is its own."""
+    """Return why a sweep or nightly run cannot be completed with another build; None with its own build."""
     if at_hand == measured_with:
         return None
-    return f"{what} was measured with the build {measured_with}, and {at_hand} is at hand: they do not mix; {remedy}"
+    return f"{what}: got build {at_hand}; expected {measured_with}, as measured before; fix: {remedy}"
 
 
 def check_search(params: Mapping[str, Any]) -> None:
-    """Raises ConfigError when the search that a form asks for has nothing to look between."""
+    """Raise ConfigError if the form's search has an empty range of rates."""
     if params.get("search") and params["search_low"] >= params["search_high"]:
         raise ConfigError(
-            f"search_high: {params['search_high']:g} is not above search_low ({params['search_low']:g}); raise it"
+            f"search_high: got {params['search_high']:g}; expected more than search_low ({params['search_low']:g})"
         )
 
 
@@ -217,33 +229,35 @@ def _config_names(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
 
 
 def _check_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
-    """Raises ConfigError where a series holds cells of a question that were measured with another build: they count as
-    measured, and answer nothing."""
+    """Raise ConfigError if the series has records of another build for cells of a sequential plan.
+
+    They would count as measured without contributing to a decision.
+    """
     others = {one.build for one in records if one.sound and one.series == series and one.config_id in configurations}
     if others - {build}:
         raise ConfigError(
-            f"series: {series} has cells of the build {min(others - {build})}, which say nothing about {build}; name "
-            "another series, or leave it empty"
+            f"series: got {series} with cells of build {min(others - {build})}; expected cells of {build} only; "
+            "fix: name another series, or leave it empty"
         )
 
 
 def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:
-    """Id of the run that measures a cell, the same each time the sweep is resumed.
+    """Return the id of the run that measures a cell, the same whenever the sweep is resumed.
 
-    Not after the build has changed: a run that is reset keeps the labels that it was triggered with.
+    It changes with the build: a run that is reset keeps its original labels.
     """
     return f"{sweep_id}__{planned.label}-{zlib.crc32(f'{planned.series} {build}'.encode()):08x}"
 
 
 def sweep_outcome(settings: Settings, run_id: str) -> str | None:
-    """Prints what the sweep of a run has decided; returns the note of the run. None where nothing was planned."""
+    """Print the decisions of a run's sweep; return the run's note, None without a plan."""
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.decisions import decided_in_plan, decision_counts, decisions_of
     from faultline.records.index import Index
     from faultline.reports.notes import sweep_note
     from faultline.reports.views.allocation import decision_lines
 
-    # So that the first look at the results need not parse what the sweep has added.
+    # Refresh the index here, so that the first page view need not parse the new records.
     index = Index(settings.results, settings.home)
     index.refresh()
     sweep_id = sweep_id_of(run_id)

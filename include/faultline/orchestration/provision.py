@@ -1,6 +1,6 @@
-"""Prepares Airflow's metadata database: migrations, and the Connections of this installation.
+"""Preparation of Airflow's metadata database: migrations and Connections of this installation.
 
-Run by `./faultline up` as a program of its own, because importing Airflow takes seconds.
+`./faultline up` runs it as a separate program, because importing Airflow takes seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from faultline.system.settings import Settings, load_settings
 
 
 def provision(settings: Settings) -> None:
-    """Migrates the database and makes the Connections equal to `connections(settings)`; idempotent."""
+    """Migrate the database and set the Connections to `connections(settings)`. Idempotent."""
     wanted = connections(settings)
     stamp = settings.airflow_home / "provisioned.json"
     digest = _digest(wanted, settings)
-    # A database elsewhere may be another one at the same address.
+    # An external database may have been replaced at the same address.
     if stamp.exists() and stamp.read_text() == digest and configured_database(settings) is None:
         return
     from airflow.models.connection import Connection
@@ -26,7 +26,7 @@ def provision(settings: Settings) -> None:
     from airflow.utils.session import create_session
     from sqlalchemy import delete
 
-    initdb()  # creates an empty database, migrates an older one
+    initdb()  # creates or migrates the database
     with create_session() as session:
         for conn_id, arguments in wanted.items():
             session.execute(delete(Connection).where(Connection.conn_id == conn_id))

@@ -1,7 +1,7 @@
-"""The results inside the Airflow UI, for logged-in users only, and the links from Airflow to them.
+"""Results pages inside the Airflow UI, for logged-in users only, and links to them.
 
-Every process of Airflow loads its plugins, and only the API server serves pages: so nothing heavy is imported before
-the first request.
+Every process of Airflow loads its plugins, but only the API server serves pages: heavy imports wait for the first
+request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from faultline.reports.pages.site import ResultsSite
 
 _RUN_PAGE = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
-# What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
+# Frames in the UI: an entry of the navigation, and a tab of each DAG, run and task.
 VIEWS = (
     {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": UI_ROUTE},
     {"name": "Results", "href": _RUN_PAGE, "destination": "dag_run", "url_route": "faultline-run"},
@@ -33,7 +33,7 @@ VIEWS = (
 
 
 class ResultsApp:
-    """The sub-application, made at its first request."""
+    """Sub-application of the results, built at its first request."""
 
     def __init__(self) -> None:
         self._made = asyncio.Lock()
@@ -47,7 +47,7 @@ class ResultsApp:
 
 
 class ProofApp:
-    """Shows whoever asks that this server is the installation's; the one address that asks for no login."""
+    """Server proof: shows that the server belongs to this installation; the only page without login."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
@@ -68,17 +68,17 @@ class ProofApp:
 
 
 class ResultsLink(BaseOperatorLink):
-    """From a task of any of the DAGs to what its run has measured."""
+    """Link from a task of any DAG to the results of its run."""
 
     name = "Results"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address of the run's page in the UI."""
+        """Return the address of the run's page in the UI."""
         return f"{UI_PAGE}/runs/{quote(ti_key.dag_id, safe='')}/{quote(ti_key.run_id, safe='')}"
 
 
 def results_app() -> FastAPI:
-    """The app. Airflow does not authenticate sub-applications, so it does so itself."""
+    """Return the app, with authentication: Airflow does not authenticate sub-applications."""
     from airflow.api_fastapi.core_api.security import requires_authenticated
 
     from faultline.reports.pages.app import build_app
@@ -90,7 +90,7 @@ def _site(request: Request) -> ResultsSite:
     from faultline.reports.pages.site import ResultsSite
     from faultline.system.settings import load_settings
 
-    # Where the app is mounted, which is below Airflow's own path when its base URL has one.
+    # Mount point of the app, below Airflow's own path if its base URL has one.
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
     return ResultsSite(_index(), load_settings().results, prefix, prefix.removesuffix(PREFIX), _known_runs)
 
@@ -105,7 +105,7 @@ def _index() -> Index:
 
 
 def _known_runs(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> Sequence[str]:
-    """The run of a DAG that is in Airflow's database under one of the ids, or whose id begins so; the newest one."""
+    """Return the newest run of a DAG in Airflow's database with one of the ids or id prefixes."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import or_, select
@@ -117,4 +117,4 @@ def _known_runs(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) 
         with create_session() as session:
             return list(session.scalars(query.order_by(DagRun.run_after.desc()).limit(1)))
     except SQLAlchemyError:
-        return ()  # a link less, and no reason to withhold the page
+        return ()  # the page is complete without the link

@@ -1,4 +1,4 @@
-"""`RunExperiment`: gets one valid record for one cell; `faultline.orchestration.cells` decides what that takes."""
+"""`RunExperiment`: the operator that gets one valid record per cell, as `faultline.orchestration.cells` decides."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from faultline.system.settings import load_settings
 if TYPE_CHECKING:
     from faultline.orchestration.cells import RunningCell
 
-# Runs of it that go on together: one is measured, and the next one waits for its turn or starts; the machine's lock
-# sees to it that two never measure.
+# Concurrent runs: one is measured while the next one starts or waits; the machine lock prevents concurrent windows.
 MAX_ACTIVE_RUNS = 2
-# Two runs go on together, so the next one is ready when an end is noticed late; each look takes 10 ms of CPU time.
+# With two concurrent runs a late notice of an end costs no time; each poll takes 10 ms of CPU.
 POLL_S = 5
-# Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
+# `max_measurements` bounds measurements; this bounds infrastructure failures.
 CELL_RETRIES = 9
-# For tasks that give the same when they are done again: one that died is tried again.
+# Retry arguments of idempotent tasks.
 RETRY_ARGUMENTS: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=AGAIN_AFTER_S)}
 FINAL_STATES = [DagRunState.SUCCESS, DagRunState.FAILED]
-# Under which a try leaves the attempts that its sweep had measured of the cell before.
+# XCom key of the cell's attempts before this try.
 KNOWN_ATTEMPTS_KEY = "known"
 
 
 def retry_policy() -> ExceptionRetryPolicy:
-    """Wrong input fails at once; what broke or was measured badly is tried again."""
+    """Return the retry policy: fail on invalid input, retry after infrastructure errors and invalid measurements."""
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(ConfigError, RetryAction.FAIL),
@@ -42,33 +41,32 @@ def retry_policy() -> ExceptionRetryPolicy:
 
 
 def run_state(context: Any, dag_id: str, run_id: str) -> str:
-    """State of another run, as seen from a task: queued, running, success or failed."""
+    """Return the state of another run: queued, running, success or failed."""
     state = context["ti"].get_dagrun_state(dag_id=dag_id, run_id=run_id)
-    # The SDK answers with an enumeration whose text is its name ("DagRunState.FAILED"), whatever its signature says.
+    # The SDK returns an enumeration whose text is its name ("DagRunState.FAILED"), not the annotated string.
     return str(getattr(state, "value", state))
 
 
 class RunExperiment(TriggerDagRunOperator):
-    """Runs the DAG `experiment` for one cell and reads the cell's record when it ended.
+    """Operator that runs the DAG `experiment` for one cell and reads its record afterwards.
 
-    It asks the store first (a valid record ends it), then the child's state (one that is queued or
-    running is waited for, not reset), and only then triggers. A retry is a whole new attempt. The child asks the store
-    once more when its turn comes, since another sweep may have measured the cell while it was queued.
+    It first checks the store for a valid record, then the child run, which it awaits if active, and only then triggers
+    one. A retry is a new attempt. The child checks the store again at its turn, since another sweep may have measured
+    the cell.
 
-    Where the sweep is to decide something, a cell that nothing is open about is skipped, and so is each one when the
-    hours are spent. The cell before is then still being measured: it may be the one that decides, so that one more
-    is measured than need be.
+    In a sequential sweep a decided cell is skipped, as are all cells once the hours are used up. The previous cell is
+    still being measured then and may be decisive, so one cell more than needed may be measured.
 
-    If the run's `keep_invalid` is set, a cell whose measurements were all invalid is skipped, which fails no run: its
-    records stay, under their label.
+    With `keep_invalid`, a cell with only invalid measurements is skipped, which does not fail the run; its records
+    stay.
 
-    `cell` is its name in words, which Airflow shows once the task has begun, in place of its number.
+    `cell`: the name that Airflow shows for a started task in place of its map index.
     """
 
     def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, cell: str = "", **arguments: Any) -> None:
         super().__init__(
             trigger_dag_id=EXPERIMENT,
-            # Without a logical date: the wait looks for the run by its id alone, also after a reset.
+            # Without a logical date the wait finds the run by its id alone, even after a reset.
             logical_date=None,
             reset_dag_run=True,
             wait_for_completion=True,
@@ -92,7 +90,7 @@ class RunExperiment(TriggerDagRunOperator):
         if decision.action == "done":
             self.log.info(decision.reason)
             return
-        # So that what this try measures is told from that by no clock, which may be set meanwhile.
+        # Identifies the attempts of this try without clocks, which may be set back.
         ti.xcom_push(key=KNOWN_ATTEMPTS_KEY, value=[record.attempt for record in cell.own_records()])
         if decision.action == "skip":
             raise AirflowSkipException(decision.reason)
@@ -104,14 +102,17 @@ class RunExperiment(TriggerDagRunOperator):
         super().execute(context)
 
     def execute_complete(self, context: Any, event: Any) -> None:
-        """Reads the record of the run that has ended. Raises the kind of error that its outcome means."""
+        """Read the record of the run that ended.
+
+        Raises the error that its outcome means.
+        """
         from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
         from faultline.orchestration import cells
 
         ti = context["ti"]
         known = ti.xcom_pull(key=KNOWN_ATTEMPTS_KEY, map_indexes=ti.map_index if ti.map_index >= 0 else None) or []
-        # A try measures once, and clearing adds to the tries that there may be.
+        # Each try measures once; clearing increases `max_tries`.
         tries = ti.try_number - (ti.max_tries - (self.retries or 0))
         decision = cells.decide_after_run(self._sweep_cell(context), known, tries, str(event[1]["run_ids"][0]))
         if decision.action == "skip":
@@ -126,6 +127,6 @@ class RunExperiment(TriggerDagRunOperator):
         return RunningCell(load_settings(), conf, context["params"], begun, self.max_measurements)
 
     def _child_state(self, context: Any) -> str | None:
-        """State of the child's run, or None when there is none yet."""
+        """Return the state of the child run; None without one."""
         known = context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[str(self.trigger_run_id)])
         return run_state(context, EXPERIMENT, str(self.trigger_run_id)) if known else None

@@ -1,4 +1,4 @@
-"""The structure of Faultline's own DAGs as JSON, for the folder of an external Airflow."""
+"""Structure of Faultline's DAGs as JSON, for the DAG folder of an external Airflow."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ from faultline.orchestration.experiment import experiment_dag
 from faultline.orchestration.matrix_dag import UNMEASURED, matrix_dag
 from faultline.orchestration.planning import SEARCH_PARAMS
 
-# These begin no cluster's work, and need none of its Connections.
+# Tasks that start no work on a cluster and need no Connections.
 _CONNECTION_FREE_TASKS = frozenset({"require_accepted", "require_success", "plan", "judge"})
-# It begins its experiments through the API of an Airflow of Faultline's own.
+# Task that triggers experiments through the API of an embedded Airflow.
 OMITTED_TASK = "search"
-# Read what an experiment left on this machine, in one JVM of their own.
+# Tasks that read an experiment's files on this machine in a JVM of their own.
 _LOCAL_SPARK_TASKS = frozenset({"harvest", "aggregate"})
 LOCAL_CONNECTION = "spark_local"
 
 
 def exported_dags() -> list[DAG]:
-    """Those that work as a guest: the experiment and every matrix. Nights stay with an Airflow of Faultline's own."""
+    """Return the DAGs that work in an external Airflow: the experiment and every matrix, without nightly DAGs."""
     return [experiment_dag(), *(matrix_dag(name) for name in MATRICES)]
 
 
 def describe_dag(dag: DAG, connections: list[str]) -> dict[str, Any]:
-    """A DAG's structure. `connections`: the ids of all that an experiment may need."""
+    """Return a DAG's structure.
+
+    `connections`: ids of all Connections that an experiment may need.
+    """
     measures = dag.dag_id == EXPERIMENT
     return {
         "dag": dag.dag_id,
         "description": dag.description,
         "doc": dag.doc_md,
         "tags": sorted(dag.tags),
-        # In a pool of one slot a second run would wait for the machine, and keep the first one from going on.
+        # In a pool of one slot, a second run would wait for the machine and block the first one.
         "max_active_runs": 1 if measures else dag.max_active_runs,
         "params": {name: _param(dag.params.get_param(name)) for name in dag.params if name not in SEARCH_PARAMS},
         "tasks": [_task(dag, name, connections, in_pool=measures) for name in _topological_order(dag)],
@@ -45,7 +48,7 @@ def describe_dag(dag: DAG, connections: list[str]) -> dict[str, Any]:
 
 
 def _topological_order(dag: DAG) -> list[str]:
-    """Ids of the tasks, each after those that come before it."""
+    """Return the ids of the tasks in topological order."""
     left, order = dict.fromkeys(name for name in dag.task_dict if name != OMITTED_TASK), []
     while left:
         ready = [name for name in left if not _upstream_of(dag, name) & left.keys()]
@@ -55,7 +58,7 @@ def _topological_order(dag: DAG) -> list[str]:
 
 
 def _upstream_of(dag: DAG, name: str) -> set[str]:
-    """The tasks that come right before another one."""
+    """Return the tasks directly upstream of a task, without the omitted one."""
     before = set(dag.get_task(name).upstream_task_ids)
     return before - {OMITTED_TASK} | dag.get_task(OMITTED_TASK).upstream_task_ids if OMITTED_TASK in before else before
 
@@ -72,7 +75,7 @@ def _task(dag: DAG, name: str, connections: list[str], *, in_pool: bool) -> dict
     return {
         "task": name,
         "upstream": sorted(_upstream_of(dag, name)),
-        # A teardown has a rule of its own, which Airflow sets.
+        # Airflow sets the trigger rule of a teardown.
         "trigger_rule": "all_success"
         if task.is_teardown
         else str(getattr(task.trigger_rule, "value", task.trigger_rule)),
@@ -88,11 +91,11 @@ def _task(dag: DAG, name: str, connections: list[str], *, in_pool: bool) -> dict
 
 
 def _input_task(task: Any) -> str | None:
-    """The task whose value this one is given."""
+    """Return the task whose value this one receives; None without one."""
     given = [*getattr(task, "op_args", ()), *getattr(task, "op_kwargs", {}).values(), getattr(task, "attempt_id", None)]
     return next((one.operator.task_id for one in given if isinstance(one, XComArg)), None)
 
 
 def _connection_ids(name: str, known: list[str]) -> list[str]:
-    # What harvest runs may be a user's own program, whose environment is no place for the harness's login.
+    # The harvest may run a user program, which must not see the harness credentials.
     return [one for one in known if (one == LOCAL_CONNECTION) == (name in _LOCAL_SPARK_TASKS)]

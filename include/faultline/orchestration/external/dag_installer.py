@@ -1,4 +1,4 @@
-"""`install` and `uninstall`: a folder of DAGs in an external Airflow, its pool and its Connections; nothing else."""
+"""`install` and `uninstall`: DAG folder, pool and Connections of Faultline in an external Airflow."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
 DAG_FILE, INSTALLATION_FILE = "faultline_dags.py", "faultline.json"
-# The longest answer of another `airflow` command.
+# Timeout of one `airflow` command.
 COMMAND_TIMEOUT_S = 180
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class AirflowCli:
-    """Its pools, Connections and DAGs. `command`: the path of its `airflow`."""
+    """Command line of an external Airflow: pools, Connections and DAGs.
+
+    `command`: path of its `airflow`.
+    """
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -41,22 +44,22 @@ class AirflowCli:
         return {str(one["conn_id"]) for one in self._list("connections", "list")}
 
     def dags(self) -> set[str]:
-        """Ids of those that it has read."""
+        """Return the ids of the parsed DAGs."""
         return {str(one["dag_id"]) for one in self._list("dags", "list", "--columns", "dag_id")}
 
     def active_runs(self, dag: str) -> list[str]:
-        """Ids of the runs of a DAG, which it has read, that go on."""
+        """Return the ids of the running runs of a parsed DAG."""
         return [str(one["run_id"]) for one in self._list("dags", "list-runs", dag, "--state", "running")]
 
     def add_pool(self, name: str) -> None:
         self._run("pools", "set", name, "1", "Faultline measures one experiment at a time")
 
     def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds Connections; one that is there already stays as it is."""
+        """Add missing Connections; existing ones stay unchanged."""
         self._import(wanted)
 
     def replace_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        """Writes Connections in the place of those that are there."""
+        """Overwrite existing Connections."""
         self._import(wanted, "--overwrite")
 
     def delete_pool(self, name: str) -> None:
@@ -66,11 +69,11 @@ class AirflowCli:
         self._run("connections", "delete", name)
 
     def delete_dag(self, name: str) -> None:
-        """Removes what it keeps of a DAG and its runs."""
+        """Delete a DAG and its runs from the database."""
         self._run("dags", "delete", "--yes", name)
 
     def _import(self, wanted: Mapping[str, Mapping[str, Any]], *how: str) -> None:
-        # By a file: everybody on the machine can read a command line.
+        # Passed in a file, since all users can read command lines.
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "connections.json"
             write_private(file, json.dumps(wanted))
@@ -79,14 +82,14 @@ class AirflowCli:
     def _list(self, *words: str) -> list[dict[str, Any]]:
         text = self._run(*words, "--output", "json")
         lines = text.splitlines()
-        # Airflow may warn on standard output before it answers.
+        # Airflow may print warnings before the JSON.
         for number, line in enumerate(lines):
             if line.startswith("["):
                 with contextlib.suppress(ValueError):
                     return list(json.loads("\n".join(lines[number:])))
         if "No data found" in text:
             return []
-        raise InfrastructureError(f"{self.command} {' '.join(words)}: gave no JSON: {text.strip()[-200:]}")
+        raise InfrastructureError(f"{self.command} {' '.join(words)}: expected JSON; got {text.strip()[-200:]}")
 
     def _run(self, *words: str) -> str:
         try:
@@ -95,22 +98,22 @@ class AirflowCli:
             )
         except FileNotFoundError:
             raise ConfigError(
-                f"--airflow {self.command}: is not there; give the path of that Airflow's command"
+                f"--airflow {self.command}: not found; fix: give the path of the external `airflow`"
             ) from None
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfrastructureError(f"{self.command} {' '.join(words[:2])}: {error}") from None
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             raise InfrastructureError(
-                f"{self.command} {' '.join(words[:2])}: {last}; it needs that Airflow's configuration (AIRFLOW_HOME) "
-                "and its database"
+                f"{self.command} {' '.join(words[:2])}: {last}; fix: set that Airflow's AIRFLOW_HOME and start "
+                "its database"
             )
         return done.stdout
 
 
 @dataclass(frozen=True)
 class ExternalInstall:
-    """What is installed: the folder of DAGs of the other Airflow, the prefix of all names, the queue of the tasks."""
+    """Installation in an external Airflow: its DAG folder, the prefix of all names, the queue of the tasks."""
 
     into: Path
     prefix: str
@@ -118,18 +121,20 @@ class ExternalInstall:
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
-            raise ConfigError(f"--prefix {self.prefix}: a letter, then letters, digits, _ . - only, such as faultline_")
+            raise ConfigError(
+                f"--prefix {self.prefix}: expected a letter, then letters, digits, _ . - (such as faultline_)"
+            )
         if not _QUEUE.fullmatch(self.queue):
-            raise ConfigError(f"--queue {self.queue}: letters, digits and _ . - only, such as faultline")
+            raise ConfigError(f"--queue {self.queue}: expected letters, digits, _ . - (such as faultline)")
         if not self.into.is_dir():
             raise ConfigError(
-                f"--into {self.into}: is no folder; give the folder of DAGs of that Airflow, as "
-                "`airflow config get-value core dags_folder` says it"
+                f"--into {self.into}: expected the DAG folder of the external Airflow; see "
+                "`airflow config get-value core dags_folder`"
             )
 
     @property
     def folder(self) -> Path:
-        """The one folder that is made, named after the prefix, so that two of them can be guests in one Airflow."""
+        """Created folder, named after the prefix, so that one Airflow can have several installations."""
         return self.into / (self.prefix.rstrip("_.-") or self.prefix)
 
     @property
@@ -137,9 +142,9 @@ class ExternalInstall:
         return f"{self.prefix}conductor"
 
     def receipt(self) -> dict[str, Any] | None:
-        """What an `install` has noted; None where there is nothing of it.
+        """Return the stored installation; None without one.
 
-        Raises ConfigError for a folder that is somebody else's, or of another prefix.
+        Raises ConfigError for a folder of another program or prefix.
         """
         if not self.folder.exists():
             return None
@@ -149,11 +154,13 @@ class ExternalInstall:
                 return found
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        raise ConfigError(f"{self.folder}: is there, and not by install --prefix {self.prefix}; choose another prefix")
+        raise ConfigError(
+            f"{self.folder}: exists, but not from install --prefix {self.prefix}; fix: choose another prefix"
+        )
 
 
 def install(
-    guest: ExternalInstall,
+    target: ExternalInstall,
     airflow: AirflowCli,
     settings: Settings,
     connections: Mapping[str, Mapping[str, Any]],
@@ -162,121 +169,125 @@ def install(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Writes the folder, and makes the pool and those of the `connections`, by id without prefix, that are missing.
+    """Write the DAG folder; create the pool, and the missing ones of `connections` (ids without prefix).
 
-    What was there before stays as it is, and is not noted as made: `uninstall` leaves it. A second call writes the
-    folder anew, and the Connections that the first one made: ports and passwords may have changed. Raises ConfigError
-    before anything is written, for names that are taken.
+    Existing pools and Connections stay unchanged, are not recorded, and are left by `uninstall`. A second call rewrites
+    the folder and the Connections of the first one, since ports and passwords may have changed. Raises ConfigError for
+    taken names before anything is written.
     """
-    before = guest.receipt()
+    before = target.receipt()
     made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
-    _reject_taken_names(guest, airflow, [one["dag"] for one in dags], known=before)
+    _reject_taken_names(target, airflow, [one["dag"] for one in dags], known=before)
     there, pools = airflow.connections(), airflow.pools()
-    wanted = {f"{guest.prefix}{name}": dict(one) for name, one in connections.items()}
+    wanted = {f"{target.prefix}{name}": dict(one) for name, one in connections.items()}
     missing = {name: one for name, one in wanted.items() if name not in there}
     stale = {name: one for name, one in wanted.items() if name in there and name in made["connections"]}
     for name in sorted(missing):
-        say(f"Connection {name}: made")
+        say(f"Connection {name}: created")
     for name in sorted(stale):
-        say(f"Connection {name}: was made by install, and is written anew")
+        say(f"Connection {name}: updated")
     for name in sorted(wanted.keys() - missing.keys() - stale.keys()):
-        say(f"Connection {name}: is there, and stays as it is")
-    new_pool = guest.pool not in pools
-    say(f"pool {guest.pool}: {'made, with 1 slot' if new_pool else 'is there, and stays as it is'}")
+        say(f"Connection {name}: exists, unchanged")
+    new_pool = target.pool not in pools
+    say(f"pool {target.pool}: {'created with 1 slot' if new_pool else 'exists, unchanged'}")
     for file in (INSTALLATION_FILE, DAG_FILE):
-        say(f"{guest.folder / file}: written")
+        say(f"{target.folder / file}: written")
     if dry_run:
-        say("nothing was done: --dry-run")
+        say("dry run: no changes made")
         return
     made["connections"] = sorted({*(one for one in made["connections"] if one in there), *missing})
     made["pool"] = new_pool or bool(made["pool"])
     source = Path(__file__).with_name("proxy_dags.py").read_text()
     made["files"] = {DAG_FILE: _digest(source)}
     place = {
-        "prefix": guest.prefix, "queue": guest.queue, "pool": guest.pool, "home": str(settings.home),
+        "prefix": target.prefix, "queue": target.queue, "pool": target.pool, "home": str(settings.home),
         "results": str(settings.results), "command": str(settings.root / "faultline"),
         "host": socket.gethostname(), "made": made, "dags": dags,
     }  # fmt: skip
-    # First what is to be undone, last what Airflow reads: whatever fails between them, `uninstall` puts right.
-    guest.folder.mkdir(exist_ok=True)
-    write_atomic(guest.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
+    # Write the receipt first and the DAG file last, so that `uninstall` can revert a partial installation.
+    target.folder.mkdir(exist_ok=True)
+    write_atomic(target.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
     if missing:
         airflow.add_connections(missing)
     if stale:
         airflow.replace_connections(stale)
     if new_pool:
-        airflow.add_pool(guest.pool)
-    write_atomic(guest.folder / DAG_FILE, source)
+        airflow.add_pool(target.pool)
+    write_atomic(target.folder / DAG_FILE, source)
 
 
-def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Progress, *, dry_run: bool = False) -> None:
-    """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
+def uninstall(target: ExternalInstall, airflow: AirflowCli, say: Progress, *, dry_run: bool = False) -> None:
+    """Remove what `install` created: DAGs with their runs, pool, Connections and folder. Records stay.
 
-    Raises ConfigError where nothing is installed, and while one of its runs goes on, before anything is removed;
-    InfrastructureError naming what could not be removed, at which it stops: a second call goes on.
+    Raises ConfigError before any change if nothing is installed or a run is active. Raises InfrastructureError naming
+    the object whose removal failed; call it again to resume.
     """
-    receipt = guest.receipt()
+    receipt = target.receipt()
     if receipt is None:
-        raise ConfigError(f"{guest.folder}: there is none; give --into and --prefix as at install")
-    file = guest.folder / DAG_FILE
+        raise ConfigError(f"{target.folder}: not found; fix: give --into and --prefix as for install")
+    file = target.folder / DAG_FILE
     if file.exists() and _digest(file.read_text()) != receipt["made"]["files"][DAG_FILE]:
-        raise ConfigError(f"{file}: was changed since it was installed; move it away, and uninstall again")
+        raise ConfigError(f"{file}: changed since install; fix: move it away, and uninstall again")
     made, known = receipt["made"], airflow.dags()
     there, pools = airflow.connections(), airflow.pools()
-    ours = [f"{guest.prefix}{one['dag']}" for one in receipt["dags"]]
+    own_dags = [f"{target.prefix}{one['dag']}" for one in receipt["dags"]]
     steps: list[tuple[str, Callable[[], None]]] = [(f"{file}: removed", lambda: file.unlink(missing_ok=True))]
-    steps += [(f"DAG {one}: removed with its runs", _deferred(airflow.delete_dag, one)) for one in ours if one in known]
+    steps += [
+        (f"DAG {one}: removed with its runs", _deferred(airflow.delete_dag, one)) for one in own_dags if one in known
+    ]
     steps += [
         (f"Connection {one}: removed", _deferred(airflow.delete_connection, one))
         for one in made["connections"]
         if one in there
     ]
-    if made["pool"] and guest.pool in pools:
-        steps.append((f"pool {guest.pool}: removed", _deferred(airflow.delete_pool, guest.pool)))
-    _reject_active_runs(airflow, [name for name in ours if name in known])
+    if made["pool"] and target.pool in pools:
+        steps.append((f"pool {target.pool}: removed", _deferred(airflow.delete_pool, target.pool)))
+    _reject_active_runs(airflow, [name for name in own_dags if name in known])
     if dry_run:
         for text, _ in steps:
             say(text)
-        say(f"{guest.folder}: removed")
-        say("nothing was done: --dry-run")
+        say(f"{target.folder}: removed")
+        say("dry run: no changes made")
         return
     for text, step in steps:
         try:
             step()
         except FaultlineError as error:
-            raise InfrastructureError(f"uninstall: {error}; uninstall again when that is mended") from None
+            raise InfrastructureError(f"uninstall: {error}; fix: correct that, and uninstall again") from None
         say(text)
-    # A DAG processor that was reading the file while it was removed stores its DAGs once more.
-    for one in sorted(set(ours) & airflow.dags()):
+    # A DAG processor that was parsing the removed file may store its DAGs again.
+    for one in sorted(set(own_dags) & airflow.dags()):
         airflow.delete_dag(one)
-    _remove_folder(guest.folder, say)
+    _remove_folder(target.folder, say)
 
 
 def _reject_active_runs(airflow: AirflowCli, dags: list[str]) -> None:
     for one in dags:
         if runs := airflow.active_runs(one):
             raise ConfigError(
-                f"DAG {one}: its run {runs[0]} goes on; let it end, or mark it failed, and uninstall again"
+                f"DAG {one}: run {runs[0]} is active; fix: wait for it or mark it failed, then uninstall again"
             )
 
 
 def _reject_taken_names(
-    guest: ExternalInstall, airflow: AirflowCli, names: list[str], *, known: Mapping[str, Any] | None
+    target: ExternalInstall, airflow: AirflowCli, names: list[str], *, known: Mapping[str, Any] | None
 ) -> None:
-    if known is None and (taken := sorted({f"{guest.prefix}{name}" for name in names} & airflow.dags())):
-        raise ConfigError(f"--prefix {guest.prefix}: that Airflow has a DAG {taken[0]} already; choose another prefix")
-    if not os.access(guest.into, os.W_OK | os.X_OK):
-        raise ConfigError(f"--into {guest.into}: cannot be written; run this as a user who may")
+    if known is None and (taken := sorted({f"{target.prefix}{name}" for name in names} & airflow.dags())):
+        raise ConfigError(
+            f"--prefix {target.prefix}: DAG {taken[0]} exists in the external Airflow; fix: choose another prefix"
+        )
+    if not os.access(target.into, os.W_OK | os.X_OK):
+        raise ConfigError(f"--into {target.into}: not writable; fix: run this as a user with write access")
 
 
 def _remove_folder(folder: Path, say: Progress) -> None:
     (folder / INSTALLATION_FILE).unlink(missing_ok=True)
-    # Which Airflow leaves when it has read the DAGs.
+    # Created by Airflow when it parses the DAGs.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     try:
         folder.rmdir()
     except OSError:
-        say(f"{folder}: holds more than was installed, and stays")
+        say(f"{folder}: kept, since it has other files")
         return
     say(f"{folder}: removed")
 

@@ -1,4 +1,4 @@
-"""The hooks of an experiment whose steps are tasks of an external Airflow, which told what it knows beforehand."""
+"""Hooks of an experiment whose steps are tasks of an external Airflow; its answers come with the request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultline.system.target_registry import Target
 
 
 class ExternalHooks(PlainHooks):
-    """See `faultline.lifecycle.context.Hooks`. What the task's Airflow says came with the request."""
+    """Implementation of `faultline.lifecycle.context.Hooks`, from the task's request."""
 
     def __init__(self, settings: Settings, request: Mapping[str, Any], cancel: Path) -> None:
         super().__init__(settings)
@@ -29,7 +29,7 @@ class ExternalHooks(PlainHooks):
         text = self._request["connections"].get(conn_id)
         name = f"{self._request['prefix']}{conn_id}"
         if text is None:
-            raise ConfigError(f"Connection {name}: missing; run ./faultline airflow install again")
+            raise ConfigError(f"Connection {name}: missing; fix: run ./faultline airflow install again")
         found = json.loads(text)
         extra = found.get("extra") or {}
         known = {key: found.get(key) for key in ("host", "port", "login", "password")}
@@ -46,11 +46,11 @@ class ExternalHooks(PlainHooks):
             return list(program.command)
         if program.master is not None:
             return spark_submit_command(program, program.master)
-        said = self._connection("spark_default")
-        master = f"{said.host}:{said.port}" if said.port else str(said.host)
+        spec = self._connection("spark_default")
+        master = f"{spec.host}:{spec.port}" if spec.port else str(spec.host)
         if not master.startswith("spark://"):
             raise InfrastructureError(
-                f"Connection {said.id}: not a Spark master; run ./faultline airflow install again"
+                f"Connection {spec.id}: not a Spark master; fix: run ./faultline airflow install again"
             )
         return spark_submit_command(program, master)
 
@@ -60,13 +60,13 @@ class ExternalHooks(PlainHooks):
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         found = {}
         for name in ssh_hosts(self._settings):
-            said = self._connection(f"ssh_{name}")
-            address = {"host": said.host, "port": said.port, "user": said.login}
-            found[name] = check_ssh_host(f"Connection {said.id}", {**address, **said.extra})
+            spec = self._connection(f"ssh_{name}")
+            address = {"host": spec.host, "port": spec.port, "user": spec.login}
+            found[name] = check_ssh_host(f"Connection {spec.id}", {**address, **spec.extra})
         return found
 
     def store_target(self, target: Target) -> None:
-        # `target add` made its Connections on this host; the Airflow that runs the tasks knows none of them.
+        # The Connections of `target add` are on this host; the external Airflow does not have them.
         from faultline.orchestration.connections import import_target
 
         import_target(self._settings, target)

@@ -1,7 +1,7 @@
-"""Faultline's DAGs in an external Airflow: each task runs `./faultline step` on this host, and waits for its end.
+"""DAGs of Faultline in an external Airflow; each task runs `./faultline step` on this host.
 
-`./faultline airflow install` writes it into the DAG folder, next to faultline.json; `./faultline airflow uninstall`
-removes both. It needs only Airflow. Change neither file: the next `airflow install` overwrites both.
+`./faultline airflow install` writes this file and faultline.json into the DAG folder; `./faultline airflow uninstall`
+removes them. It depends on Airflow only. Changes are overwritten by the next installation.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from airflow.sdk import DAG, BaseHook, BaseOperator, DagRunState, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 INSTALLATION_FILE = Path(__file__).with_name("faultline.json")
-# How often a task that was killed finds its work again; what failed once for all is not tried again.
+# Retries after a killed task, which find its work again; final failures are not retried.
 RETRIES = 3
 RETRY_DELAY = timedelta(seconds=5)
-# What `./faultline step` gets of this environment, which is another program's.
+# Variables of this environment that `./faultline step` inherits.
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 ACTIVE_STATES = ("queued", "running")
 FINAL_STATES = [DagRunState.SUCCESS, DagRunState.FAILED]
 
 
 class TaskIncomplete(Exception):
-    """The work did not come to its end; Airflow tries again."""
+    """Task that did not finish; Airflow retries it."""
 
 
 def installation() -> dict[str, Any]:
-    """What `install` wrote down: prefix, queue, pool, where Faultline is, Connections and DAGs."""
+    """Return the stored installation: prefix, queue, pool, Faultline's folders, Connections and DAGs."""
     return dict(json.loads(INSTALLATION_FILE.read_text()))
 
 
 def run_step(context: Any, name: str, attempt: str | None = None, **request: Any) -> Any:
-    """Has a step, or another piece of work, done; prints what it prints. Returns its value.
+    """Run a step or another task through `./faultline step`, print its output, and return its value.
 
-    Raises AirflowSkipException and AirflowFailException as the work did, and NotDone for what may be tried again.
+    Raises AirflowSkipException and AirflowFailException as the work did, and TaskIncomplete if a retry may help.
     """
     here, end, last = installation(), None, "no message"
     _require_host(here)
@@ -58,7 +58,7 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
-            # Connections among it: command lines and environments show what they hold.
+            # Passed through standard input, since it contains secrets.
             with process.stdin as stream:
                 stream.write(json.dumps({**_run_information(context, here), **request}, default=str))
             for line in process.stdout:
@@ -71,10 +71,10 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
                 elif is_parent_stopped(context, here["prefix"]):
                     Path(word["wait"]).touch()
         finally:
-            # The work itself goes on, and the next try finds it.
+            # The work continues, and the next try finds it.
             process.terminate()
     if end is None:
-        raise TaskIncomplete(f"./faultline step {name}: ended with status {process.returncode}: {last}")
+        raise TaskIncomplete(f"./faultline step {name}: failed with status {process.returncode}: {last}")
     return _result(context, end)
 
 
@@ -89,30 +89,31 @@ def _require_host(here: dict[str, Any]) -> None:
     home, host = Path(here["home"]), socket.gethostname()
     if not home.is_dir():
         raise AirflowFailException(
-            f"{host}: got a task of Faultline, whose {home} is not here; let only a worker on {here['host']} take "
-            f"tasks of the queue {here['queue']}"
+            f"{host}: {home} not found; fix: run the queue {here['queue']} on a worker of {here['host']} only"
         )
     if (owner := home.stat().st_uid) != os.getuid():
-        raise AirflowFailException(f"{home}: is of user {owner}, and {os.getuid()} runs this task; run it as {owner}")
+        raise AirflowFailException(
+            f"{home}: owned by user {owner}, but the task runs as {os.getuid()}; fix: run it as {owner}"
+        )
 
 
 def is_run_active(context: Any, dag: str, run_id: str) -> bool:
-    """Whether a run is queued or running in this Airflow."""
+    """Return whether a run is queued or running in this Airflow."""
     ti = context["ti"]
     return bool(ti.get_dr_count(dag_id=dag, run_ids=[run_id], states=list(ACTIVE_STATES)))
 
 
 def is_parent_stopped(context: Any, prefix: str) -> bool:
-    """Whether the sweep that asked for this experiment is over or gone: it waits while it wants it."""
+    """Return whether the sweep that requested this experiment has ended or was deleted."""
     matrix, parent = (context["params"].get(one) for one in ("matrix", "parent_run_id"))
     return bool(matrix and parent) and not is_run_active(context, prefix + matrix, parent)
 
 
 def _run_information(context: Any, here: dict[str, Any]) -> dict[str, Any]:
-    """What the work may want to know of its run."""
+    """Return the information about the run that the work may need."""
     ti, begun = context["ti"], context["dag_run"].start_date
     return {
-        # Two Airflows, or two prefixes in one, may share an installation.
+        # Two external Airflows, or two prefixes in one, may share an installation.
         "place": str(INSTALLATION_FILE),
         "prefix": here["prefix"],
         "dag": context["dag"].dag_id.removeprefix(here["prefix"]),
@@ -134,13 +135,15 @@ def _result(context: Any, end: dict[str, Any]) -> Any:
 
 
 class ProxyStep(BaseOperator):
-    """A task whose work is done on this host. `attempt`: its id, if it is a step of one; `connections`: ids, without
-    the prefix, of the Connections that it needs."""
+    """Task whose work runs on this host.
+
+    `attempt`: its id, for a step of an attempt. `connections`: ids, without the prefix, of the required Connections.
+    """
 
     template_fields = ("attempt",)
 
-    def __init__(self, *, attempt: Any = None, connections: Any = (), **others: Any) -> None:
-        super().__init__(**others)
+    def __init__(self, *, attempt: Any = None, connections: Any = (), **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.attempt = attempt
         self.connections = connections
 
@@ -156,10 +159,10 @@ class ProxyStep(BaseOperator):
 
 
 class FailureTask(BaseOperator):
-    """Fails the run for a reason: that of `prepare`, which refused, or the one that is given."""
+    """Task that fails the run: for the reason of `prepare`, or for a given one."""
 
-    def __init__(self, *, reason: str | None, **others: Any) -> None:
-        super().__init__(**others)
+    def __init__(self, *, reason: str | None, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.reason = reason
 
     def execute(self, context: Any) -> None:
@@ -168,9 +171,9 @@ class FailureTask(BaseOperator):
 
 
 class ProxyRunExperiment(TriggerDagRunOperator):
-    """Gets a valid record for one cell: Faultline knows the records, and this one triggers the experiment."""
+    """Task that gets one valid record per cell: Faultline checks records, and the task triggers the experiment."""
 
-    def __init__(self, *, max_measurements: int, cell: str, **others: Any) -> None:
+    def __init__(self, *, max_measurements: int, cell: str, **arguments: Any) -> None:
         super().__init__(
             trigger_dag_id=f"{installation()['prefix']}experiment",
             logical_date=None,
@@ -181,16 +184,16 @@ class ProxyRunExperiment(TriggerDagRunOperator):
             failed_states=[],
             deferrable=True,
             openlineage_inject_parent_info=False,
-            **others,
+            **arguments,
         )
         self.max_measurements = max_measurements
         self.cell = cell
 
     def execute(self, context: Any) -> None:
-        asked = {"conf": self.conf, "max_measurements": self.max_measurements}
+        query = {"conf": self.conf, "max_measurements": self.max_measurements}
         alive = is_run_active(context, self.trigger_dag_id, str(self.trigger_run_id))
-        end = run_step(context, "cell", cell={**asked, "child": "running" if alive else None})
-        # What this try measures is told from it.
+        end = run_step(context, "cell", cell={**query, "child": "running" if alive else None})
+        # Identifies the attempts of this try.
         context["ti"].xcom_push(key="known", value=end["known"])
         if end["do"] == "trigger":
             super().execute(context)
@@ -203,34 +206,34 @@ class ProxyRunExperiment(TriggerDagRunOperator):
     def execute_complete(self, context: Any, event: Any) -> None:
         ti = context["ti"]
         known = ti.xcom_pull(key="known", map_indexes=ti.map_index if ti.map_index >= 0 else None) or []
-        # Clearing adds to the tries that there may be.
+        # Clearing increases `max_tries`.
         tries = ti.try_number - (ti.max_tries - (self.retries or 0))
-        asked = {"conf": self.conf, "max_measurements": self.max_measurements, "known": known, "tries": tries}
-        run_step(context, "cell", cell={**asked, "ended": event[1]["run_ids"][0]})
+        query = {"conf": self.conf, "max_measurements": self.max_measurements, "known": known, "tries": tries}
+        run_step(context, "cell", cell={**query, "ended": event[1]["run_ids"][0]})
 
 
 def dags(here: dict[str, Any]) -> dict[str, DAG]:
-    """The DAGs that `install` described, by their ids."""
+    """Return the DAGs of the installation, by id."""
     return {f"{here['prefix']}{one['dag']}": _dag(here, one) for one in here["dags"]}
 
 
-def _dag(here: dict[str, Any], told: dict[str, Any]) -> DAG:
+def _dag(here: dict[str, Any], spec: dict[str, Any]) -> DAG:
     with DAG(
-        f"{here['prefix']}{told['dag']}",
+        f"{here['prefix']}{spec['dag']}",
         schedule=None,
         catchup=False,
         is_paused_upon_creation=False,
-        max_active_runs=told["max_active_runs"],
-        description=told["description"],
-        doc_md=told["doc"],
-        tags=told["tags"],
-        params={name: _param(one) for name, one in told["params"].items()},
+        max_active_runs=spec["max_active_runs"],
+        description=spec["description"],
+        doc_md=spec["doc"],
+        tags=spec["tags"],
+        params={name: _param(one) for name, one in spec["params"].items()},
         render_template_as_native_obj=True,
     ) as dag:
         made: dict[str, Any] = {}
-        for one in told["tasks"]:
+        for one in spec["tasks"]:
             made[one["task"]] = _task(here, one, made)
-        for one in told["tasks"]:
+        for one in spec["tasks"]:
             for before in one["upstream"]:
                 made[before] >> made[one["task"]]
             if one["setups"]:
@@ -238,26 +241,26 @@ def _dag(here: dict[str, Any], told: dict[str, Any]) -> DAG:
     return dag
 
 
-def _param(told: dict[str, Any]) -> Param:
-    return Param(told["value"], description=told["description"], schema=told["schema"])
+def _param(spec: dict[str, Any]) -> Param:
+    return Param(spec["value"], description=spec["description"], schema=spec["schema"])
 
 
-def _task(here: dict[str, Any], told: dict[str, Any], made: dict[str, Any]) -> Any:
+def _task(here: dict[str, Any], spec: dict[str, Any], made: dict[str, Any]) -> Any:
     how = {
-        "task_id": told["task"],
-        "trigger_rule": told["trigger_rule"],
-        "retries": told["retries"] or RETRIES,
+        "task_id": spec["task"],
+        "trigger_rule": spec["trigger_rule"],
+        "retries": spec["retries"] or RETRIES,
         "retry_delay": RETRY_DELAY,
         "queue": here["queue"],
-        **({"pool": here["pool"]} if told["in_pool"] else {}),
+        **({"pool": here["pool"]} if spec["in_pool"] else {}),
     }
-    if told["over"]:
-        at_once = {"max_active_tis_per_dagrun": told["at_once"], "map_index_template": "{{ task.cell }}"}
-        return ProxyRunExperiment.partial(**how, **at_once).expand_kwargs(made[told["over"]].output)
-    if told["task"].startswith("require_"):
-        return FailureTask(**how, reason=told["reason"])
-    attempt = made[told["needs"]].output if told["needs"] else None
-    return ProxyStep(**how, attempt=attempt, connections=told["connections"])
+    if spec["over"]:
+        at_once = {"max_active_tis_per_dagrun": spec["at_once"], "map_index_template": "{{ task.cell }}"}
+        return ProxyRunExperiment.partial(**how, **at_once).expand_kwargs(made[spec["over"]].output)
+    if spec["task"].startswith("require_"):
+        return FailureTask(**how, reason=spec["reason"])
+    attempt = made[spec["needs"]].output if spec["needs"] else None
+    return ProxyStep(**how, attempt=attempt, connections=spec["connections"])
 
 
 if INSTALLATION_FILE.exists():

@@ -1,8 +1,8 @@
-"""The work of one task of an external Airflow: a detached process, and the task's `./faultline step` that waits for it.
+"""Work of one task of an external Airflow: a detached process, and the `./faultline step` that follows it.
 
-The process has a folder with its ledger, output and outcome, so that it survives its task: the next try of a task that
-was killed finds the process, running or done, and prints its whole output. A task that Airflow gave up may still wait
-beside that try, so several may follow one process.
+The process has a folder with ledger, output and outcome, and survives its task. The next try of a killed task finds it,
+running or finished, and prints its whole output. A task that Airflow gave up may still follow it next to that try, so
+several tasks may follow one process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from faultline.system.settings import Settings, instance
 
 
 class SkipError(FaultlineError):
-    """The task is to be skipped. `refused`: why `prepare` refused, for `require_accepted`."""
+    """Task to be skipped.
+
+    `refused`: the reason why `prepare` refused, for `require_accepted`.
+    """
 
     def __init__(self, why: str, refused: str | None = None) -> None:
         super().__init__(why)
@@ -46,32 +49,35 @@ class SkipError(FaultlineError):
 
 
 class FailedError(FaultlineError):
-    """The task has failed, and another try would fail the same way."""
+    """Final failure of a task; a retry would fail too."""
 
 
 PROGRAM = "faultline.orchestration.external.task_execution"
 Request = Mapping[str, Any]
-# Takes a word for the task: {"log": line}, {"wait": path}, or at last {"outcome": …}.
+# Sends a message to the task: {"log": line}, {"wait": path}, or finally {"outcome": …}.
 Report = Callable[[dict[str, Any]], None]
-# How long a task waits for services that are away: a restart takes half a minute, an upgrade some minutes.
+# Timeout for unreachable services: a restart takes half a minute, an upgrade some minutes.
 SERVICES_WAIT_S = 300.0
 POLL_S = 0.2
-# How long a process that nobody wants may take to end, also one that is only starting.
+# Timeout for the end of a process, including one that is starting.
 STOP_TIMEOUT_S = 120.0
-# How long a folder of work without an attempt is kept once nothing happens in it.
+# Retention of folders without an attempt after their last change.
 RETENTION_S = 24 * 3600.0
-# How often the task is asked to look whether its run is still wanted.
+# Interval at which the task checks whether its run is cancelled.
 CANCEL_CHECK_S = 5.0
-# The steps that may be done again on their attempt, as their table says, which takes long to load.
+# Repeatable steps, as in their table, whose import is slow.
 REPEATABLE = frozenset({"harvest", "judge", "teardown"})
-# The tasks that ask whether anybody still wants their experiment.
+# Tasks that check for cancellation.
 CANCELLABLE = frozenset({"prepare", "start_recorder", "await_end"})
 
 
 @dataclass(frozen=True)
 class TaskProcess:
-    """What one task is to have done once. `since`: tells the run of the task from the same run cleared; empty for a
-    step that is never repeated on its attempt."""
+    """Detached process of one task.
+
+    `run_start`: distinguishes the task's run from the same run after clearing; empty for a step that runs once per
+    attempt. `is_single`: whether it runs only once.
+    """
 
     folder: Path
     name: str
@@ -89,16 +95,16 @@ class TaskProcess:
 
     @property
     def outcome_file(self) -> Path:
-        """The outcome."""
+        """File of the outcome."""
         return self.folder / f"{self.name}.json"
 
     @property
     def cancel_file(self) -> Path:
-        """Its presence says that nobody wants the experiment any more."""
+        """File whose presence cancels the experiment."""
         return self.folder / f"{self.name}.cancel"
 
     def outcome(self) -> dict[str, Any] | None:
-        """How the work ended; None while it goes on, or when it died."""
+        """Return the outcome; None while it runs, or if it crashed."""
         with contextlib.suppress(OSError, ValueError):
             found = dict(json.loads(self.outcome_file.read_text()))
             return found if found.get("since") == self.run_start else None
@@ -112,7 +118,7 @@ class TaskProcess:
 
     @property
     def start_file(self) -> Path:
-        """Holds the `since` that the process was begun for, until its task has heard how it ended."""
+        """File with the `run_start` of the process, until its task has read the outcome."""
         return self.folder / f"{self.name}.since"
 
     def started_for(self) -> str | None:
@@ -121,8 +127,7 @@ class TaskProcess:
         return None
 
     def release(self) -> None:
-        """Lets the next call begin anew, once the task has heard how the work ended. The outcome stays for others who
-        still wait."""
+        """Let the next call start a new process, after the task has read the outcome; other followers keep it."""
         if self.attempt is not None and self.is_single:
             return
         with self.start_lock():
@@ -130,31 +135,31 @@ class TaskProcess:
                 self.start_file.unlink(missing_ok=True)
 
     def start_lock(self) -> contextlib.AbstractContextManager[LockHold]:
-        """Whoever decides whether to begin the work does so alone."""
+        """Return the lock for the decision whether to start the process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / f"{self.name}.turn").acquire()
 
     def lifetime_lock(
         self, *, shared: bool = False, limit_s: float = 0.0
     ) -> contextlib.AbstractContextManager[LockHold]:
-        """The work's lock, which a process that inherits its descriptor holds as long as it lives."""
+        """Return the lock that the process holds, through an inherited descriptor, while it runs."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / f"{self.name}.lock").acquire(shared=shared, limit_s=limit_s)
 
     def is_running(self) -> bool:
-        # Shared, so that one who looks is not taken for the process by another.
+        # A shared lock, so that concurrent checks do not see each other.
         with self.lifetime_lock(shared=True) as hold:
             return hold.waited_s is None
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[int]:
-        """Ends the process, and keeps another one from beginning; gives the descriptor of the work's lock.
+        """End the process and prevent another start; yield the descriptor of its lifetime lock.
 
-        Raises InfrastructureError when it does not end.
+        Raises InfrastructureError on timeout.
         """
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
-            # Again and again: one that is only starting writes itself down later.
+            # Repeat, since a starting process is written to the ledger later.
             for entry in read_ledger(self.ledger):
                 if entry.role == self.name and (process := process_of(entry)) is not None:
                     with contextlib.suppress(psutil.Error):
@@ -169,8 +174,8 @@ class TaskProcess:
 
 
 def task_process_of(name: str, attempt_id: str | None, request: Request, settings: Settings) -> TaskProcess:
-    """The work of a task, the same for each of its tries."""
-    # Airflow renews it as it clears a run.
+    """Return the process of a task, the same for each of its tries."""
+    # Airflow resets it when a run is cleared.
     since = str(request["start_date"])
     if attempt_id is not None:
         attempt = Attempt(settings.attempts / attempt_id)
@@ -178,15 +183,15 @@ def task_process_of(name: str, attempt_id: str | None, request: Request, setting
         return TaskProcess(attempt.folder / "steps", name, "" if once else since, attempt, once)
     identity = [request[key] for key in ("place", "prefix", "dag", "run_id", "map_index")]
     digest = hashlib.sha256(json.dumps([*identity, name]).encode()).hexdigest()[:24]
-    # What `prepare` has made may be there, so it is not made twice for one try.
+    # The attempt of `prepare` may exist, so it runs only once per try.
     once = request["dag"] == EXPERIMENT and name == "prepare"
     return TaskProcess(settings.home / "steps" / digest, name, since, None, once)
 
 
-def run_to_outcome(act: Callable[[], Any]) -> dict[str, Any]:
-    """How an action ended: done with its value; skip, fail or error with the reason."""
+def run_to_outcome(action: Callable[[], Any]) -> dict[str, Any]:
+    """Run an action and return its outcome: done with its value, or skip, fail or error with the reason."""
     try:
-        value = act()
+        value = action()
         return {"outcome": "done", "value": getattr(value, "pid", value)}
     except SkipError as skipped:
         return {"outcome": "skip", "why": str(skipped), "refused": skipped.refused}
@@ -198,37 +203,37 @@ def run_to_outcome(act: Callable[[], Any]) -> dict[str, Any]:
 
 
 def start_and_follow(process: TaskProcess, request: Request, settings: Settings, report: Report) -> dict[str, Any]:
-    """Begins the work unless it was begun, and tells what it prints until it has ended; returns how it ended.
+    """Start the process if needed, report its output until it ends, and return its outcome.
 
-    Raises InfrastructureError when no services run here.
+    Raises InfrastructureError if no services run here.
     """
     if process.attempt is not None and process.attempt.over and process.is_single:
-        # The step itself refuses a closed attempt.
+        # The step itself rejects a closed attempt.
         process.outcome_file.unlink(missing_ok=True)
     deadline = time.monotonic() + SERVICES_WAIT_S
     while not _ensure_started(process, request, settings):
         if time.monotonic() >= deadline:
             raise InfrastructureError(
-                f"{settings.home}: no services run here; start `./faultline up --no-airflow --foreground` on this host"
+                f"{settings.home}: no services run here; fix: `./faultline up --no-airflow --foreground` on this host"
             )
-        report({"log": f"the services are away; this task waits for them, {SERVICES_WAIT_S:g} s at most"})
+        report({"log": f"services: waiting for their start (at most {SERVICES_WAIT_S:g} s)"})
         time.sleep(CANCEL_CHECK_S)
     return _follow(process, report)
 
 
 def _ensure_started(process: TaskProcess, request: Request, settings: Settings) -> bool:
-    """Whether somebody works at it, or has; begins the work where the services run."""
+    """Return whether the process runs or has run; start it if services run here."""
     with process.start_lock():
-        ours = process.started_for() == process.run_start
-        if ours and (process.is_running() or process.outcome() is not None):
+        is_current = process.started_for() == process.run_start
+        if is_current and (process.is_running() or process.outcome() is not None):
             return True
         if process.is_single and process.attempt and not process.attempt.over and process.was_started():
             return True
         if not are_steps_admitted(settings):
             return False
-        # They may have come up since this process began.
+        # The services may have started after this process.
         load_environment(settings)
-        # Of a run that was cleared since.
+        # Files of a run that was cleared since.
         with process.take_over() as lock:
             for file in (process.outcome_file, process.output, process.cancel_file):
                 file.unlink(missing_ok=True)
@@ -248,7 +253,7 @@ def _remove_expired(steps: Path) -> None:
 
 
 def _start_process(process: TaskProcess, lock: int, request: Request, settings: Settings) -> None:
-    """Starts the detached process. It has secrets from its standard input: command lines and environments show them."""
+    """Start the detached process, with secrets on its standard input rather than in arguments or environment."""
     mark = {INSTANCE_MARK: instance(settings).get("instance", "")}
     attempt = process.attempt.id if process.attempt else ""
     with process.output.open("wb") as output:
@@ -269,45 +274,45 @@ def _start_process(process: TaskProcess, lock: int, request: Request, settings: 
 
 
 def _follow(process: TaskProcess, report: Report) -> dict[str, Any]:
-    """Tells what the work prints until it has ended; returns how."""
-    task, told, asked = os.getppid(), 0, time.monotonic()
+    """Report the process's output until it ends; return its outcome."""
+    task, offset, checked = os.getppid(), 0, time.monotonic()
     while True:
-        # Also over where the task's run was cleared, and another process took the place.
+        # A process of the cleared run also ends the wait.
         running = process.is_running() and process.started_for() in (None, process.run_start)
-        told = _report_lines(process, told, report, whole=running)
+        offset = _report_lines(process, offset, report, whole=running)
         if not running:
             return _final_outcome(process)
         if os.getppid() != task:
-            raise InfrastructureError(f"{process.name}: the task that waited for it is gone")
-        if process.name in CANCELLABLE and time.monotonic() - asked >= CANCEL_CHECK_S:
-            asked = time.monotonic()
+            raise InfrastructureError(f"{process.name}: its task process died")
+        if process.name in CANCELLABLE and time.monotonic() - checked >= CANCEL_CHECK_S:
+            checked = time.monotonic()
             report({"wait": str(process.cancel_file)})
         time.sleep(POLL_S)
 
 
-def _report_lines(process: TaskProcess, told: int, report: Report, *, whole: bool) -> int:
-    """Tells the lines of the output after its first `told` bytes, only `whole` ones; returns the bytes told by then."""
+def _report_lines(process: TaskProcess, offset: int, report: Report, *, whole: bool) -> int:
+    """Report the output after `offset` bytes, only `whole` lines if set; return the new offset."""
     with contextlib.suppress(FileNotFoundError), process.output.open("rb") as output:
-        output.seek(told)
+        output.seek(offset)
         for line in output:
             if whole and not line.endswith(b"\n"):
                 break
-            told += len(line)
+            offset += len(line)
             report({"log": line.decode(errors="replace").rstrip("\n")})
-    return told
+    return offset
 
 
 def _final_outcome(process: TaskProcess) -> dict[str, Any]:
-    """How work ended whose process is gone. A step that may be done once has no other try, however it failed; one
-    whose process died keeps that as its outcome. What died before it began may be begun again."""
+    """Return the outcome of an ended process.
+
+    A single step is not retried, and a crash becomes its outcome. A process that died before it started its work may be
+    started again.
+    """
     with process.start_lock():
         outcome = process.outcome()
         if outcome is not None:
             return {**outcome, "outcome": "fail"} if process.is_single and outcome["outcome"] == "error" else outcome
-        why = (
-            f"{process.name}: its process ended without an outcome, as when the services were ended or the machine "
-            "went down"
-        )
+        why = f"{process.name}: process died without an outcome, such as after a restart of the services or the machine"
         if not process.is_single or not process.was_started():
             return {"outcome": "error", "why": why}
         outcome = {"outcome": "fail", "why": why}
@@ -321,8 +326,10 @@ def _final_outcome(process: TaskProcess) -> dict[str, Any]:
 
 
 def serve_task(name: str, attempt_id: str | None, request: Request, settings: Settings, report: Report) -> None:
-    """Has the work of a task done, and tells how it ended. Raises OSError when the task is gone, which may come again
-    for it."""
+    """Run a task's work and report its outcome.
+
+    Raises OSError if the task is gone; a retry may follow.
+    """
     if name in QUERIES:
         report(run_to_outcome(lambda: QUERIES[name](request, settings)))
         return
@@ -332,17 +339,17 @@ def serve_task(name: str, attempt_id: str | None, request: Request, settings: Se
 
 
 def open_run_ids(request: Request, settings: Settings) -> list[str]:
-    """Ids of the runs whose attempts are open: the task asks its Airflow which of them are over.
+    """Return the runs of open attempts, for the task to check their state in its Airflow.
 
-    Raises FailedError where another Airflow's experiment goes on, of whose runs the task's cannot tell.
+    Raises FailedError during an experiment of another Airflow, whose runs the task cannot check.
     """
     from faultline.installation import supervision
     from faultline.lifecycle.orphans import unclosed_attempts
 
     if supervision.is_airflow_running(settings):
         raise FailedError(
-            "airflow: Faultline's own Airflow runs here, and either would close the other's experiments; "
-            "./faultline down first"
+            "airflow: Faultline's own Airflow runs here, and each would close the other's experiments; "
+            "fix: run ./faultline down first"
         )
     found = []
     for attempt in unclosed_attempts(settings):
@@ -350,31 +357,31 @@ def open_run_ids(request: Request, settings: Settings) -> list[str]:
         if owner is not None and owner != (request["place"], request["prefix"]):
             place, prefix = owner
             raise FailedError(
-                f"{attempt.id}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when "
-                "nobody ends it, restart the services"
+                f"{attempt.id}: active for DAGs {prefix}… of {place}; fix: retry after its end, or restart the "
+                "services if it is orphaned"
             )
-        with contextlib.suppress(FaultlineError):  # damaged: whoever cleans up says so
+        with contextlib.suppress(FaultlineError):  # the orphan cleanup reports damaged attempts
             found.append(str(attempt.read().get("run_id") or ""))
     return [one for one in found if one]
 
 
 def decide_cell(request: Request, settings: Settings) -> dict[str, Any]:
-    """What to do about a cell of a sweep, and the attempts that the sweep has measured of it."""
+    """Return the decision on a cell of a sweep, and the sweep's attempts of it."""
     from faultline.orchestration.cells import RunningCell, decide_after_run, decide_before_run
 
-    asked, begun = request["cell"], request["start_date"]
-    since = datetime.fromisoformat(begun) if begun else None
-    swept = RunningCell(settings, asked["conf"], request["params"], since, asked["max_measurements"])
-    if run_id := asked.get("ended"):
-        decision = decide_after_run(swept, asked["known"], asked["tries"], run_id)
+    query, start_date = request["cell"], request["start_date"]
+    since = datetime.fromisoformat(start_date) if start_date else None
+    running_cell = RunningCell(settings, query["conf"], request["params"], since, query["max_measurements"])
+    if run_id := query.get("ended"):
+        decision = decide_after_run(running_cell, query["known"], query["tries"], run_id)
     else:
-        decision = decide_before_run(swept, lambda: None if asked["child"] is None else str(asked["child"]))
+        decision = decide_before_run(running_cell, lambda: None if query["child"] is None else str(query["child"]))
     if decision.action == "skip":
         raise SkipError(decision.reason)
     if decision.action == "give_up":
         raise FailedError(decision.reason)
-    return {"do": decision.action, "known": [record.attempt for record in swept.own_records()]}
+    return {"do": decision.action, "known": [record.attempt for record in running_cell.own_records()]}
 
 
-# What is answered at once, by this process.
+# Queries that this process answers itself.
 QUERIES: dict[str, Callable[[Request, Settings], Any]] = {"runs": open_run_ids, "cell": decide_cell}

@@ -1,8 +1,8 @@
-"""The detached process that does the work of a task of an external Airflow; it imports no Airflow.
+"""Detached process that performs a task of an external Airflow, without importing Airflow.
 
     python -m faultline.orchestration.external.task_execution FOLDER NAME ATTEMPT LOCK < request.json
 
-`LOCK`: the descriptor whose lock says that it lives. The request holds what the task knows of its run, and Connections.
+`LOCK`: descriptor of its lifetime lock. The request has the task's information on its run, and Connections.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from faultline.system.settings import Settings, instance, load_settings
 
 @dataclass(frozen=True)
 class Task:
-    """A task of an external Airflow, in the process that does its work."""
+    """Task of an external Airflow, in its detached process."""
 
     process: TaskProcess
     request: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Task:
 
 
 def prepare(task: Task) -> str:
-    """Validates, and makes the attempt. Returns the attempt's id."""
+    """Validate the configuration, make the attempt and return its id."""
     from faultline.orchestration.planning import order_of_run
     from faultline.reports.notes import experiment_note
 
@@ -79,7 +79,10 @@ def prepare(task: Task) -> str:
 
 
 def judge(task: Task) -> str:
-    """Writes the record. Raises FailedError unless it is valid."""
+    """Write the record.
+
+    Raises FailedError unless it is valid.
+    """
     from faultline.records.judge.rejudge import require_valid
     from faultline.reports.notes import experiment_note
 
@@ -93,8 +96,10 @@ def judge(task: Task) -> str:
 
 
 def teardown(task: Task) -> dict[str, Any]:
-    """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt. No step begins
-    meanwhile: afterwards each of them refuses the closed attempt."""
+    """End the processes of other steps and of the attempt's ledger, and close the attempt.
+
+    No step can start meanwhile; afterwards each one rejects the closed attempt.
+    """
     assert task.process.attempt is not None
     with ExitStack() as others:
         for name in steps.STEPS.keys() - {task.process.name}:
@@ -103,12 +108,12 @@ def teardown(task: Task) -> dict[str, Any]:
             run = task.open_run()
         outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
     if why := outcome.get("unhealed"):
-        raise FailedError(f"{task.process.attempt.id} stays open, and the next experiment tries again: {why}")
+        raise FailedError(f"{task.process.attempt.id}: teardown failed: {why} (retried by the next experiment)")
     return outcome
 
 
 def plan(task: Task) -> list[dict[str, Any]]:
-    """The cells to measure, as arguments of `run_experiment`."""
+    """Return the cells to measure, as arguments of `run_experiment`."""
     from faultline.orchestration.connections import preflight_available_targets
     from faultline.orchestration.planning import SweepRun
 
@@ -119,21 +124,24 @@ def plan(task: Task) -> list[dict[str, Any]]:
 
 
 def aggregate(task: Task) -> None:
-    """Rebuilds the summary tables, and prints what the sweep came to."""
+    """Rebuild the summary tables and print the outcome of the sweep."""
     from faultline.orchestration.planning import sweep_outcome
 
     task.hooks.batch(aggregation(task.settings))
-    print(sweep_outcome(task.settings, task.request["run_id"]) or "nothing was planned")
+    print(sweep_outcome(task.settings, task.request["run_id"]) or "no plan")
 
 
-# By the name of a task; every other name is a step.
+# Handlers by task name; all other names are steps.
 HANDLERS: dict[str, Callable[[Task], Any]] = {
     "prepare": prepare, "judge": judge, "teardown": teardown, "plan": plan, "aggregate": aggregate,
 }  # fmt: skip
 
 
 def execute(task: Task) -> dict[str, Any]:
-    """How the work of a task ended. What it starts gets the environment that tasks of Faultline's own Airflow give."""
+    """Perform a task and return its outcome.
+
+    Child processes get the same environment as in tasks of the embedded Airflow.
+    """
     name, settings = task.process.name, task.settings
 
     def act() -> Any:
@@ -147,7 +155,7 @@ def execute(task: Task) -> dict[str, Any]:
 
 
 def register_process(folder: Path, name: str) -> None:
-    """Writes this process down in the ledger of its work."""
+    """Append this process to its ledger."""
     own = psutil.Process()
     ticks, boot = start_identity(own.pid)
     entry = LedgerEntry(own.pid, own.create_time(), name, [], "", "", time.time_ns(), time.monotonic_ns(), ticks, boot)
@@ -155,14 +163,17 @@ def register_process(folder: Path, name: str) -> None:
 
 
 def main(act: Callable[[Task], dict[str, Any]] = execute) -> None:
-    """Does the work that the command line names, and leaves how it ended. `act`: what does it."""
+    """Perform the task of the command line and write its outcome.
+
+    `act`: performs it.
+    """
     folder, name, attempt, lock = sys.argv[1:]
-    # The lock must end with this process, whatever that starts.
+    # Child processes must not inherit the lock.
     os.set_inheritable(int(lock), False)
     set_owner_umask()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     request, settings = json.load(sys.stdin), load_settings()
-    # Not before: a task that died in the middle of the request has begun nothing.
+    # Only after reading the request: a task that died before has started nothing.
     register_process(Path(folder), name)
     process = task_process_of(name, attempt or None, request, settings)
     process.write_outcome(json.loads(json.dumps(act(Task(process, request, settings)), default=str)))

@@ -1,1 +1,1 @@
-"""Nights: their DAGs, what they measure, and who is told."""
+"""Nightly DAGs: regression runs, self-benchmark and alerts."""

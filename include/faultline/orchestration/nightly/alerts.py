@@ -1,4 +1,4 @@
-"""Alerts of a night, by notifiers of Airflow's: webhook, Slack, mail, or any that a night's file names."""
+"""Alerts about nightly runs, sent by Airflow notifiers: webhook, Slack, mail, or any class of a nightly file."""
 
 from __future__ import annotations
 
@@ -23,23 +23,29 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 POST_ATTEMPTS = 3
-# What a try-out is called, in place of one of the kinds.
+# Kind of a test alert.
 TEST = "test"
 
 
 class WebhookNotifier(BaseNotifier):
-    """Posts an alert as JSON: kind, dag_id, night, title, lines, link, figures, and all in words as `text`."""
+    """Notifier that posts an alert as JSON.
+
+    The keys are `kind`, `dag_id`, `night`, `title`, `lines`, `link`, `figures`, and `text` with the whole alert.
+    """
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self.address = address
 
     def body(self, alert: AlertContent) -> dict[str, Any]:
-        """What is posted."""
+        """Return the posted JSON."""
         return {"text": alert.text, **asdict(alert)}
 
     def notify(self, context: Any) -> None:
-        """Posts it. Raises InfrastructureError when nobody takes it."""
+        """Post the alert.
+
+        Raises InfrastructureError if that fails.
+        """
         content = json.dumps(self.body(context["alert"]), default=str).encode()
         request = urllib.request.Request(
             self.address, data=content, headers={"Content-Type": "application/json"}, method="POST"
@@ -53,35 +59,38 @@ class WebhookNotifier(BaseNotifier):
 
 
 class SlackNotifier(WebhookNotifier):
-    """Posts an alert to an incoming webhook of Slack's."""
+    """Notifier that posts an alert to an incoming webhook of Slack."""
 
     def body(self, alert: AlertContent) -> dict[str, Any]:
-        """The one field that Slack takes, which reads `<…>` as a link, or as somebody to wake."""
+        """Return Slack's `text` field; `<…>` in it is escaped, since Slack reads it as a link or mention."""
         lines = "\n".join(f"• {_escape_slack(line)}" for line in alert.lines)
         return {"text": f"*{_escape_slack(alert.title)}*\n{lines}\n<{_escape_slack(alert.link)}|Results>"}
 
 
 def send_alert(alert: AlertContent, plans: Sequence[AlertPlan]) -> list[str]:
-    """Tells everybody who asked for this kind, or for anything where it is a try-out; a line for each who was told.
+    """Send the alert to all plans that request its kind, or any kind for a test; return a line for each.
 
-    Raises InfrastructureError naming those who could not be reached, after all were tried.
+    Raises InfrastructureError naming the failed ones, after trying all.
     """
-    told, lost = [], []
+    sent, failed = [], []
     for plan in plans:
         if alert.kind != TEST and alert.kind not in plan.when:
             continue
         try:
             notifier_of(plan, alert).notify({"alert": alert})
-            told.append(f"{alert.kind}: {plan.text}")
-        except Exception as error:  # whatever a notifier raises, the next one is told all the same
-            lost.append(f"{plan.text}: {error}")
-    if lost:
-        raise InfrastructureError(f"alerts: not delivered to {'; '.join(lost)}")
-    return told
+            sent.append(f"{alert.kind}: {plan.text}")
+        except Exception as error:  # the other notifiers must still be tried
+            failed.append(f"{plan.text}: {error}")
+    if failed:
+        raise InfrastructureError(f"alerts: delivery failed: {'; '.join(failed)}")
+    return sent
 
 
 def notifier_of(plan: AlertPlan, alert: AlertContent) -> BaseNotifier:
-    """The notifier for one alert. Raises ConfigError for a class that cannot be used."""
+    """Return the notifier of one plan.
+
+    Raises ConfigError for an unusable class.
+    """
     if plan.way == "webhook":
         return WebhookNotifier(plan.target)
     if plan.way == "slack":
@@ -93,25 +102,25 @@ def notifier_of(plan: AlertPlan, alert: AlertContent) -> BaseNotifier:
     try:
         made = import_string(plan.target["class"])(**plan.target["arguments"])
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"notifier: {plan.target['class']} cannot be used ({error})") from None
+        raise ConfigError(f"notifier: got {plan.target['class']}; import failed: {error}") from None
     if not isinstance(made, BaseNotifier):
-        raise ConfigError(f"notifier: {plan.target['class']} is no notifier of Airflow's; name one that is")
+        raise ConfigError(f"notifier: got {plan.target['class']}; expected a subclass of Airflow's BaseNotifier")
     made.render_template_fields({"alert": alert})
     return made
 
 
 def _escape_slack(text: str) -> str:
-    """A text in which Slack sees nothing but text."""
+    """Return text without Slack markup."""
     return html.escape(one_line(text), quote=False)
 
 
 def _mail(target: Mapping[str, Any], alert: AlertContent) -> BaseNotifier:
-    """Airflow's own, over a connection that only this process knows."""
+    """Return Airflow's mail notifier, with a Connection that only this process has."""
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
     host, port = mail_server(target)
     tls = bool(target.get("tls", True))
-    # From a file, since every child of a service reads the service's environment.
+    # Read from a file, since child processes inherit the environment.
     password = file.read_text().strip() if (file := password_file(target)) else ""
     connection = {
         "conn_type": "smtp", "host": host, "port": port, "login": target.get("user"),
@@ -123,7 +132,7 @@ def _mail(target: Mapping[str, Any], alert: AlertContent) -> BaseNotifier:
     return SmtpNotifier(
         to=target["to"],
         from_email=target["from"],
-        # A line break would begin another header.
+        # A line break would start another header.
         subject=one_line(alert.title),
         html_content=f"<p>{html.escape(alert.title)}</p><ul>{lines}</ul><p><a href='{link}'>{link}</a></p>",
         smtp_conn_id="faultline_mail",

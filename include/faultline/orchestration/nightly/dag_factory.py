@@ -1,9 +1,9 @@
-"""The DAG `nightly_regression`: the same configurations each night, held against the nights before.
+"""DAG `nightly_regression`: the same configurations in every nightly run, compared with earlier ones.
 
 plan_nightly_run -> run_experiment (mapped) -> aggregate -> compare_with_baseline -> no_regression -> send_alerts
 
-`no_regression` fails when a figure became worse, so that whatever Airflow does about failed tasks is done about
-regressions; `send_alerts` alerts those whom the night's file names.
+`no_regression` fails if a figure became worse, so that Airflow handles a regression like any failed task. `send_alerts`
+alerts the recipients of the nightly file.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from faultline.records.index_entry import IndexEntry
     from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
 
-# How the DAG is called that notices a night which does not begin, and when it looks.
+# Suffix of the watch DAG, and its delay after the nightly run is due.
 WATCH_SUFFIX = "_watch"
 START_GRACE_MIN = 30
-# A night that begins later by itself would be measured amid the day.
+# A scheduled run that starts later would be measured during the day.
 MAX_START_DELAY_MIN = 120
-# The kind of a run that the schedule began.
+# Airflow's type of a scheduled run.
 SCHEDULED = "scheduled"
-# What a user of word count asks first: what a kill costs, of an executor and of the driver.
+# Cost of killing an executor and the driver, on word count.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "driver"},
@@ -57,50 +57,51 @@ DEFAULT_SET: list[dict[str, Any]] = [
 DOC = """\
 ### Nightly regression
 
-**With a `baseline`**, a revision's workload programs and settings of the engine, it measures each configuration of
-`set` with tonight's build and with that one, in `repetitions` pairs, one directly after the other. The task
-`no_regression` **fails when two nights in a row find the `primary` figure worse, or one is certain beyond doubt**, and
-when it cannot tell. The note of the run says what changed, since when, and how large a change would have been seen.
+**With a `baseline`** (a revision's workload programs and engine settings), each configuration of `set` is measured
+with the current build and with that reference build, in `repetitions` pairs, one directly after the other. The task
+`no_regression` **fails if two nightly runs in a row find the `primary` figure worse, or one is beyond doubt**. It also
+fails if the pairs are inconclusive. The note of the run reports what changed, since when, and the minimum detectable
+effect.
 
-**Without one** it measures each `repetitions` times, with `controls` runs of the same without a fault among them, and
-holds the night against up to `baseline_nights` nights before it that ran one build. The task fails when a figure became
-worse. Verdicts need five repetitions a side; what they rest on, and what they can see, stands in
-docs/explanation/comparing.md.
+**Without a `baseline`**, each configuration is measured `repetitions` times, with `controls` control runs. The run is
+compared with up to `baseline_nights` earlier nightly runs of one build. The task fails if a figure became worse.
+Verdicts need five repetitions per side; see docs/explanation/comparing.md.
 
-It **also fails when a median is beyond one of its `limits`**, whatever the nights before were like.
+It **also fails if a median exceeds one of its `limits`**, whatever the earlier runs were.
 
-A night that was missed is made up for by Airflow's own backfill (menu of the DAG, or `airflow backfill create`): its
-records carry the night as `logical_date`, and `measured_at` says when they were really measured.
+Use Airflow's backfill for a missed run (menu of the DAG, or `airflow backfill create`). Its records have the missed
+date as `logical_date` and the actual time as `measured_at`.
 
-Paused at first: it would take the machine for some hours each night. What it measures, when, beside what, and who is
-told stands in `nightly.yaml` (docs/reference/nightly.md), which is read again by itself; `./faultline nightly check`
-explains it.
+The DAG is paused initially, since it uses the machine for some hours per run. `nightly.yaml`
+(docs/reference/nightly.md) sets configurations, schedule, reference build and alerts. It is reloaded automatically;
+`./faultline nightly check` explains it.
 """
 
 
 def nightly_dags(root: Path | None = None) -> dict[str, DAG]:
     """Return a DAG for each nightly file and for the default one; one with alerts also gets a watch DAG.
 
-    A fault in a file is reported when its run is planned."""
+    An error in a file is reported when its run is planned.
+    """
     files = nightly_files(root or load_settings().root)
     return {dag.dag_id: dag for one in files for dag in (nightly_dag(one), *([watch_dag(one)] if one.alerts else []))}
 
 
-def nightly_dag(night: NightlyFile) -> DAG:
-    """The DAG of one night."""
+def nightly_dag(file: NightlyFile) -> DAG:
+    """Return the DAG of one nightly file."""
     params = nightly_params()
-    problem = night.problem or form_problem(params, night)
+    problem = file.problem or form_problem(params, file)
     with DAG(
-        night.dag_id,
-        # A night's logical date is the instant it is due.
-        schedule=CronTriggerTimetable(night.schedule, timezone="UTC"),
-        # Without a start date the first night is the next one: switching it on does not make up for the last.
+        file.dag_id,
+        # The logical date is the instant when the run is due.
+        schedule=CronTriggerTimetable(file.schedule, timezone="UTC"),
+        # Without a start date the first run is the next one: unpausing does not catch up.
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,
         params=params,
         doc_md=f"**{problem}**\n\n{DOC}" if problem else DOC,
-        description=problem or "The same configurations each night, held against the nights before",
+        description=problem or "The same configurations in every nightly run, compared with earlier ones",
         tags=["faultline", "nightly"],
         render_template_as_native_obj=True,
     ) as dag:
@@ -114,76 +115,79 @@ def nightly_dag(night: NightlyFile) -> DAG:
     return dag
 
 
-def form_problem(params: dict[str, Param], night: NightlyFile) -> str | None:
-    """Fills the form with what a night's file says; what is wrong with the first field that refuses it, in a line."""
+def form_problem(params: dict[str, Param], file: NightlyFile) -> str | None:
+    """Set the form's defaults from a nightly file; return the first invalid field and its error, None without one."""
     from airflow.sdk.exceptions import ParamValidationError
 
-    for name, value in night.form.items():
+    for name, value in file.form.items():
         try:
             params[name].resolve(value)
         except (ParamValidationError, ValueError) as error:
-            return f"{night.path.name if night.path else night.dag_id}: {name}: {str(error).splitlines()[0]}"
+            return f"{file.path.name if file.path else file.dag_id}: {name}: {str(error).splitlines()[0]}"
     return None
 
 
-def watch_dag(night: NightlyFile) -> DAG:
-    """The DAG that notices a night that was due and did not begin; on its schedule, and paused at first, as it is."""
+def watch_dag(file: NightlyFile) -> DAG:
+    """Return the DAG that detects a nightly run that did not start.
+
+    It has the nightly run's schedule and is also paused initially.
+    """
     with DAG(
-        f"{night.dag_id}{WATCH_SUFFIX}",
-        schedule=CronTriggerTimetable(night.schedule, timezone="UTC"),
+        f"{file.dag_id}{WATCH_SUFFIX}",
+        schedule=CronTriggerTimetable(file.schedule, timezone="UTC"),
         catchup=False,
         is_paused_upon_creation=True,
-        doc_md=f"Checks {START_GRACE_MIN} minutes after a run of `{night.dag_id}` was due whether it started; "
+        doc_md=f"Checks {START_GRACE_MIN} minutes after a run of `{file.dag_id}` was due whether it started; "
         "sends an alert if not. It cannot detect that the scheduler itself is down.",
-        description=f"Whether {night.dag_id} has begun",
+        description=f"Checks that {file.dag_id} has started",
         tags=["faultline", "nightly"],
     ) as dag:
         wait = TimeDeltaSensor(task_id="wait", delta=timedelta(minutes=START_GRACE_MIN), deferrable=True)
-        wait >> check_started(night.dag_id)
+        wait >> check_started(file.dag_id)
     return dag
 
 
 def nightly_params() -> dict[str, Param]:
-    """The form: the set, how often each is measured, and what it is held against."""
+    """Return the form: set of configurations, repetitions, and comparison."""
     return {
         "set": Param(
             DEFAULT_SET, type="array", items={"type": "object"}, minItems=1, title="set",
-            description="Configurations, each an object of the parameters that differ from the defaults.",
+            description="Configurations: objects of the parameters that differ from the defaults.",
         ),
         "repetitions": Param(
             None, type=["null", "integer"], minimum=1, maximum=100, title="repetitions", section="Sweep",
-            description=f"Measurements of each. Empty: {PAIRS} pairs with a baseline, {MIN_REPETITIONS} without.",
+            description=f"Repetitions. Empty: {PAIRS} pairs with a baseline, {MIN_REPETITIONS} without.",
         ),
         "controls": integer_param(
             "controls", MIN_REPETITIONS, 0, 100,
-            "Without a baseline: runs without a fault for each: how much they differ is the noise floor.",
+            "Control runs of each configuration, without a baseline; they give the noise floor.",
         ),
         "baseline": Param(
             None, type=["null", "object"], title="baseline", section="Sweep",
-            description=f"The build to measure beside tonight's, in pairs: an object such as {EXAMPLE}; {{}} is the "
-            "checkout as it is. Empty: the nights before.",
+            description=f"Reference build, measured in pairs with the present one: an object such as {EXAMPLE}; "
+            "{} is the checkout. Empty: compare with earlier nightly runs.",
         ),
         "primary": Param(
             None, type=["null", "array"], items={"type": "string"}, title="primary", section="Sweep",
-            description="With a baseline: the figure that each configuration of the set is judged by, by its path in "
-            "the record; one for all, or one for each. Empty: chosen by what can be seen.",
+            description="Figure that decides each configuration, with a baseline: paths in the record, one for all or "
+            "one for each. Empty: the most sensitive figure.",
         ),
-        "baseline_nights": integer_param("baseline_nights", 7, 1, 365, "Nights that a night is held against."),
+        "baseline_nights": integer_param("baseline_nights", 7, 1, 365, "Earlier nightly runs to compare with."),
         "metrics": Param(
             list(USUAL), type="array", items={"type": "string"}, minItems=1, title="metrics", section="Sweep",
-            description="What is compared, by its path in the record.",
+            description="Figures to compare, by their paths in the record.",
         ),
         "limits": Param(
             None, type=["null", "object"], title="limits", section="Sweep",
-            description="What figures have to keep, by their path in the record, such as "
-            '{"recovery.macro_s": 30, "latency_ms.p99": 500}: beyond it the night is red.',
+            description="Limits of figures, by their paths in the record, such as "
+            '{"recovery.macro_s": 30, "latency_ms.p99": 500}. A larger value fails the run.',
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
-            description="Leave out cells of this night that already have a valid record.",
+            description="Skip cells of this nightly run that have a valid record.",
         ),
         "max_measurements": integer_param(
-            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Most attempts of a cell."
         ),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
     }  # fmt: skip
@@ -191,7 +195,7 @@ def nightly_params() -> dict[str, Param]:
 
 @task(**RETRY_ARGUMENTS)
 def plan_nightly_run() -> list[dict[str, Any]]:
-    """The cells of this night, as arguments of `run_experiment`."""
+    """Return the cells of this nightly run, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.slo import parse_slos
     from faultline.experiment.nightly_file import nightly_configurations
@@ -206,57 +210,63 @@ def plan_nightly_run() -> list[dict[str, Any]]:
         reject_unknown(params, FIELDS)
         metrics_named(params["metrics"])
         parse_slos(params.get("limits"))
-        night = require_on_time(require_past(nightly_date()))
+        date = require_on_time(require_past(nightly_date()))
         configs = nightly_configurations(params["set"])
         build = params["build"] or installed_build(load_settings(), configurations=configs)
-        order = {**params, "seed": zlib.crc32(night.encode())}
-        cells, baseline = nightly_cells(params, night), reference_of_nightly_run(params, night)
-        labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": file.schedule}
+        order = {**params, "seed": zlib.crc32(date.encode())}
+        cells, baseline = nightly_cells(params, date), reference_of_nightly_run(params, date)
+        labels: dict[str, Any] = {"series": date, "build": build, "logical_date": date, "schedule": file.schedule}
         return current_sweep_run().write_plan(cells, params=order, baseline=baseline, **labels)
     except ConfigError as error:
         raise reject_plan(error) from None
 
 
 def nightly_file_of(dag_id: str) -> NightlyFile:
-    """What stands in the file of a night now; nothing where it has none, or where it is gone."""
+    """Return the current nightly file of a DAG; the default one if it has none."""
     found = {one.dag_id: one for one in nightly_files(load_settings().root)}
     return found.get(dag_id, NightlyFile(dag_id, None, schedule()))
 
 
 def nightly_date() -> str:
-    """The night that this run stands for: its logical date, or of one triggered by hand without any when it was due."""
+    """Return the logical date of this run; for a manual run without one, the time when it was due."""
     context = get_current_context()
     moment = context.get("logical_date") or context["dag_run"].run_after
     return str(moment.isoformat(timespec="seconds"))
 
 
-def require_past(night: str) -> str:
-    """The night itself. Raises ConfigError for one that has not come: what is measured now would stand for it."""
+def require_past(date: str) -> str:
+    """Return the date.
+
+    Raises ConfigError for a future date, which present measurements must not use.
+    """
     from datetime import UTC, datetime
 
-    if datetime.fromisoformat(night) > datetime.now(UTC):
-        raise ConfigError(f"logical_date: {night} has not come yet; leave it out, or give a night that is over")
-    return night
+    if datetime.fromisoformat(date) > datetime.now(UTC):
+        raise ConfigError(f"logical_date: got {date}; expected a date in the past; fix: omit it, or give a past date")
+    return date
 
 
-def require_on_time(night: str) -> str:
-    """The night itself. Raises ConfigError for one that its schedule began too late: whatever `catchup` says, Airflow
-    makes up for the last night that was due while it was down, or that came before a backfill."""
+def require_on_time(date: str) -> str:
+    """Return the date.
+
+    Raises ConfigError if the schedule started the run too late. Airflow catches up the last missed run regardless of
+    `catchup`.
+    """
     run = get_current_context()["dag_run"]
     if run.run_type != SCHEDULED or run.clear_number or run.start_date is None:
-        return night
+        return date
     late = run.start_date - run.run_after
     if late <= timedelta(minutes=MAX_START_DELAY_MIN):
-        return night
+        return date
     raise ConfigError(
-        f"logical_date: {night} began {late.total_seconds() / 3600:.0f} hours after it was due, since Airflow was down "
-        "or had the night before in work; clear this run, or backfill the night, to measure it nevertheless"
+        f"logical_date: {date} started {late.total_seconds() / 3600:.0f} hours late, since Airflow was down or the "
+        "previous run was still active; fix: clear this run, or backfill the date"
     )
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 def compare_with_baseline() -> dict[str, Any]:
-    """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
+    """Judge the nightly run, store the verdict in `results/nights/` and set the run's note."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.nightly_history import NightlyRun, judge_nightly_run, nightly_runs_of
     from faultline.comparison.slo import check_slos, parse_slos
@@ -267,16 +277,16 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.reports.notes import nightly_note
 
     context, settings = get_current_context(), load_settings()
-    params, night, sweep_id = context["params"], nightly_date(), sweep_id_of(context["run_id"])
+    params, date, sweep_id = context["params"], nightly_date(), sweep_id_of(context["run_id"])
     index = Index(settings.results, settings.home)
     index.refresh()
     entries = index.of_matrix(context["dag"].dag_id)
     nights = nightly_runs_of(entries)
-    own = next((one for one in nights if one.date == night), NightlyRun(night, ()))
+    own = next((one for one in nights if one.date == date), NightlyRun(date, ()))
     plan = SweepPlans(settings.results).read(sweep_id)
     if plan is None:
-        return {"summary": "nothing was planned", "problem": "nothing was planned"}
-    # Not the baseline's: whether that one keeps a limit is nobody's question tonight.
+        return {"summary": "no plan", "problem": "no plan"}
+    # The limits apply to the build under test only.
     promised = check_slos([one for one in own.entries if one.build == plan.build], parse_slos(params.get("limits")))
     verdict = (
         judge_nightly_run(own, nights, metrics_named(params["metrics"]), params["baseline_nights"], promised)
@@ -284,18 +294,18 @@ def compare_with_baseline() -> dict[str, Any]:
         else paired_verdict_of(plan, plan.baseline, entries, promised)
     )
     verdict.store(settings.results, sweep_id)
-    said = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
-    print(*filter(None, (verdict.summary, *said, verdict.problem)), sep="\n")
+    lines = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
+    print(*filter(None, (verdict.summary, *lines, verdict.problem)), sep="\n")
     note_run(settings, context, nightly_note(verdict, sweep_id))
-    told = verdict.without_figures()
-    # What was measured and cannot be compared is no reason to skip the next task.
-    return told if verdict.is_paired or not own.valid else {**told, "problem": None}
+    result = verdict.without_figures()
+    # A run without comparable runs must not skip the next task.
+    return result if verdict.is_paired or not own.valid else {**result, "problem": None}
 
 
 def paired_verdict_of(
     plan: SweepPlan, baseline: ReferenceBuild, entries: Sequence[IndexEntry], promised: SLOReport
 ) -> NightlyVerdict:
-    """The verdict on a night that was measured beside a baseline."""
+    """Return the verdict on a nightly run that was measured in pairs with a reference build."""
     from faultline.comparison.regression_gate.nightly_pairs import paired_runs_of, paired_verdict
     from faultline.comparison.regression_gate.verdict import judge_gate
     from faultline.records.sweep_plan import SweepPlans
@@ -308,26 +318,28 @@ def paired_verdict_of(
 
 @task
 def no_regression(verdict: dict[str, Any]) -> None:
-    """Fails when a figure is beyond its limit or became worse, with a line for each, and where pairs that were planned
-    cannot tell; is skipped when there was nothing to hold the night against."""
+    """Fail if a figure exceeds its limit or became worse, and if planned pairs are inconclusive.
+
+    The message has one entry per figure. Skipped without comparable runs.
+    """
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.comparison.nightly_verdict import NightlyVerdict
 
-    told = NightlyVerdict.model_validate(verdict)
-    than = "the baseline" if told.is_paired else "the nights before"
-    wrong = [f"beyond its limit: {line}" for line in told.beyond]
-    wrong += [f"worse than {than}: {'; '.join(told.reasons)}"] * bool(told.reasons)
-    wrong += [told.problem] if told.is_paired and told.problem else []
+    judged = NightlyVerdict.model_validate(verdict)
+    than = "the baseline" if judged.is_paired else "earlier nightly runs"
+    wrong = [f"beyond its limit: {line}" for line in judged.beyond]
+    wrong += [f"worse than {than}: {'; '.join(judged.reasons)}"] * bool(judged.reasons)
+    wrong += [judged.problem] if judged.is_paired and judged.problem else []
     if wrong:
         raise AirflowFailException("; ".join(wrong))
-    if told.problem:
-        raise AirflowSkipException(told.problem)
+    if judged.problem:
+        raise AirflowSkipException(judged.problem)
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **RETRY_ARGUMENTS)
 def send_alerts() -> list[str]:
-    """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
+    """Send the alerts of the nightly file: on regressions, improvements and incomplete runs."""
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.nightly_verdict import stored_verdict
     from faultline.experiment.cell import sweep_id_of
@@ -337,7 +349,7 @@ def send_alerts() -> list[str]:
     from faultline.reports.notes import nightly_alert, results_link
 
     context, settings = get_current_context(), load_settings()
-    dag_id, night, sweep_id = context["dag"].dag_id, nightly_date(), sweep_id_of(context["run_id"])
+    dag_id, date, sweep_id = context["dag"].dag_id, nightly_date(), sweep_id_of(context["run_id"])
     plans = nightly_file_of(dag_id).alerts
     if not plans:
         return []
@@ -348,28 +360,28 @@ def send_alerts() -> list[str]:
     gap = gap_of(plan, entries) if plan else None
     link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
     alert = nightly_alert(
-        dag_id, night, link, stored_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
+        dag_id, date, link, stored_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
     )  # fmt: skip
     if alert is None:
         return []
-    said = send_alert(alert, plans)
-    print(*said, sep="\n")
-    return said
+    sent = send_alert(alert, plans)
+    print(*sent, sep="\n")
+    return sent
 
 
 @task
 def check_started(dag_id: str) -> None:
-    """Alerts, and fails, when the night that was due with this run has no plan."""
+    """Send an alert and fail if the nightly run due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.orchestration.nightly.alerts import send_alert
     from faultline.records.sweep_plan import SweepPlans
     from faultline.reports.notes import missed_start_alert, results_link
 
-    settings, night = load_settings(), nightly_date()
-    if any(plan.logical_date == night for plan in SweepPlans(settings.results).of_matrix(dag_id)):
+    settings, date = load_settings(), nightly_date()
+    if any(plan.logical_date == date for plan in SweepPlans(settings.results).of_matrix(dag_id)):
         return
-    alert = missed_start_alert(night, dag_id, START_GRACE_MIN, results_link(settings.endpoints.airflow, None))
+    alert = missed_start_alert(date, dag_id, START_GRACE_MIN, results_link(settings.endpoints.airflow, None))
     send_alert(alert, nightly_file_of(dag_id).alerts)
     raise AirflowFailException(alert.lines[0])

@@ -1,4 +1,4 @@
-"""What a night measures of what its form says: cells, the baseline beside them, and the figure each is judged by."""
+"""Plan of a nightly run from its form: cells, reference build, and the deciding figure of each configuration."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from faultline.system.settings import Settings
 
 
-def nightly_cells(params: Mapping[str, Any], night: str) -> list[Any]:
-    """Every configuration of the set, and its control where there is no baseline, as often as asked for; each once.
+def nightly_cells(params: Mapping[str, Any], date: str) -> list[Any]:
+    """Return the distinct cells: each configuration of the set and, without a reference build, its controls.
 
-    Raises ConfigError naming the place in the set and the key that is wrong.
+    Raises ConfigError naming the place in the set and the wrong key.
     """
     from faultline.experiment.matrix import PlannedCell, control_of
 
@@ -31,29 +31,31 @@ def nightly_cells(params: Mapping[str, Any], night: str) -> list[Any]:
     repetitions = params["repetitions"] or (PAIRS if paired else MIN_REPETITIONS)
     planned: list[PlannedCell] = []
     for config in nightly_configurations(params["set"]):
-        planned += [PlannedCell(config, repetition, night) for repetition in range(repetitions)]
-        # Pairs need no noise floor: what they scatter is their own.
+        planned += [PlannedCell(config, repetition, date) for repetition in range(repetitions)]
+        # Pairs contain their own noise estimate.
         if config.planned_faults() and not paired:
             control = control_of(config)
-            planned += [PlannedCell(control, repetition, night) for repetition in range(params["controls"])]
+            planned += [PlannedCell(control, repetition, date) for repetition in range(params["controls"])]
     return list(dict.fromkeys(planned))
 
 
 def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration], list[PlannedCell], list[str]]:
-    """What a night of this form would measure: its configurations, its cells (of pairs both sides), and in words how
-    they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
+    """Return the configurations, the cells (of pairs, both sides), and a description of measurement and verdict.
+
+    Does not check out builds. Raises ConfigError naming the key.
+    """
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.slo import parse_slos
     from faultline.lifecycle.build_checkout import commit_of
 
-    configs, cells = nightly_configurations(params["set"]), nightly_cells(params, "a night")
+    configs, cells = nightly_configurations(params["set"]), nightly_cells(params, "a nightly run")
     metrics_named(params["metrics"])
-    limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_slos(params.get("limits"))]
+    limits = [f"fails beyond its limit: {one.metric.name} {one.text}" for one in parse_slos(params.get("limits"))]
     if (spec := _reference_spec(params, configs)) is None:
         repetitions = params["repetitions"] or MIN_REPETITIONS
         words = [
-            f"each {repetitions} times, with {params['controls']} controls where something is broken",
-            f"judged beside up to {params['baseline_nights']} nights before it, by {', '.join(params['metrics'])}",
+            f"each {repetitions} times, with {params['controls']} control runs for those with faults",
+            f"compared with up to {params['baseline_nights']} earlier nightly runs, by {', '.join(params['metrics'])}",
             *limits,
         ]
         return configs, cells, words
@@ -65,10 +67,10 @@ def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration
     return configs, [cell for cell in cells for _ in range(2)], words
 
 
-def reference_of_nightly_run(params: Mapping[str, Any], night: str) -> ReferenceBuild | None:
-    """What the night is measured beside; brings its programs here. None where the form names nothing.
+def reference_of_nightly_run(params: Mapping[str, Any], date: str) -> ReferenceBuild | None:
+    """Return the reference build, with its programs in place; None if the form names none.
 
-    Raises ConfigError for a build that cannot be, a figure that is none, and pairs too few to tell anything.
+    Raises ConfigError for an unusable build, an unknown figure, and too few pairs.
     """
     from faultline.lifecycle.build_checkout import build_of
     from faultline.lifecycle.environment import installed_build
@@ -80,21 +82,23 @@ def reference_of_nightly_run(params: Mapping[str, Any], night: str) -> Reference
     primary = primary_figures(configs, params["primary"])
     pairs_per_configuration(params, len(primary))
     brought = build_of(spec, settings, key="baseline")
-    # By its commit: a branch may move on while the night lasts.
+    # Pinned by commit: a branch may move during the run.
     pinned = {**spec.as_mapping(), "revision": brought.commit}
     build = installed_build(settings, brought, configs)
-    return ReferenceBuild(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
+    return ReferenceBuild(series=f"{date}{BASELINE}", build=build, spec=pinned, primary=primary)
 
 
 def _reference_spec(params: Mapping[str, Any], configs: Sequence[Configuration]) -> BuildSpec | None:
-    """The build to pair with, None for none. Raises ConfigError for one that cannot be, and for a figure of pairs
-    without one."""
+    """Return the reference build of the form; None without one.
+
+    Raises ConfigError for an unusable one, and for a primary figure without one.
+    """
     from faultline.experiment.build import parse_build
     from faultline.lifecycle.build_checkout import check_builds
 
     if params["baseline"] is None:
         if params["primary"]:
-            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
+            raise ConfigError("primary: needs a baseline; fix: add baseline, or omit primary")
         return None
     spec = parse_build(params["baseline"], "baseline")
     check_builds(spec, configs, key="baseline")
@@ -102,8 +106,9 @@ def _reference_spec(params: Mapping[str, Any], configs: Sequence[Configuration])
 
 
 def nightly_build_mismatch(gap: Gap, plan: SweepPlan | None, settings: Settings) -> str | None:
-    """Why the rest of a night is not measured: another build measured a part of it, and its figures are those of one.
-    None where it can be. Asked before its run is cleared; a sweep that resumes another one asks the same as it plans.
+    """Return why a nightly run cannot be completed with the present build; None if it can.
+
+    Checked before its run is cleared; a resumed sweep is checked when it is planned.
     """
     from faultline.experiment.config import parse_configuration
     from faultline.lifecycle.environment import installed_build
@@ -114,33 +119,41 @@ def nightly_build_mismatch(gap: Gap, plan: SweepPlan | None, settings: Settings)
     form = next((one.form for one in nightly_files(settings.root) if one.dag_id == gap.matrix), {})
     configs = [parse_configuration(cell.config) for cell in plan.cells]
     build = form.get("build") or installed_build(settings, configurations=configs)
-    remedy = "check that build out, or leave the night so"
-    return build_mismatch(f"{gap.matrix}: the night {gap.series}", plan.build, build, remedy=remedy)
+    remedy = "check that build out, or leave the run incomplete"
+    return build_mismatch(f"{gap.matrix}: {gap.series}", plan.build, build, remedy=remedy)
 
 
 def pairs_per_configuration(params: Mapping[str, Any], configurations: int) -> int:
-    """Pairs that a night measures of each configuration. Raises ConfigError for too few to tell anything."""
+    """Return the number of pairs per configuration.
+
+    Raises ConfigError if they are too few for a verdict.
+    """
     from faultline.comparison.regression_gate.verdict import min_pairs
 
     need, pairs = min_pairs(configurations), int(params["repetitions"] or PAIRS)
     if pairs < need:
         many = pluralize(configurations, "configuration")
-        raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
+        raise ConfigError(f"repetitions: got {pairs} pairs for {many}; expected {need} or more, ideally {PAIRS}")
     return pairs
 
 
 def primary_figures(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
-    """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
+    """Return the deciding figure of each configuration, by its id.
+
+    Raises ConfigError for an unknown figure.
+    """
     from faultline.comparison.decisions import FIGURES
     from faultline.comparison.regression_gate.nightly_pairs import default_primary
 
     names = list(given or [])
     if len(names) not in (0, 1, len(configs)):
         raise ConfigError(
-            f"primary: {len(names)} figures for {len(configs)} configurations; give one for all, or one for each"
+            f"primary: got {len(names)} figures for {len(configs)} configurations; expected one or one for each"
         )
     for name in names:
         if name not in FIGURES:
-            raise ConfigError(f"primary: {name!r} is no figure of which less or more is better{suggest(name, FIGURES)}")
+            raise ConfigError(
+                f"primary: got {name!r}; expected a figure with a better direction{suggest(name, FIGURES)}"
+            )
     chosen = names * len(configs) if len(names) == 1 else names or [default_primary(one) for one in configs]
     return {config.config_id: name for config, name in zip(configs, chosen, strict=True)}

@@ -1,4 +1,4 @@
-"""The DAG `nightly_speed`: Faultline's own benchmarks in their quick form, held against the nights before.
+"""DAG `nightly_speed`: quick self-benchmarks, compared with earlier nightly runs.
 
 measure (mapped over the benchmarks) -> compare_speed -> no_slowdown
 """
@@ -25,30 +25,32 @@ from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
 
-# Those of `./faultline bench` that take minutes in their quick form and say something on one machine.
+# Benchmarks of `./faultline bench` whose quick form takes minutes and needs one machine.
 BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
-# They measure windows themselves; beside the rest none opens.
+# They hold the window lock themselves; the others run under it.
 MEASURING_BENCHMARKS = ("overhead", "recorder")
 BENCHMARK_TIMEOUT_S = 3600.0
-# An experiment that runs may take hours, and others may be queued behind it.
+# Experiments may take hours, and more may be queued.
 IDLE_TIMEOUT_S = 12 * 3600.0
 POLL_S = 10.0
 # From SIGTERM to SIGKILL.
 TERMINATION_GRACE_S = 10.0
 DOC = """\
-### Faultline's own speed, each night
+### Nightly self-benchmark
 
-Runs the benchmarks of `./faultline bench` in their quick form, one after another, when no experiment is queued or
-running; keeps what they gave in `results/speed/`, and holds the night against up to `baseline_nights` nights before it
-of one build on a machine like this one. The task `no_slowdown` **fails when a figure became worse**, and the note says
-which.
+Runs the benchmarks of `./faultline bench` in their quick form, one after another, while no experiment is queued or
+running. Stores the figures in `results/speed/`, and compares them with up to `baseline_nights` earlier runs of one
+build on a similar machine. The task `no_slowdown` **fails if a figure became worse**; the note names it.
 
-Paused at first. Schedule (cron, UTC): environment variable `FAULTLINE_SPEED_SCHEDULE`, read when services start.
+Paused initially. Schedule (cron, UTC): environment variable `FAULTLINE_SPEED_SCHEDULE`, read when services start.
 """
 
 
 def speed_dag() -> DAG:
-    """Builds the DAG. Raises ConfigError for a schedule that is none."""
+    """Return the DAG.
+
+    Raises ConfigError for an invalid schedule.
+    """
     with DAG(
         SPEED,
         schedule=CronTriggerTimetable(speed_schedule(), timezone="UTC"),
@@ -58,7 +60,7 @@ def speed_dag() -> DAG:
         is_paused_upon_creation=True,
         params=speed_params(),
         doc_md=DOC,
-        description="Faultline's own benchmarks, held against the nights before",
+        description="Self-benchmark, compared with earlier nightly runs",
         tags=["faultline", "nightly"],
         render_template_as_native_obj=True,
     ) as dag:
@@ -69,13 +71,13 @@ def speed_dag() -> DAG:
 
 
 def speed_params() -> dict[str, Param]:
-    """The form."""
-    return {"baseline_nights": integer_param("baseline_nights", 7, 1, 365, "Nights that a night is held against.")}
+    """Return the form."""
+    return {"baseline_nights": integer_param("baseline_nights", 7, 1, 365, "Earlier nightly runs to compare with.")}
 
 
 @task(retries=0)
 def measure(name: str) -> dict[str, Any]:
-    """Runs one benchmark by the command line, as a person would; returns its answer."""
+    """Run one benchmark through the command line and return its JSON output."""
     from airflow.sdk.exceptions import AirflowFailException
 
     settings = load_settings()
@@ -83,7 +85,7 @@ def measure(name: str) -> dict[str, Any]:
         is_idle,
         timeout_s=IDLE_TIMEOUT_S,
         every_s=POLL_S,
-        what=f"bench {name}: an end of the experiments that are queued or running",
+        what=f"bench {name}: the end of active experiments",
     )
     with contextlib.nullcontext() if name in MEASURING_BENCHMARKS else hold_measurement_lock(settings.window_lock):
         status, output = run_process_group(
@@ -91,19 +93,19 @@ def measure(name: str) -> dict[str, Any]:
             clean_environment(installation_environment(settings)),
         )
     if status:
-        raise AirflowFailException(f"bench {name}: ended with status {status}; its words stand above")
+        raise AirflowFailException(f"bench {name}: failed with status {status}; see its output above")
     answer: dict[str, Any] = json.loads(output)
     return answer
 
 
 def is_idle() -> bool:
-    """Whether no experiment is queued or running, whoever asked for it."""
+    """Return whether no experiment is queued or running."""
     running = get_current_context()["ti"].get_dr_count(dag_id=EXPERIMENT, states=["queued", "running"])
     return not running
 
 
 def run_process_group(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """Status and output of a command. Whatever ends the wait ends all that it started, too."""
+    """Run a command; return its status and output, and end its process group afterwards."""
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
     ) as process:
@@ -120,7 +122,7 @@ def run_process_group(command: list[str], environment: dict[str, str]) -> tuple[
 
 @task(trigger_rule=TriggerRule.ALL_DONE)
 def compare_speed(measured: Any) -> dict[str, Any]:
-    """Keeps the night in `results/speed/`, and puts the verdict on it into the run's note."""
+    """Store the figures in `results/speed/` and set the run's note to their verdict."""
     from benchmarks.own_speed import as_json, judge_speed, read_runs
     from faultline.experiment.attempt import write_json
     from faultline.lifecycle.environment import git_commit, installed_build
@@ -130,16 +132,16 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]
     failures = {name: "failed" for name in BENCHMARKS if name not in {one["name"] for one in outcomes}}
-    night = nightly_date()
+    date = nightly_date()
     folder = settings.results / "speed"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = as_json(night, git_commit(settings.root) or installed_build(settings), outcomes, failures)
-    write_json(folder / f"{night.replace(':', '')}.json", kept)
+    kept = as_json(date, git_commit(settings.root) or installed_build(settings), outcomes, failures)
+    write_json(folder / f"{date.replace(':', '')}.json", kept)
     nights = read_runs(folder)
-    own = next(one for one in nights if one.date == night)
+    own = next(one for one in nights if one.date == date)
     verdict = judge_speed(own, nights, int(context["params"]["baseline_nights"]))
     lines = [verdict.summary, *verdict.reasons, *([verdict.problem] if verdict.problem else [])]
-    lines += [f"bench {name} gave no figures" for name in own.failed]
+    lines += [f"bench {name}: no figures" for name in own.failed]
     print(*lines, sep="\n")
     if problem := write_note(
         settings, context["dag"].dag_id, context["run_id"], "\n\n".join(map(escape_markdown, lines))
@@ -150,10 +152,10 @@ def compare_speed(measured: Any) -> dict[str, Any]:
 
 @task
 def no_slowdown(verdict: dict[str, Any]) -> None:
-    """Fails when a figure became worse or a benchmark gave none; is skipped when there was nothing to compare."""
+    """Fail if a figure became worse or a benchmark failed; skipped without comparable runs."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    problems = [*verdict["reasons"], *(f"bench {name} gave no figures" for name in verdict["failed"])]
+    problems = [*verdict["reasons"], *(f"bench {name}: no figures" for name in verdict["failed"])]
     if problems:
         raise AirflowFailException("; ".join(problems))
     if verdict["problem"]:

@@ -1,1 +1,1 @@
-"""Connections of targets, read and made through Airflow."""
+"""Connections of targets."""

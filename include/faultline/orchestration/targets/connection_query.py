@@ -1,4 +1,4 @@
-"""The Connections of a target, from whichever secrets backend or database of Airflow holds them."""
+"""Connections of a target, from Airflow's secrets backend or database."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from faultline.system.target_registry import Target, find_target
 
 
 def store_target(settings: Settings, one: Target) -> None:
-    """Writes down what the Connections of a target say. Within a task. Raises ConfigError naming the Connection."""
+    """Store the Connections of a target as files, within a task.
+
+    Raises ConfigError naming the Connection.
+    """
     write_target(settings, one, task_connections(one))
 
 
 def store_and_preflight(settings: Settings, name: str) -> None:
-    """Takes in what the Connections of a target say, and looks at it; nothing for the embedded one.
+    """Store the Connections of a target and run its preflight checks, within a task.
 
-    Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
+    Without effect for the embedded target. Raises ConfigError or InfrastructureError for the first error.
     """
     if (one := find_target(settings, name)) is not None:
         store_target(settings, one)
@@ -34,10 +37,10 @@ def store_and_preflight(settings: Settings, name: str) -> None:
 
 
 def preflight_in_task(settings: Settings, names: Iterable[str]) -> None:
-    """Looks at the targets of a sweep before any of its cells is tried: what is wrong with one is told once then, and
-    leaves no record. While an experiment is at work only at what their Connections say.
+    """Run the preflight checks of a sweep's targets before its cells, within a task.
 
-    Within a task. Raises ConfigError; one that does not answer is left to the cells, since it may by then.
+    Errors are reported once and leave no record. During an experiment only the Connections are checked. Raises
+    ConfigError; the cells retry unreachable targets.
     """
     for name in names:
         one = find_target(settings, name)
@@ -49,11 +52,14 @@ def preflight_in_task(settings: Settings, names: Iterable[str]) -> None:
             else:
                 check_spec(one, task_connections(one))
         except InfrastructureError as error:
-            print(f"target {name}: {error}; each experiment looks again")
+            print(f"target {name}: {error} (rechecked by each experiment)")
 
 
 def task_connections(one: Target) -> dict[str, ConnectionSpec]:
-    """Raises ConfigError naming the Connection that is missing."""
+    """Return a target's Connections, within a task.
+
+    Raises ConfigError naming a missing Connection.
+    """
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException
 
@@ -67,7 +73,7 @@ def task_connections(one: Target) -> dict[str, ConnectionSpec]:
 
 
 def stored_connections(ids: Iterable[str]) -> dict[str, ConnectionSpec | None]:
-    """The same in a process of this installation's Airflow that is no task; None for a Connection that is missing."""
+    """Return Connections outside a task, in a process of this installation's Airflow; None for a missing one."""
     from airflow.exceptions import AirflowNotFoundException
     from airflow.models.connection import Connection
 
@@ -80,22 +86,24 @@ def stored_connections(ids: Iterable[str]) -> dict[str, ConnectionSpec | None]:
     return found
 
 
-# By which one that `target add` made is known, whatever else of it was edited since.
+# Identifies Connections of `target add`, even if edited since.
 CREATED_BY = "Made by ./faultline target add"
 
 
 def create_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[str, list[str]]]:
-    """Makes those of the `wanted` Connections (keyword arguments of Airflow's, by id) that are nowhere; returns their
-    ids. One that is there stays as it is. Where one says something else than is wanted, none is made, and its keys are
-    returned by its id."""
+    """Create the `wanted` Connections (Airflow's keyword arguments, by id) that exist nowhere; return their ids.
+
+    Existing ones stay unchanged. If one differs from its wanted values, none is created, and its differing keys are
+    returned by id.
+    """
     from airflow.models.connection import Connection
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
     from sqlalchemy import inspect
 
     with create_session() as session:
-        fresh = not inspect(session.get_bind()).has_table(Connection.__tablename__)
-    if fresh:
+        is_empty = not inspect(session.get_bind()).has_table(Connection.__tablename__)
+    if is_empty:
         initdb()
     known = stored_connections(wanted)
     new = {conn_id: Connection(conn_id=conn_id, description=CREATED_BY, **wanted[conn_id]) for conn_id in wanted}
@@ -111,7 +119,7 @@ def create_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[s
 
 
 def remove_created(ids: Iterable[str]) -> list[str]:
-    """Removes from Airflow's database those of these Connections that `create_missing` made; returns their ids."""
+    """Remove those of these Connections that `create_missing` created; return their ids."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
     from sqlalchemy import inspect, select
@@ -119,15 +127,15 @@ def remove_created(ids: Iterable[str]) -> list[str]:
     with create_session() as session:
         if not inspect(session.get_bind()).has_table(Connection.__tablename__):
             return []
-        ours = select(Connection).where(Connection.conn_id.in_(list(ids)), Connection.description == CREATED_BY)
-        found = list(session.scalars(ours))
+        query = select(Connection).where(Connection.conn_id.in_(list(ids)), Connection.description == CREATED_BY)
+        found = list(session.scalars(query))
         for one in found:
             session.delete(one)
         return sorted(one.conn_id for one in found)
 
 
 def spec_of(connection: Any) -> ConnectionSpec:
-    """An Airflow Connection as a value of ours."""
+    """Return an Airflow Connection as a `ConnectionSpec`."""
     return ConnectionSpec(
         connection.conn_id, connection.conn_type or "", connection.host, connection.port, connection.login,
         connection.password, dict(connection.extra_dejson),
@@ -135,19 +143,18 @@ def spec_of(connection: Any) -> ConnectionSpec:
 
 
 def main() -> None:
-    """Answers the command line, which is no part of Airflow, about Connections of this installation's Airflow.
+    """Reply to a query of the command line, which does not import Airflow.
 
-    Reads {"ids": […], "make": {…}, "remove": […]}: `make` are Connections to make where they are missing, `remove` ids
-    of those to remove before, where `make` once made them. The answer is JSON on standard output, which is a pipe,
-    since Connections hold secrets: {"made": ids, "removed": ids, "differing": {id: keys}, "specs": {id: Connection, or
-    null where there is none}}.
+    Reads {"ids": […], "make": {…}, "remove": […]} from standard input. `make`: Connections to create if missing.
+    `remove`: ids to remove first, if `make` created them. Writes {"made": ids, "removed": ids, "differing": {id: keys},
+    "specs": {id: Connection or null}} to standard output, a pipe, since Connections hold secrets.
     """
     asked = json.load(sys.stdin)
-    with redirect_stdout(sys.stderr):  # whatever Airflow says as it starts
+    with redirect_stdout(sys.stderr):  # Airflow prints at its start
         removed = remove_created(asked["remove"]) if asked["remove"] else []
         made, differing = create_missing(asked["make"]) if asked["make"] else ([], {})
-        said = stored_connections(asked["ids"])
-    answer = {name: None if one is None else {**asdict(one), "extra": dict(one.extra)} for name, one in said.items()}
+        specs = stored_connections(asked["ids"])
+    answer = {name: None if one is None else {**asdict(one), "extra": dict(one.extra)} for name, one in specs.items()}
     print(json.dumps({"made": made, "removed": removed, "differing": differing, "specs": answer}))
 
 
