@@ -297,7 +297,7 @@ class FaultScheduler:
     ) -> None:
         if scheduled.planned.fault.needs_busy_victim:  # chosen at the instant of injection
             journal.write(
-                "victims", fault=scheduled.planned.index, reason="at work", victims=scheduled.injection.victims()
+                "victims", fault=scheduled.planned.index, reason="busy", victims=scheduled.injection.victims()
             )
         for one in sent:
             if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
