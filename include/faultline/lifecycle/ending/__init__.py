@@ -1,1 +1,1 @@
-"""End of a measurement: drain of the engine and undo replay."""
+"""End of an attempt: drain, undo replay and cleanup of orphans."""
