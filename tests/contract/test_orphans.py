@@ -19,9 +19,9 @@ from fault.action import UndoSpec
 from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
+from faultline.lifecycle.ending.orphans import MIN_AGE_S, close_orphans, close_ownerless
 from faultline.lifecycle.ending.undo_replay import undo_fields
 from faultline.lifecycle.hooks import PlainHooks
-from faultline.lifecycle.orphans import MIN_AGE_S, close_orphans, close_ownerless
 from faultline.lifecycle.prepare import Order, attempt_description
 from faultline.lifecycle.start import start_generator
 from faultline.lifecycle.teardown import close_attempt, refuse_closed

@@ -90,7 +90,7 @@ def parse_ports(given: Sequence[str]) -> dict[str, int]:
 def close_orphans(settings: Settings, say: Progress) -> None:
     """Close orphaned attempts of single runs, such as after a power loss, with a line for each."""
     from faultline.installation.kafka import delete_own_topics
-    from faultline.lifecycle.orphans import close_ownerless
+    from faultline.lifecycle.ending.orphans import close_ownerless
 
     for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):
         say(line)

@@ -20,8 +20,8 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.installation.airflow import login_text
+from faultline.lifecycle.ending.orphans import unclosed_attempts
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.orphans import unclosed_attempts
 from faultline.lifecycle.progress import budget_s, experiment_title, phase_durations
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.orchestration.connections import check_targets, preflight_targets

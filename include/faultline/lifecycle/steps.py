@@ -23,7 +23,7 @@ from faultline.installation.targets.preflight import require_preflight
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
 from faultline.lifecycle.ending.drain_limit import MAX_DRAIN_S
-from faultline.lifecycle.orphans import close_orphans, unclosed_attempts
+from faultline.lifecycle.ending.orphans import close_orphans, unclosed_attempts
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
 from faultline.lifecycle.start import CANCEL_CHECK_S, MAX_TURN_WAIT_S
 from faultline.lifecycle.teardown import (

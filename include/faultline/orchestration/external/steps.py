@@ -344,7 +344,7 @@ def open_run_ids(request: Request, settings: Settings) -> list[str]:
     Raises FailedError during an experiment of another Airflow, whose runs the task cannot check.
     """
     from faultline.installation import supervision
-    from faultline.lifecycle.orphans import unclosed_attempts
+    from faultline.lifecycle.ending.orphans import unclosed_attempts
 
     if supervision.is_airflow_running(settings):
         raise FailedError(
