@@ -1,4 +1,4 @@
-"""The results pages in a real browser, at the widths and in the colours that people have."""
+"""Results pages in a real browser, at common widths and in both colour schemes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultline.reports.report import write_report
 from faultline.system.settings import ROOT, load_settings
 from tests.support.airflow_ui import STEP_MS
 from tests.support.browser import artefact_folder
-from tests.support.morning import SLOWER_CELL, write_nights
+from tests.support.nightly_results import SLOWER_CELL, write_nightly_runs
 from tests.support.pages_server import served
 from tests.unit.hostile import PIECES, hostile_store
 from tests.unit.pages_store import grid, put, record
@@ -27,7 +27,7 @@ from tests.unit.reports.test_pages_experiment import two
 from tests.unit.reports.test_pages_live import begin, measure
 
 WIDTHS = (1440, 900, 390)
-# The kinds of pages that every run opens; all others with --thorough.
+# Pages that every run opens; all others require --thorough.
 ALWAYS = ("sweep", "experiment", "nights", "kept overview", "site")
 LIVE = "20261121T061500Z-000001"
 LONG = "not-steady: batches took 1,033 ms at T0 and 690 ms 20 s later, so the window did not begin in a steady state"
@@ -35,15 +35,14 @@ LONG = "not-steady: batches took 1,033 ms at T0 and 690 ms 20 s later, so the wi
 
 @pytest.fixture(scope="module")
 def measured() -> list[Record]:
-    """Records of two matrices that were really measured."""
+    """Published records of two matrices."""
     files = [ROOT / "docs" / "results" / "records" / f"{name}.json.gz" for name in ("topology_latency", "nexmark")]
     return [Record.model_validate(one) for file in files for one in json.loads(gzip.decompress(file.read_bytes()))]
 
 
 @pytest.fixture(scope="module")
 def pages(measured: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Every kind of page by its name, over planted nights, sweeps, two judged attempts and one in work; and over the
-    records of `docs/results`, which have the names, values and axes that people see."""
+    """Addresses of all kinds of pages by name, over synthetic and published records."""
     results, real, empty = (tmp_path_factory.mktemp(name) for name in ("results", "real", "empty"))
     put(real, *measured)
     put(results, *grid(), *grid(sweep="s2", factor=1.1))
@@ -52,10 +51,10 @@ def pages(measured: list[Record], tmp_path_factory: pytest.TempPathFactory) -> I
     made = tmp_path_factory.mktemp("made")
     report = write_report([first, second, *measured[:6]], results, made / "report.html", title="Faultline results")
     settings = replace(load_settings(), results=results)
-    # In a thread of its own, since the browser has an event loop in this one.
+    # In a separate thread, since the browser has an event loop in this one.
     with ThreadPoolExecutor(1) as other:
         site = other.submit(publish, settings, made / "site", lambda text: None).result().parent
-    write_nights(results)
+    write_nightly_runs(results)
     measure(begin(results, LIVE, sweep=None), 40, killed_at=22)
     with served(results) as address, served(real) as kept, served(empty) as before:
         yield {
@@ -69,8 +68,8 @@ def pages(measured: list[Record], tmp_path_factory: pytest.TempPathFactory) -> I
             "overlay": f"{address}/overlay?a={first.attempt}&b={second.attempt}",
             "live": f"{address}/live/{LIVE}",
             "unknown": f"{address}/sweeps/nothing",
-            "first day": before,
-            "first night": f"{before}/nights",
+            "empty overview": before,
+            "setup": f"{before}/nights",
             "compare form": f"{address}/compare",
             "overlay form": f"{address}/overlay",
             "kept overview": kept,
@@ -91,11 +90,11 @@ def pictures() -> Path:
 
 
 def opened(browser: Browser, address: str, width: int = WIDTHS[0], height: int = 900) -> tuple[Page, list[str]]:
-    """A window on a page whose first plot is drawn, and what it complains of."""
+    """Return a window with the first plot of a page, and its console errors."""
     page = browser.new_context(viewport={"width": width, "height": height}).new_page()
     page.set_default_timeout(STEP_MS)
     problems: list[str] = []
-    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(address)
     if page.locator("[data-figure]").count():
@@ -103,7 +102,7 @@ def opened(browser: Browser, address: str, width: int = WIDTHS[0], height: int =
     return page, problems
 
 
-def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
+def test_no_page_exceeds_its_window_and_no_table_scrolls_on_a_desktop(
     browser: Browser, pages: dict[str, str], pictures: Path, share: int
 ) -> None:
     found = []
@@ -115,7 +114,7 @@ def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
                 found.append(f"{name}: wider than {width}")
             for scheme in ("light", "dark")[: 2 if width == WIDTHS[0] else 1]:
                 page.emulate_media(color_scheme=scheme)
-                if share == 1:  # to be looked at, by whoever asks for all
+                if share == 1:  # for manual inspection
                     page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
             if width == WIDTHS[0]:
                 found += [f"{name}: {table} scrolls" for table in scrolling(page)]
@@ -124,17 +123,17 @@ def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
     assert not found, "; ".join(found)
 
 
-def test_a_published_site_shows_nothing_that_asks_a_server(browser: Browser, pages: dict[str, str]) -> None:
+def test_a_static_site_has_no_element_that_needs_a_server(browser: Browser, pages: dict[str, str]) -> None:
     for name in ("site", "site's sweep", "site's experiment"):
         page, _ = opened(browser, pages[name])
-        for dead in ("Compare sweeps", "Overlay experiments", "CSV", "Show", "Now"):
-            assert not page.get_by_text(dead, exact=True).locator("visible=true").count(), (name, dead)
-        expect(page.get_by_role("link", name="Nights", exact=True).first).to_be_visible()
+        for hidden in ("Compare sweeps", "Overlay experiments", "CSV", "Show", "Active runs"):
+            assert not page.get_by_text(hidden, exact=True).locator("visible=true").count(), (name, hidden)
+        expect(page.get_by_role("link", name="Nightly runs", exact=True).first).to_be_visible()
         page.context.close()
 
 
 def scrolling(page: Page) -> list[str | None]:
-    """The tables that do not fit."""
+    """Return the labels of tables that do not fit."""
     return [
         table.get_attribute("aria-label")
         for table in page.locator(".scroll:has(table)").all()
@@ -142,23 +141,21 @@ def scrolling(page: Page) -> list[str | None]:
     ]
 
 
-def test_a_morning_says_what_is_worse_and_since_when(browser: Browser, pages: dict[str, str], pictures: Path) -> None:
+def test_the_nightly_page_reports_a_regression(browser: Browser, pages: dict[str, str], pictures: Path) -> None:
     page, _ = opened(browser, f"{pages['nights']}?metric=latency_ms.p50&cell={SLOWER_CELL}", 1200, 1240)
     newest = page.locator("tbody tr", has_text="2026-11-10").first
     expect(newest).to_contain_text("red: ")
-    expect(newest).to_contain_text("since 2026-11-09 (2 runs in a row)")
+    expect(newest).to_contain_text("since 2026-11-09")
     page.screenshot(path=pictures / "morning.png")
-    page.get_by_label("Along").select_option("commit")
+    page.get_by_label("Horizontal axis").select_option("commit")
     page.wait_for_url("**by=commit**")
     expect(page.locator(".xtick").first).to_have_text("1a5be8840c72")
     page.context.close()
 
 
-def test_another_experiment_is_laid_over_one_by_choosing_it_from_a_list(
-    browser: Browser, pages: dict[str, str]
-) -> None:
+def test_an_overlay_is_selected_from_a_list(browser: Browser, pages: dict[str, str]) -> None:
     page, _ = opened(browser, pages["experiment"])
-    page.get_by_label("Of the same sweep").select_option(index=1)
+    page.get_by_label("From the same sweep").select_option(index=1)
     page.get_by_role("button", name="Show").last.click()
     page.wait_for_url("**/overlay?**")
     page.locator("[data-figure=overlay] .main-svg").first.wait_for()
@@ -168,7 +165,7 @@ def test_another_experiment_is_laid_over_one_by_choosing_it_from_a_list(
 
 
 def test_texts_of_records_are_drawn_as_text(browser: Browser, tmp_path: Path) -> None:
-    """What plotly makes of them: it knows links and styles in whatever it draws."""
+    """Plotly interprets links and styles in texts."""
     hostile = [*(one for one in PIECES if "<" in one or "&" in one), "<b>hx</b>", '<a href="https://hx.invalid">hx</a>']
     first, *_ = hostile_store(tmp_path, lambda number: f"w{number}{hostile[number % len(hostile)]}")
     with served(tmp_path) as address:

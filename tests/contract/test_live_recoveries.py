@@ -159,7 +159,7 @@ def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_p
     course.show(1, 0)
     assert len([line for line in lines if "killed executor 1; detected" in line]) == 1, "each once"
     (judged,) = (line for line in lines if "measured: " in line)
-    assert judged.endswith("state loaded after 1.3 s; caught up after 4.0 s; as before after 21.0 s")
+    assert judged.endswith("state loaded after 1.3 s; caught up after 4.0 s; recovered after 21.0 s")
 
 
 def test_an_attempt_that_was_over_before_is_not_watched(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def as_night(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the tasks of nights those of a scheduled night of a DAG, with these values in its form."""
     from faultline.orchestration import matrix_dag
     from faultline.orchestration.nightly import dag_factory
-    from tests.unit.night_records import night_of, scheduled
+    from tests.unit.nightly_records import date_of, scheduled
 
     def begin(dag: Any, number: int, params: dict[str, Any] | None = None) -> None:
-        night = datetime.fromisoformat(night_of(number))
+        night = datetime.fromisoformat(date_of(number))
         context = {"params": params or dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}"}
         context |= {"logical_date": night, "dag_run": scheduled(night)}
         for module in (dag_factory, matrix_dag):

@@ -25,11 +25,11 @@ from faultline.reports.notes import AlertContent
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from tests.support.receivers import mailbox, webhook
-from tests.unit.night_records import night_of, night_records
+from tests.unit.nightly_records import date_of, nightly_records
 from tests.unit.pages_store import put
 
 ALERT = AlertContent(
-    "worse", "night_weekly", "2026-11-21T02:00:00+00:00", "Night 2026-11-21: 1 figure worse", ("CPU +11 % <b>",),
+    "worse", "night_weekly", "2026-11-21T02:00:00+00:00", "Nightly run 2026-11-21: 1 figure worse", ("CPU +11 % <b>",),
     "http://127.0.0.1/x", ({"name": "a", "change": [0.11, 0.06, 0.17]},),
 )  # fmt: skip
 
@@ -70,7 +70,9 @@ def test_an_alert_of_each_kind_arrives_by_web_and_by_mail(kind: str) -> None:
     plain, slack = posted
     assert plain["kind"] == kind and plain["figures"] == [{"name": "a", "change": [0.11, 0.06, 0.17]}]
     assert plain["text"].splitlines() == [ALERT.title, "CPU +11 % <b>", ALERT.link]
-    assert slack == {"text": "*Night 2026-11-21: 1 figure worse*\n• CPU +11 % &lt;b&gt;\n<http://127.0.0.1/x|Results>"}
+    assert slack == {
+        "text": "*Nightly run 2026-11-21: 1 figure worse*\n• CPU +11 % &lt;b&gt;\n<http://127.0.0.1/x|Results>"
+    }
     (mail,) = mails
     assert mail["Subject"] == ALERT.title and mail["To"] == "team@example.org" and mail["From"] == "f@example.org"
     body = mail.get_body()
@@ -147,22 +149,22 @@ def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, as_night: Ca
         asked = {"metrics": ["latency_ms.p99"], "repetitions": 1, "controls": 1, "build": "b1"}
         write(files, nightly={**asked, "alerts": [{"when": ["worse", "better", "broken"], "webhook": address}]})
         dag = nightly_dags(files)[NIGHTLY]
-        put(files / "results", *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
+        put(files / "results", *nightly_records(1, 100), *nightly_records(2, 100), *nightly_records(3, 150))
         as_night(dag, 3)
         dag_factory.plan_nightly_run.function()
         dag_factory.compare_with_baseline.function()
         dag_factory.send_alerts.function()
         told = posted.pop()
-        assert (told["kind"], told["night"], told["dag_id"]) == ("worse", night_of(3), NIGHTLY)
+        assert (told["kind"], told["night"], told["dag_id"]) == ("worse", date_of(3), NIGHTLY)
         assert any("Latency p99" in line for line in told["lines"]) and told["figures"]
         assert told["link"].endswith("/faultline/sweeps/20261103T020000")
         dag_factory.check_started.function(NIGHTLY)
         as_night(dag, 4)
         dag_factory.send_alerts.function()
-        assert posted.pop()["title"] == "Night 2026-11-04: not planned"
+        assert posted.pop()["title"] == "Nightly run 2026-11-04: not planned"
         with pytest.raises(AirflowFailException, match="was due at 2026-11-04T02:00:00.* and has no plan"):
             dag_factory.check_started.function(NIGHTLY)
-        assert posted.pop()["title"] == "Night 2026-11-04: not begun"
+        assert posted.pop()["title"] == "Nightly run 2026-11-04: not started"
         write(files, nightly="{build: b1}")
         dag_factory.send_alerts.function()
         assert not posted, "nobody asked"

@@ -167,7 +167,7 @@ def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
     ):
         with pytest.raises(AirflowFailException, match=words):
             planned("input_rate", run_id, decide={**asked, **wrong})
-        assert notes[-1][-1].startswith("**Nothing was planned.** decide.")
+        assert notes[-1][-1].startswith("**Not planned.** decide.")
 
 
 def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_that(
@@ -197,7 +197,7 @@ def test_a_sweep_of_another_build_is_not_resumed(
     said = r"resume: first was measured with the build b1, and b2 is at hand: they do not mix"
     with pytest.raises(AirflowFailException, match=said):
         planned("sweep", "second", resume="first", build="b2")
-    assert notes[-1][-1].startswith("**Nothing was planned.**")
+    assert notes[-1][-1].startswith("**Not planned.**")
     assert SweepPlans(installed.results).read("second") is None
 
 

@@ -24,7 +24,7 @@ from faultline.orchestration.nightly.nightly_plan import nightly_cells, primary_
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
-from tests.unit.night_records import night_of, night_records, scheduled
+from tests.unit.nightly_records import date_of, nightly_records, scheduled
 from tests.unit.pages_store import put, record
 
 NIGHT = "2026-11-21T02:00:00+00:00"
@@ -77,8 +77,8 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     as_night(dag, 3, params)
     planned = [one["conf"] for one in dag_factory.plan_nightly_run.function()]
     told = {(one["logical_date"], one["series"], one["sweep_id"]) for one in planned}
-    assert told == {(night_of(3), night_of(3), "20261103T020000")}
-    put(installed.results, *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
+    assert told == {(date_of(3), date_of(3), "20261103T020000")}
+    put(installed.results, *nightly_records(1, 100), *nightly_records(2, 100), *nightly_records(3, 150))
     as_night(dag, 2, params)
     dag_factory.plan_nightly_run.function()
     judged()
@@ -86,8 +86,8 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     dag_factory.plan_nightly_run.function()
     with pytest.raises(AirflowFailException, match=r"Latency p99 \(ms\): 100 \(n=10\) -> 147"):
         judged()
-    assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{night_of(3)}")
-    assert kept()["baseline"] == [night_of(1), night_of(2)] and kept()["reasons"] == verdicts[-1]["reasons"]
+    assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{date_of(3)}")
+    assert kept()["baseline"] == [date_of(1), date_of(2)] and kept()["reasons"] == verdicts[-1]["reasons"]
     params["limits"] = {"latency_ms.p99": 120}
     as_night(dag, 2, params)
     judged()
@@ -102,7 +102,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     as_night(dag, 4, params)
     with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: 'known_truht'"):
         dag_factory.plan_nightly_run.function()
-    assert notes[-1][-1].startswith("**Nothing was planned.**") and "known\\_truht" in notes[-1][-1]
+    assert notes[-1][-1].startswith("**Not planned.**") and "known\\_truht" in notes[-1][-1]
     with pytest.raises(AirflowSkipException, match="nothing was planned"):
         judged()
     monkeypatch.setattr(dag_factory, "nightly_date", lambda: "2099-01-01T02:00:00+00:00")
@@ -175,7 +175,7 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
         )
         for a, b in zip(planned[::2], planned[1::2], strict=True):
             assert all(a["conf"][name] == b["conf"][name] for name in ("rate", "repetition"))
-            assert {one["conf"]["series"] for one in (a, b)} == {night_of(number), f"{night_of(number)}.baseline"}
+            assert {one["conf"]["series"] for one in (a, b)} == {date_of(number), f"{date_of(number)}.baseline"}
             assert {one["conf"]["build"] for one in (a, b)} == {"b0", "b1"}
             assert abs(len(a["cell"]) - len(b["cell"])) == len(", baseline")
         specs = [one["conf"].get("build_spec") for one in planned]

@@ -1,4 +1,4 @@
-"""Pages on a loopback port: those of a results folder, for a real browser, and made-up ones."""
+"""Servers on a loopback port: results pages for a real browser, and synthetic pages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.receivers import serving
 
 @contextmanager
 def served(results: Path) -> Iterator[str]:
-    """The address of the pages over `results`, which nobody has to log in to."""
+    """Yield the address of the results pages over `results`, without login."""
     site = ResultsSite(Index(results), results, prefix="")
     server = uvicorn.Server(uvicorn.Config(build_app(lambda request: site, lambda: None), port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: server.started, timeout_s=120, what="the server of the pages")
+        wait_until(lambda: server.started, timeout_s=120, what="the server of the results pages")
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
@@ -34,7 +34,7 @@ def served(results: Path) -> Iterator[str]:
 
 @contextmanager
 def pages(content: Callable[[str], str | None]) -> Iterator[str]:
-    """The address of a server that gives a path (without slashes around it) this content, or 404."""
+    """Yield the address of a server that returns `content(path)`, or 404 for None; paths have no outer slashes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -44,7 +44,7 @@ def pages(content: Callable[[str], str | None]) -> Iterator[str]:
             self.wfile.write((text or "").encode())
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         yield f"http://127.0.0.1:{server.server_port}"

@@ -13,7 +13,7 @@ from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
 from faultline.system.waiting import wait_until
 from tests.support.installation import Installation
-from tests.support.nights import switch_on
+from tests.support.nightly import switch_on
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 

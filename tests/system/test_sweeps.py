@@ -147,7 +147,7 @@ def test_a_stopped_sweep_says_so_and_what_it_lacks_can_be_followed_and_measured(
     assert gone.returncode == 0 and "not running (failed)" in gone.stderr
     followed = ended.installation.run("sweep", "--follow", "test_on")
     assert followed.returncode == 0, followed.stderr
-    assert "Answer" in followed.stdout and "/faultline/sweeps/test_on (user admin" in followed.stdout
+    assert "Summary" in followed.stdout and "/faultline/sweeps/test_on (user admin" in followed.stdout
     lacking = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped")
     assert "2 of 2 missing" in lacking.stdout and lacking.stdout.count("cancelled") >= 1
 
@@ -182,7 +182,7 @@ def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each
 def test_a_sweep_of_what_is_there_measures_nothing(ended: Ended) -> None:
     assert ended.store.query(sweep="test_again") == []
     assert ended.states("test_again") == {"skipped"} and ended.api.run_state(OTHER, "test_again") == "success"
-    assert "Nothing had to be measured" in ended.note("test_again")
+    assert "Nothing to measure" in ended.note("test_again")
 
 
 def test_what_was_planted_comes_back_through_the_scheduler(ended: Ended) -> None:

@@ -1,4 +1,4 @@
-"""Records whose texts are hostile: whatever a record lets a text be, in every place that takes one."""
+"""Records with hostile texts in every place that accepts any text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 Way = tuple[str | int, ...]
-# Whatever ends or begins something in HTML, JavaScript, JSON, CSV, Markdown, SVG, a template of Jinja's or plotly's,
-# a line or a path; `hx` is the mark by which an element would be known.
+# Delimiters of HTML, JavaScript, JSON, CSV, Markdown, SVG, Jinja and plotly templates, lines and paths; `hx` marks
+# injected elements.
 PIECES = (
     "<hx>", "</hx>", "<hx/onhx=1>", "</script><hx>", "<script>hx()</script>", "<!--hx-->", "]]>", "<![CDATA[<hx>]]>",
     "</title></style></textarea><hx>", '" onhx="1', "' onhx='1", "`onhx=1`", "<a href='javascript:hx'>hx</a>",
@@ -34,9 +34,11 @@ LEFT = ("schema", "status", "sweep_id", "config_id", "attempt")
 
 
 def hostile_store(results: Path, texts: Callable[[int], str]) -> list[Record]:
-    """A results folder of four records of the sweep s1 and one of s2, in which `texts(n)` is the n-th text, and their
-    raw files likewise. What tells them apart is alike for all texts."""
-    told = [
+    """Write four records of the sweep s1, one of s2, and their raw files, with `texts(n)` as the n-th text.
+
+    The structure of the records does not depend on the texts.
+    """
+    fields = [
         {"recovery": RECOVERED, "recoveries": [RECOVERED, CENSORED]},
         {"recovery": RECOVERED, "repetition": 1},
         {"recovery": CENSORED, "state_mb": 8.0},
@@ -45,10 +47,10 @@ def hostile_store(results: Path, texts: Callable[[int], str]) -> list[Record]:
     ]
     timeline = {"gate": (0.0, "gate.json"), "measured_from": (20.0, "x"), "t0": (41.0, "x"), "t7": (55.0, "x")}
     made = []
-    for number, named in enumerate(told):
+    for number, named in enumerate(fields):
         another = 1000 * ("state_mb" in named)
         one = sample(attempt=f"a{number}", reasons=["x", "y: z"], timeline=timeline, **named)
-        # The first has its instants under their names, so that there are figures of them.
+        # The first record keeps its event names, so that it has figures.
         one = poisoned(one, texts, another, leave=("timeline",) if number == 0 else ())
         made.append(
             one.model_copy(update={"attempt": file_name(texts(900 + number)), "sweep_id": f"s{1 + number // 4}"})
@@ -61,8 +63,10 @@ def hostile_store(results: Path, texts: Callable[[int], str]) -> list[Record]:
 
 
 def poisoned(record: Record, texts: Callable[[int], str], another: int = 0, leave: tuple[str, ...] = ()) -> Record:
-    """The record with another text in each place that may hold one, and under another name in each mapping that may.
-    `another`: tells the texts of one configuration from those of the next."""
+    """Return the record with other texts in all places and mapping keys that accept any text.
+
+    `another`: offset that distinguishes the texts of different configurations.
+    """
     content = record.as_dict()
     for number, way in enumerate(_ways_of(record.as_json(), leave)):
         _put(content, way, texts(number + another * (way[0] == "config")))
@@ -71,7 +75,7 @@ def poisoned(record: Record, texts: Callable[[int], str], another: int = 0, leav
 
 @cache
 def _ways_of(text: str, leave: tuple[str, ...]) -> tuple[Way, ...]:
-    """The places of a record that take any text, and, ending in `*`, the mappings that take one under any name."""
+    """Return the paths of a record that accept any text; paths that end in `*` are mappings with any key."""
     found = []
     for way in _places(json.loads(text)):
         content = json.loads(text)
@@ -104,19 +108,19 @@ def _put(content: Any, way: Way, text: str) -> None:
     for step in way[:-1]:
         content = content[step]
     if way[-1] == "*":
-        # Of numbers a mapping takes no text.
+        # Mappings of numbers do not accept texts.
         content[text] = 0.5 if all(isinstance(value, float) for value in content.values()) and content else text
     else:
         content[way[-1]] = text
 
 
 def in_address(text: str) -> str:
-    """The text as it can stand in an address of the app, none of which holds a line break."""
+    """Return the text for an address of the app, without line breaks."""
     return text.replace("\n", "")
 
 
 def file_name(text: str) -> str:
-    """The text as a file can be called, and stand in an address."""
+    """Return the text as a file name that is valid in an address."""
     kept = in_address(text).replace("/", "⁄").replace("\0", "").encode()[:120].decode("utf-8", "ignore")
     return f"a{kept}"
 
@@ -148,8 +152,7 @@ def _raw_files(folder: Path, texts: Callable[[int], str]) -> None:
 
 
 class Skeleton(HTMLParser):
-    """What of a page is markup: each tag with the names of its attributes, comments and the like, in order; and all
-    attributes that name something to load or to run."""
+    """Markup of a page: tags with attribute names, comments and declarations in order; and all loaded addresses."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

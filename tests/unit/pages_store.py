@@ -31,7 +31,7 @@ def record(
     measured_at: str = "2026-11-21T06:15:00.250+00:00",
     **named: Any,
 ) -> Record:
-    """A sample record of a sweep; other arguments as for `sample`."""
+    """Return a sample record of a sweep; other arguments as for `sample`."""
     return sample(attempt=attempt, **named).model_copy(
         update={
             "sweep_id": sweep,
@@ -44,7 +44,7 @@ def record(
 
 
 def put(results: Path, *records: Record) -> Path:
-    """Writes records where the store keeps them; returns the last one's file."""
+    """Write records into the store and return the file of the last one."""
     path = results
     for one in records:
         path = results / "records" / one.config_id / f"{one.attempt}.json"
@@ -54,12 +54,12 @@ def put(results: Path, *records: Record) -> Path:
 
 
 def site(results: Path, **named: Any) -> ResultsSite:
-    """The pages over a results folder."""
+    """Return the results pages of a folder."""
     return ResultsSite(Index(results), results, **named)
 
 
 def figures(html: str) -> dict[str, Any]:
-    """The data of the figures in a page."""
+    """Return the data of the figures in a page."""
     start = '<script type="application/json" id="figures">'
     if start not in html:
         return {}
@@ -68,7 +68,7 @@ def figures(html: str) -> dict[str, Any]:
 
 
 def figure(html: str) -> go.Figure:
-    """The figure of a sweep's page, checked by plotly."""
+    """Return the figure of a sweep's page, validated by plotly."""
     return go.Figure(figures(html)["metric"])
 
 
@@ -94,42 +94,43 @@ class _Rows(HTMLParser):
 
 
 def rows(html: str) -> list[list[str]]:
-    """The texts of all table rows."""
+    """Return the texts of all table rows."""
     parser = _Rows()
     parser.feed(html)
     return [[" ".join(cell.split()) for cell in row] for row in parser.rows]
 
 
 def guard(request: Request) -> None:
-    """Stands for Airflow's login."""
+    """Reject requests without the login token."""
     if request.headers.get("authorization") != LOGIN["authorization"]:
         raise HTTPException(401, "Not authenticated")
 
 
 def app(results: Path) -> FastAPI:
-    """The app over a results folder."""
+    """Return the app of a results folder."""
     one = site(results, prefix="")
     return build_app(lambda request: one, guard)
 
 
-class Answer(local_client.AsgiResponse):
-    """What the app sent back."""
+class Response(local_client.AsgiResponse):
+    """Response of the app."""
 
     @property
     def line(self) -> str:
-        """The one line of a page that says what is missing."""
+        """Message of a not-found page."""
         return unescape(self.text.split('<p class="missing">')[1].split("</p>")[0])
 
 
-def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
-    """One request, of somebody who is logged in unless `headers` say otherwise."""
+def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, method: str = "GET") -> Response:
+    """Send one request, logged in unless `headers` are given."""
     found = local_client.fetch(app, address, LOGIN if headers is None else headers, method)
-    return Answer(found.status, found.headers, found.body)
+    return Response(found.status, found.headers, found.body)
 
 
 def grid(factor: float = 1, **named: Any) -> list[Record]:
-    """State 1 and 8 MB × interval 2 and 5 s, three repetitions: p99 = 1000·state + 100·interval + repetition, times
-    `factor`.
+    """Return records of state 1 and 8 MB × interval 2 and 5 s × three repetitions.
+
+    p99 = `factor` · (1000·state + 100·interval + repetition).
     """
     return [
         record(

@@ -1,4 +1,4 @@
-"""The answer of a sweep on standard output: as text for a terminal, as JSON values for programs."""
+"""Summary of a sweep on standard output, as text or as JSON values."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ _STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.EQUIVALENT: "", EffectVe
 
 
 def print_summary(summary: SweepSummary | None, invalid: InvalidRuns | None) -> None:
-    """The answer on standard output, above what it rests on. `invalid`: what invalid runs would add."""
+    """Print the summary. `invalid`: effects that would include the invalid runs."""
     console = _console()
-    console.print(Text("Answer", style="bold underline"))
-    lines = (
-        summary_lines(summary) if summary else [] if invalid else ["No record has figures, so there is no answer yet."]
-    )
+    console.print(Text("Summary", style="bold underline"))
+    lines = summary_lines(summary) if summary else [] if invalid else ["No record has figures."]
     for line in [*lines, *([invalid_text(invalid)] if invalid else [])]:
         console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
 
 
 def print_recommendation(summary: SweepSummary) -> None:
-    """The advice, and the front below it."""
+    """Print the recommendation and the Pareto front."""
     console = _console()
     for line in [SINGLE_RUNS_TEXT] if summary.is_unrepeated else []:
         console.print(Text(line, style="yellow"))
@@ -62,7 +60,7 @@ def print_recommendation(summary: SweepSummary) -> None:
     for heading in front_headings(summary):
         table.add_column(heading, justify="right")
     table.add_column("n", justify="right")
-    table.add_column("No other beats it in all", overflow="fold")
+    table.add_column("Pareto front", overflow="fold")
     for name, figures, where, n in front_rows(summary):
         table.add_row(*map(Text, (name, *figures, str(n), where)))
     console.print(table)
@@ -71,7 +69,7 @@ def print_recommendation(summary: SweepSummary) -> None:
 
 
 def print_effects(effects: Sequence[Effect]) -> None:
-    """The effects along an axis as a table on standard output."""
+    """Print the effects along an axis as a table."""
     console = _console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(capitalize_first(effects[0].axis.name), overflow="fold")
@@ -95,7 +93,7 @@ def _cells(effect: Effect) -> Iterator[str]:
 
 
 def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
-    """The effects for programs: ratios as shares, recoveries in seconds, an unknown or infinite end null."""
+    """Return the effects as JSON values: ratios as shares, recoveries in seconds, unknown or infinite ends as null."""
     return [
         {
             "axis": effect.axis.key,
@@ -118,7 +116,7 @@ def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
 
 
 def summary_json(summary: SweepSummary) -> dict[str, Any]:
-    """The advice, the front and the effects for programs."""
+    """Return recommendation, front and effects as JSON values."""
     advice = summary.recommendation
     return {
         "told": bool(advice and advice.is_conclusive),

@@ -1,8 +1,8 @@
-"""Making HTML: the templates, and figures as data that a page's own script draws.
+"""HTML rendering: templates, and figures as JSON data for the script of a page.
 
-Plotly reads a little HTML in whatever text it draws, links among it. So here, where every figure passes, all texts of a
-figure are escaped: who makes one writes them as they are, and a new line as `\n`. Only templates may hold markup, and
-nothing that comes from a record.
+Plotly interprets some HTML, including links, in all texts. All figures pass through this module, which escapes their
+texts; builders of figures write plain text with `\n` for line breaks. Only hover and text templates may hold markup,
+and never text of a record.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
-# What plotly fills in itself, and the only marks in it.
+# Keys of templates that plotly fills in; `_FOREIGN_MARKUP` matches all tags except its own.
 _TEMPLATE_KEYS = ("hovertemplate", "texttemplate")
 _FOREIGN_MARKUP = re.compile(r"<(?!br>|/?extra>)")
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates. All texts are escaped, and a name that a template does not get is an error."""
+    """Return the template environment, which escapes all texts and rejects undefined names."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -40,27 +40,24 @@ def environment() -> jinja2.Environment:
 
 @cache
 def template_text(name: str) -> str:
-    """A style sheet or script of the project's own."""
+    """Return a style sheet or script of the project."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def figures_json(figures: Mapping[str, go.Figure]) -> Markup:
-    """Traces and layout of each figure by name, for a script element that holds data.
-
-    Without plotly's template, which the page's own theme replaces.
-    """
+    """Return traces and layout of each figure by name, as JSON for a script element."""
     return Markup(_as_json({name: _without_template(figure) for name, figure in figures.items()}))
 
 
 def _without_template(figure: go.Figure) -> dict[str, Any]:
-    """Traces and layout without plotly's template, which the page's own theme replaces."""
+    """Return traces and layout without plotly's template, which the theme of the page replaces."""
     content: dict[str, Any] = figure.to_plotly_json()
     content["layout"].pop("template", None)
     return {name: _escaped_copy(value) for name, value in content.items()}
 
 
 def _escaped_copy(content: Any) -> Any:
-    """A copy in which plotly reads each text as it is written, but for templates."""
+    """Return a copy with all texts escaped for plotly, except templates."""
     if isinstance(content, str):
         return escape(content, quote=False).replace("\n", "<br>")
     if isinstance(content, Mapping):
@@ -78,17 +75,17 @@ def _escaped_template(text: Any) -> Any:
 
 
 def _as_json(content: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor be taken for an attribute by what looks for links."""
+    """Return JSON without characters that could end its script element or look like an attribute."""
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        # What is not finite has no place in a figure, and must not cost the page.
+        # Non-finite numbers become gaps instead of an error.
         text = json.dumps(_finite_copy(content), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("'", "\\u0027")
 
 
 def _finite_copy(content: Any) -> Any:
-    """A copy of `content`, however deep, with None in place of each number that is not finite."""
+    """Return a deep copy of `content` with None for each non-finite number."""
     if isinstance(content, Mapping):
         return {name: _finite_copy(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -96,11 +93,11 @@ def _finite_copy(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-# Style sheets and scripts of the pages. All of them are local: the pages need no network.
+# Style sheets and scripts of the pages, all local.
 
 STYLE, SCRIPT = "text/css", "text/javascript"
 PLOTLY = "plotly.min.js"
-# Each of the project's own is made of these files, in order.
+# Media type and source files of each bundled asset.
 _BUNDLES = {
     "style.css": (STYLE, ("report.css", "pages.css")),
     "pages.js": (SCRIPT, ("pages.js",)),
@@ -110,7 +107,7 @@ _BUNDLES = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file to serve: its media type, and its text or where it lies."""
+    """File to serve: media type, and text or path."""
 
     media_type: str
     text: str = ""
@@ -119,7 +116,7 @@ class Asset:
 
 @cache
 def asset(name: str) -> Asset | None:
-    """The asset of that name, or None; a name is looked up, never made into a path."""
+    """Return the asset of that name, or None; names are looked up and never used as paths."""
     if name == PLOTLY:
         return Asset(SCRIPT, path=Path(str(files("plotly") / "package_data" / PLOTLY)))
     if name not in _BUNDLES:
@@ -130,7 +127,7 @@ def asset(name: str) -> Asset | None:
 
 @cache
 def asset_version(name: str) -> str:
-    """A short text that changes with the content."""
+    """Return a short version that changes with the content."""
     found = asset(name)
     if found is None:
         raise KeyError(name)

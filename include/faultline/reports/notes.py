@@ -1,4 +1,4 @@
-"""The headline of an experiment or a sweep, as the note of its run in Airflow: Markdown in a line or two."""
+"""Notes of Airflow runs about experiments, sweeps and nightly runs, and alerts about nightly runs, as Markdown."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 # Airflow refuses longer notes.
 MAX_NOTE = 1000
 MAX_REASON = 240
-# How the note of a sweep begins that was stopped.
+# Prefix of the note of a stopped sweep.
 STOPPED_PREFIX = "**Stopped**"
-# Parameters of a sweep that say nothing of what is measured.
+# Parameters that control a sweep without describing its configurations.
 _CONTROL_PARAMETERS = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_invalid"})
-# Of a configuration what stands in its name, or follows from the rest.
+# Configuration fields that the name of an experiment shows or that follow from others.
 _NAMED_PARAMETERS = (
     "workload",
     "state_mb",
@@ -44,7 +44,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 
 
 def experiment_note(record: Record) -> str:
-    """What one experiment came to, with a link to its page."""
+    """Return the outcome of one experiment with a link to its page."""
     link = f"[Results]({experiment_path(record)})"
     parts = [
         f"**{record.status}**",
@@ -60,24 +60,24 @@ def experiment_note(record: Record) -> str:
 
 
 def experiment_path(record: Record) -> str:
-    """Path of the record's page in the Airflow UI."""
+    """Return the path of the record's page in the Airflow UI."""
     return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
 
 
 def experiment_refusal_note(error: ConfigError) -> str:
-    """Why an experiment was not begun."""
-    return f"**Refused.** {escape_markdown(str(error))}"
+    """Return why an experiment was rejected."""
+    return f"**Rejected.** {escape_markdown(str(error))}"
 
 
 def sweep_refusal_note(error: ConfigError) -> str:
-    """Why a sweep was not even planned."""
-    return f"**Nothing was planned.** {escape_markdown(str(error))}"
+    """Return why a sweep was not planned."""
+    return f"**Not planned.** {escape_markdown(str(error))}"
 
 
 def plan_note(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: int) -> str:
-    """What a sweep sets out to measure: its axes, and what else was filled in, as it was taken.
+    """Return the plan of a sweep: its axes and the other given parameters, after parsing.
 
-    `cells`: of the whole sweep, of which `missing` are measured.
+    `cells`: all cells of the sweep; `missing`: those to measure.
     """
     axes = " × ".join(f"{name} {axis_text(values)}" for name, values in matrix.axes.items())
     filled = [
@@ -94,27 +94,25 @@ def plan_note(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: in
 
 
 def resumed_plan_note(sweep_id: str, cells: int, missing: int) -> str:
-    """What a sweep sets out to measure that goes on with another one."""
+    """Return the plan of a sweep that resumes another one."""
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     return join_within_limit(
-        [f"**{missing} of {pluralize(cells, 'experiment')} to measure**", f"goes on with {escape_markdown(sweep_id)}"],
+        [f"**{missing} of {pluralize(cells, 'experiment')} to measure**", f"resuming {escape_markdown(sweep_id)}"],
         link,
     )
 
 
 def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
-    """What a sweep came to: how many of its records have which status, its answer, and the range of what is looked for
-    first.
+    """Return the outcome of a sweep: status counts, summary and ranges of the main figures.
 
-    `missing`: its cells that have no valid record of whatever sweep, and are still asked for. `decided`: what became of
-    its question, in words.
+    `missing`: required cells without a valid record in any sweep. `decided`: outcome of the sequential test, in words.
     """
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
         if missing:
             lacking = f"{pluralize(missing, 'cell')} {'is' if missing == 1 else 'are'} missing"
-            return f"No experiment got as far as a record, and {lacking}: the red tasks say why."
-        return f"Nothing had to be measured: {decided or 'every cell has a valid record already'}."
+            return f"No experiment produced a record; {lacking}. See the failed tasks."
+        return f"Nothing to measure: {decided or 'every cell has a valid record'}."
     statuses = Counter(record.status for record in records)
     parts = [
         f"**{pluralize(len(records), 'experiment')}**: "
@@ -133,7 +131,7 @@ def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: 
     ]
     censored = sum(record.metrics.recovery.recovered is False for record in valid)
     if censored:
-        parts.append(f"{censored} not seen to recover")
+        parts.append(f"{censored} censored recoveries")
     audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
     if audited:
         parts.append(f"{count(sum(audited))} tuples lost")
@@ -141,8 +139,8 @@ def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: 
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    """What the sweep tells; nothing where it asked nothing."""
-    # Statistics take a second to import, and the note of an experiment needs none.
+    """Return the summary of the sweep; empty if it compares nothing."""
+    # Imported here because statistics take a second to import and notes of experiments need none.
     from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
     from faultline.records.index_entry import IndexEntry
     from faultline.reports.views.sweep_summary import invalid_text, short_summary
@@ -154,8 +152,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _changed_parameters(config: Mapping[str, Any]) -> str:
-    """What else was asked for than by default, as it was taken: a field of the form may have made another number of
-    what was typed."""
+    """Return the fields that differ from their default, after parsing, since a form may change what the user typed."""
     differing = {
         name: config[name]
         for name, field in Configuration.model_fields.items()
@@ -186,7 +183,7 @@ def _figure_parts(record: Record) -> list[str]:
 def _range_text(
     records: Sequence[Record], value: Callable[[Record], float | None], text: Callable[[float | None], str], unit: str
 ) -> str:
-    """Median, least and greatest; empty where nothing is known."""
+    """Return median, minimum and maximum; empty if no value is known."""
     known = [found for record in records if (found := value(record)) is not None]
     if not known:
         return ""
@@ -196,32 +193,32 @@ def _range_text(
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown leaves as it is, on one line."""
+    """Return the text on one line with Markdown escaped."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
 def join_within_limit(parts: Sequence[str], link: str) -> str:
-    """The parts and the link, within what a note may hold; the link is never cut."""
+    """Return the parts and the link, truncated to MAX_NOTE characters; the link is never cut."""
     text = " · ".join(parts)
     room = MAX_NOTE - len(link) - 3
     return f"{text if len(text) <= room else text[: room - 1] + '…'} · {link}"
 
 
-# The morning's note: what a night came to, as the note of its run in Airflow.
+# Note of a nightly run.
 
 
 def nightly_note(verdict: NightlyVerdict, sweep_id: str) -> str:
-    """Return what a night came to: counts of verdicts, problems, exceeded limits, changes, and the smallest change that
-    it shows."""
+    """Return verdict counts, problems, violated limits, changes and minimum detectable effects of a nightly run."""
     parts = [f"**{verdict.date[:10]}**: {escape_markdown(verdict.summary)}"]
     parts += [f"**red** {escape_markdown(verdict.problem)}"] if verdict.is_paired and verdict.problem else []
-    groups = [("beyond its limit", verdict.beyond), ("limit in doubt", verdict.doubtful), ("worse", verdict.reasons)]
+    groups = [("limit violated", verdict.beyond), ("limit inconclusive", verdict.doubtful), ("worse", verdict.reasons)]
     if verdict.is_paired:
         groups += [("suspected", verdict.suspicions), ("better", verdict.improvements)]
     parts += [f"**{word}** {escape_markdown(line)}" for word, lines in groups for line in lines]
     if verdict.is_paired:
         parts.append(
-            "would have been seen within two nights, four times in five: " + escape_markdown("; ".join(verdict.visible))
+            "minimum detectable effect over two nightly runs, 80 % power: "
+            + escape_markdown("; ".join(verdict.visible))
         )
     else:
         parts += [escape_markdown(text) for text in (verdict.problem, verdict.power) if text]
@@ -232,17 +229,19 @@ def _sweep_link(sweep_id: str) -> str:
     return f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
 
 
-# What of a night is worth telling: worse, better, or broken; and in which words.
+# Alerts about nightly runs.
 
 
-# A message is read on a phone: what is beyond stands on the page.
+# Alerts are read on phones; the results page has all lines.
 MAX_LINES = 12
 
 
 @dataclass(frozen=True)
 class AlertContent:
-    """What is told of a night: `kind` (worse, better, broken or test), of which night of which DAG, in a line and in
-    more, where to look, and the figures behind it, as the verdict keeps them."""
+    """Alert about one nightly run.
+
+    `kind`: worse, better, broken or test; `night`: logical date; `figures`: comparisons behind the alert.
+    """
 
     kind: str
     dag_id: str
@@ -254,17 +253,17 @@ class AlertContent:
 
     @property
     def text(self) -> str:
-        """All of it as plain text."""
+        """The whole alert as plain text."""
         return "\n".join([self.title, *self.lines, self.link])
 
 
 def nightly_alert(
-    dag_id: str, night: str, link: str, verdict: NightlyVerdict | None, *, planned: int, missing: int, valid: int
+    dag_id: str, logical_date: str, link: str, verdict: NightlyVerdict | None, *, planned: int, missing: int, valid: int
 ) -> AlertContent | None:
-    """What to tell of a night, None where it is as it was.
+    """Return the alert about a nightly run, or None if nothing changed.
 
-    `verdict`: as it is kept in results/nights/, None where there is none; `planned`: cells, of which so many are
-    `missing`, and `valid` records there are. What became worse is told before what is missing, and both are told.
+    `verdict`: the stored one, None if missing; `planned` and `missing`: numbers of cells; `valid`: number of
+    valid records. Regressions precede missing cells; the alert reports both.
     """
     gap = f"{missing} of {pluralize(planned, 'cell')} without a valid record" if missing else ""
     known = verdict or NightlyVerdict()
@@ -272,9 +271,9 @@ def nightly_alert(
     worse = ", ".join(f"{pluralize(number, 'figure')} {word}" for number, word in counts if number)
     figures, lines = known.figures, (gap, *([known.problem] if known.problem else []))
     if not planned:
-        kind, what, lines = "broken", "not planned", ("nothing was measured; the note of its run says why",)
+        kind, what, lines = "broken", "not planned", ("nothing was measured; see the note of the DAG run",)
     elif not valid:
-        kind, what, figures = "broken", "nothing valid", ()
+        kind, what, figures = "broken", "no valid record", ()
     elif worse:
         kind, what, lines = "worse", worse, (*known.beyond, *known.reasons, gap)
     elif gap or verdict is None or verdict.red:
@@ -284,19 +283,22 @@ def nightly_alert(
         kind, what, lines = "better", f"{pluralize(len(known.improvements), 'figure')} better", known.improvements
     else:
         return None
-    return AlertContent(kind, dag_id, night, f"Night {night[:10]}: {what}", _first_lines(lines), link, figures)
-
-
-def missed_start_alert(night: str, dag_id: str, minutes: int, link: str) -> AlertContent:
-    """What is told of a night that was due and did not begin."""
-    line = (
-        f"{dag_id} was due at {night} and has no plan {minutes} minutes later; is it switched on, and the scheduler up?"
+    return AlertContent(
+        kind, dag_id, logical_date, f"Nightly run {logical_date[:10]}: {what}", _first_lines(lines), link, figures
     )
-    return AlertContent("broken", dag_id, night, f"Night {night[:10]}: not begun", (line,), link)
+
+
+def missed_start_alert(logical_date: str, dag_id: str, minutes: int, link: str) -> AlertContent:
+    """Return the alert about a nightly run that was due and did not start."""
+    line = (
+        f"{dag_id} was due at {logical_date} and has no plan after {minutes} minutes; check that the DAG is not paused "
+        "and that the scheduler runs"
+    )
+    return AlertContent("broken", dag_id, logical_date, f"Nightly run {logical_date[:10]}: not started", (line,), link)
 
 
 def results_link(address: str, sweep_id: str | None) -> str:
-    """Where the night's page is."""
+    """Return the address of the results of a nightly run; without a sweep, of the page of all nightly runs."""
     return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
 
 

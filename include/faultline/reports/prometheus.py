@@ -1,4 +1,4 @@
-"""Counts and newest figures as Prometheus reads them (text format 0.0.4), for whoever watches from outside."""
+"""Record counts and newest figures for Prometheus (text format 0.0.4)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from faultline.reports.pages.overview import active_runs
 from faultline.reports.pages.site import STATUSES, ResultsSite
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Of each matrix the newest sweep, and of it so many configurations.
+# Maximum number of configurations per sweep.
 MAX_CONFIGURATIONS = 100
 
 Sample = tuple[dict[str, str], float]
 
 
 def prometheus_text(site: ResultsSite) -> str:
-    """All of it. Medians are of valid repetitions; what is not known has no line."""
+    """Return all metrics. Medians are over usable repetitions; unknown values are omitted."""
     site.index.refresh()
     matrices = [one for one in site.index.matrices() if one.name]
     families: list[tuple[str, str, list[Sample]]] = [
@@ -29,14 +29,14 @@ def prometheus_text(site: ResultsSite) -> str:
             ({"matrix": str(one.name), "status": status}, float(getattr(one, status)))
             for one in matrices for status in STATUSES
         ]),
-        ("faultline_experiments_running", "Experiments in work, those that wait for their turn included.",
+        ("faultline_experiments_running", "Running and queued experiments.",
          [({}, float(len(active_runs(site))))]),
-        ("faultline_newest_record_timestamp_seconds", "When the newest record of a matrix was measured.", [
+        ("faultline_newest_record_timestamp_seconds", "Measurement time of the newest record of a matrix.", [
             ({"matrix": str(one.name)}, instant) for one in matrices if (instant := _timestamp(one.last)) is not None
         ]),
-        ("faultline_figure", "Medians of the newest sweep of each matrix, by build, configuration and figure.",
+        ("faultline_figure", "Medians of the newest sweep of each matrix, by build, configuration and metric.",
          list(_figures(site, [str(one.name) for one in matrices]))),
-        ("faultline_night_valid_records", "Valid records of the newest night of each set.",
+        ("faultline_night_valid_records", "Usable records of the newest nightly run of each DAG.",
          [({"night": name}, count) for name, count in _nightly_counts(site, [str(one.name) for one in matrices])]),
     ]  # fmt: skip
     return "".join(_family(*one) for one in families)
@@ -46,19 +46,19 @@ def _figures(site: ResultsSite, matrices: Iterable[str]) -> Iterator[Sample]:
     for matrix in matrices:
         for sweep in site.index.sweeps_of(matrix, 1):
             entries = site.index.of_sweep(sweep)
-            # A night measures its baseline beside its own build.
+            # A nightly run also measures its reference build.
             for group in groups_of(entries):
                 of = {"matrix": matrix, "sweep": sweep, "build": group}
                 for cell, point in _cells([entry for entry in entries if entry.group == group]):
                     for metric in metrics_in(Sheet.WATCHED):
                         figure = point.figure(metric.key)
-                        # A bound is no number.
+                        # Lower bounds are omitted.
                         if figure.median is not None and not figure.bound:
                             yield {**of, "cell": cell, "figure": metric.key}, figure.median
 
 
 def _cells(entries: Sequence[IndexEntry]) -> Iterator[tuple[str, Point]]:
-    """Configurations with a valid record, each with its name among them."""
+    """Yield the configurations with a usable record, with their names."""
     points = [point for point in points_of(entries) if point.valid]
     axes = axes_of(points)
     for point in points[:MAX_CONFIGURATIONS]:
@@ -74,7 +74,7 @@ def _nightly_counts(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tupl
 
 
 def _timestamp(text: str) -> float | None:
-    """Seconds since 1970; None for what a record says that is no instant."""
+    """Return the seconds since 1970; None for an invalid instant."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

@@ -1,8 +1,8 @@
-"""The report: one HTML file that opens without a network.
+"""HTML report: one file that opens without a network.
 
-Everything in it comes from records, their `series.json` and their `audit.json`. Texts of the configuration, of
-reasons and of evidence are untrusted: the template escapes all of them, data goes in as JSON that holds no `<`, and
-the page's own policy lets no script run but the two that belong to it.
+Contents come from records, `series.json` and `audit.json`. Texts of configurations, reasons and evidence are untrusted:
+the template escapes them, figures are embedded as JSON without `<`, and the content security policy permits only the
+two scripts of the report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from faultline.reports.views.runs import sort_records, table_rows, used_columns
 from faultline.reports.views.sweep import SweepPageQuery, SweepView
 from faultline.system.text import pluralize
 
-# In words, what versions are known of: the engines, and what is there beside each.
+# Names of known software versions: engines, then common software.
 _SOFTWARE = {name: words for one in ENGINES.by_name.values() for name, words in one.packages.items()} | {
     "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow",
 }  # fmt: skip
@@ -51,10 +51,9 @@ def write_report(
     *,
     title: str,
 ) -> Path:
-    """Writes the report of `records` to `target` and returns that path.
+    """Write the report of `records` to `target` atomically, and return that path.
 
-    `results`: the folder that holds `attempts/`. The file appears whole or not at all. Raises OSError when it cannot be
-    written.
+    `results`: folder of `attempts/`. Raises OSError if the file cannot be written.
     """
     html = render(records, results, title=title)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def write_report(
 
 
 def render(records: Sequence[Record], results: Path, *, title: str) -> str:
-    """The report as text."""
+    """Return the report as HTML."""
     rows = table_rows(records)
     columns = used_columns(rows)
     figures: dict[str, go.Figure] = {}
@@ -119,7 +118,7 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
 
 
 def _summary(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
-    """What the report says on top; nothing where its records ask nothing."""
+    """Return the summary section, or None if the records compare nothing."""
     entries = [IndexEntry.of(record) for record in records]
     answer, invalid = summary_of(entries), invalid_runs_of(entries)
     if answer is not None and not answer.has_content:
@@ -129,27 +128,29 @@ def _summary(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[s
 
 
 def overview_text(records: Sequence[Record], view: SweepView, *, has_faults: bool) -> str:
-    """What the plots show, and why one is missing. `view`: of the judged records; `broken`: whether there are
-    recoveries."""
+    """Return what the plots show and why one is missing.
+
+    `view`: judged records; `has_faults`: True if any has a recovery.
+    """
     if not view.entries:
-        return "No record has figures, so there is nothing to draw; each one below says why."
+        return "No record has figures; the sections below name the reasons."
     parts = [f"{pluralize(view.usable, 'usable run')} of {pluralize(len(view.points), 'configuration')}"]
     if view.invalid:
-        parts.append(f"{pluralize(view.invalid, 'invalid run')}, hollow, with the reason at the mark")
+        parts.append(f"{pluralize(view.invalid, 'invalid run')}, hollow, with the reason in the tooltip")
     if others := len(view.entries) - len(view.members):
-        parts.append(f"not {pluralize(others, 'record')} of other builds, since builds are never mixed")
+        parts.append(f"without {pluralize(others, 'record')} of other builds")
     if without := len(records) - len(view.entries):
-        parts.append(f"{pluralize(without, 'record')} without figures")
-    text = f"Drawn: {'; '.join(parts)}."
+        parts.append(f"without {pluralize(without, 'record')} that have no figures")
+    text = f"Plotted: {'; '.join(parts)}."
     if view.usable and not view.is_repeated and view.axes:
-        text += " A single run of a configuration is noise, so no line joins them."
+        text += " Lines join repeated runs only."
     if not view.axes:
-        text += " They differ in no parameter that a plot has an axis for."
-    return text if has_faults else f"{text} None of them was broken, so there is no recovery."
+        text += " They vary no parameter, so there is no axis."
+    return text if has_faults else f"{text} No fault was injected, so there is no recovery."
 
 
 def _lead_text(records: Sequence[Record]) -> str:
-    """The outcome in two sentences."""
+    """Return the outcome in two sentences."""
     if not records:
         return "No records."
     statuses = Counter(record.status for record in records)
@@ -161,17 +162,17 @@ def _lead_text(records: Sequence[Record]) -> str:
     sums = miscounts(sound)
     if any(sums.values()):
         found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
-        return f"{len(records)} {experiments}: {counts}. The audit of the valid ones found {found}."
+        return f"{len(records)} {experiments}: {counts}. The audit of the valid runs found {found}."
     undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
-    once = ": every tuple was counted exactly once" if all(map(identifies_tuples, sound)) else ""
+    once = "; every tuple was counted exactly once" if all(map(identifies_tuples, sound)) else ""
     return (
-        f"{len(records)} {experiments}: {counts}. In the valid ones nothing was lost, overcounted or unexpected{once}."
-        + (f" {count(undrained)} offsets of the input were not processed." if undrained else "")
+        f"{len(records)} {experiments}: {counts}. The audit of the valid runs found no lost, overcounted or unexpected "
+        f"tuples{once}." + (f" {count(undrained)} input offsets were not processed." if undrained else "")
     )
 
 
 def _facts(records: Sequence[Record]) -> Pairs:
-    """When, on what and with what it was measured; several values of one thing are all named."""
+    """Return dates, machines, software and origin of the records, with all values where they differ."""
     times = sorted(record.measured_at for record in records)
     machines, warned = [], False
     for record in records:
@@ -204,7 +205,7 @@ def _faultline(record: Record) -> str:
 
 
 def _period(times: Sequence[str]) -> str:
-    """From the first to the last instant, to the minute."""
+    """Return the period from the first to the last instant, to the minute."""
     return f"{period_text(times[0], times[-1])} UTC" if times else ""
 
 
@@ -213,7 +214,7 @@ def _join_distinct(values: Iterable[str]) -> str:
 
 
 def _column_groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[CatalogueColumn]]]:
-    """Columns under the heading that they share."""
+    """Return the columns grouped by their common heading."""
     groups: list[tuple[str, list[CatalogueColumn]]] = []
     for column in columns:
         if groups and groups[-1][0] == column.group:
@@ -224,6 +225,6 @@ def _column_groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[C
 
 
 def _script_hash(script: str) -> str:
-    """The policy's permission for exactly this script. HTML parsing turns CR LF into LF before it is hashed."""
+    """Return the policy entry of a script; browsers hash it after converting CR LF to LF."""
     normal = script.replace("\r\n", "\n").replace("\r", "\n")
     return f"'sha256-{base64.b64encode(hashlib.sha256(normal.encode()).digest()).decode()}'"

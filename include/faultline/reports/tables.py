@@ -1,10 +1,9 @@
-"""The experiments of a selection as one table, for spreadsheets and notebooks.
+"""Selected experiments as one table for spreadsheets and notebooks.
 
-One row a record. Columns are named as in the summary tables: what identifies it, `config_…`, figures by their path, and
-the reasons. Missing is empty.
+One row per record. Columns: identity, `config_…`, figures by path, and reasons; missing values are empty.
 
-A spreadsheet computes a cell of CSV that begins like a formula, and formulas may call programs and addresses. So a text
-that begins like one has an apostrophe before it, which says that it is text; Parquet has it as it is.
+Spreadsheets evaluate CSV cells that begin like a formula, and formulas may run programs and open addresses. Such texts
+get a leading apostrophe in CSV, which marks them as text; Parquet keeps them unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from faultline.records.columns import Sheet
 from faultline.records.index_entry import IndexEntry
 
 _IDENTITY = {column.key: column for column in columns_in(Sheet.EXPORT)}
-# `spark_jobs/aggregate.py`, which imports nothing of ours, has the same two; a test holds one against the other.
+# Copied to `spark_jobs/aggregate.py`, which imports no project module; a test compares both.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
 _FORMULA, _NUMBER = (re.compile(pattern, re.ASCII) for pattern in (FORMULA, NUMBER))
 
 
 def table_of(entries: Sequence[IndexEntry]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Column names, and a row by column name for each record."""
+    """Return the column names, and one row per record by column name."""
     rows = [_row(entry) for entry in entries]
     names = dict.fromkeys(name for row in rows for name in row)
     names.pop("reasons", None)
@@ -36,10 +35,10 @@ def table_of(entries: Sequence[IndexEntry]) -> tuple[list[str], list[dict[str, A
 
 
 def as_csv(entries: Sequence[IndexEntry]) -> bytes:
-    """The table as CSV in UTF-8 with a header line."""
+    """Return the table as UTF-8 CSV with a header line."""
     names, rows = table_of(entries)
     text = io.StringIO(newline="")
-    # A text is quoted for each character of what ends a line; a bare one would begin a row, and what follows a cell.
+    # `\r\n` makes the writer quote texts with a lone `\r` or `\n`, which would otherwise start a row.
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(map(as_cell, names))
     writer.writerows([as_cell(row.get(name, "")) for name in names] for row in rows)
@@ -47,13 +46,13 @@ def as_csv(entries: Sequence[IndexEntry]) -> bytes:
 
 
 def as_cell(value: Any) -> Any:
-    """A value as a cell of CSV: a text that begins like a formula, and is no number, after an apostrophe."""
+    """Return a CSV cell: text that begins like a formula, unless numeric, gets a leading apostrophe."""
     formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.match(value)
     return f"'{value}" if formula else value
 
 
 def as_parquet(entries: Sequence[IndexEntry]) -> bytes:
-    """The table as Parquet; a column holds truth values, whole numbers, numbers or text, as all its values are."""
+    """Return the table as Parquet; a column has the narrowest type of its values: bool, int64, float64 or string."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -83,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(values: Sequence[Any], *, empty: str) -> str:
-    """Name of the narrowest Arrow type that holds them all; `empty` where nothing is known."""
+    """Return the name of the narrowest Arrow type of all values; `empty` without values."""
     known = [value for value in values if value is not None]
     if not known:
         return empty

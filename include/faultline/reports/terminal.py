@@ -1,4 +1,4 @@
-"""Views in the terminal: the table of runs, and one run with its story."""
+"""Terminal output: the table of runs, and the report about one run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from faultline.system.settings import Settings
 
 _SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
 _LEGEND = (
-    "p50, p99: latency in ms (≤ n: fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
-    "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
-    "apply, or unknown. Faults: injections of the run; recoveries are medians over them. Dim: does not count."
+    "p50, p99: latency in ms (≤ n: maximum, for fewer than 100 batches); CPU in cores, by role (exec.: executors, "
+    "gen.: generator); Over: overcounted; > n: not recovered within n s (censored); —: not applicable or unknown; "
+    "Faults: injections of the run, recoveries are their medians; dimmed: does not count."
 )
 BAR_WIDTH = 48
-# From this width on the evidence stands beside the event.
+# Minimum width for a separate column of evidence.
 MIN_EVIDENCE_WIDTH = 110
-# What stands before a bar: the longest name, the seconds, and the space between.
+# Width before a bar: longest name, seconds and spacing.
 _BAR_MARGIN = 32
 _SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
 _STATUS_STYLE = {
@@ -65,12 +65,12 @@ MAX_KEY = 40
 
 
 def print_table(records: Sequence[Record]) -> None:
-    """Prints the table on standard output; a pipe or a file, which has no width of its own, gets 120 columns."""
+    """Print the table; pipes and files get 120 columns."""
     Console(width=None if sys.stdout.isatty() else WIDTH).print(ResultTable(table_rows(records)))
 
 
 class ResultTable(Table):
-    """All columns beside each other where they fit, else some of them below the others, none left out."""
+    """Result table that splits its columns into several tables if they do not fit."""
 
     def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ResultTable(Table):
         return Measurement(width, width)
 
     def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
-        """One table, with less space between its columns if need be; else as few as hold all columns."""
+        """Return one table, with narrow gaps if necessary, else as few tables as hold all columns."""
         for gap in (2, 1):
             whole = self._part(self._columns, gap)
             if self._width(console, options, whole) <= options.max_width:
@@ -124,7 +124,7 @@ class ResultTable(Table):
 
 
 def _heading(column: CatalogueColumn) -> str:
-    """Two short lines, since a group has no line of its own."""
+    """Return a two-line heading, since column groups have no heading of their own."""
     name = column.head(Sheet.RUNS)
     name = _SHORT.get(name, name)
     return f"CPU\n{name}" if column.group == "CPU" else f"{name}\n{'' if column.group == 'Audit' else column.unit}"
@@ -135,42 +135,39 @@ def _fill(table: Table, columns: Sequence[CatalogueColumn], rows: Sequence[Mappi
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(_heading(column), justify=justify, no_wrap=True)
     for row in rows:
-        # Text, because a plain string would be read as markup.
+        # rich would interpret a plain string as markup.
         table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] in SOUND else "dim")
 
 
-# One run.
-
-
 def render_run(view: RunView, width: int) -> RenderableType:
-    """One run as text, for a rich console of `width` characters."""
+    """Return the report about one run for a console of `width` characters."""
     report, wide = view.report, width >= MIN_EVIDENCE_WIDTH
     parts: list[RenderableType] = [_head(view)]
     if not report.faults:
         control = fault_of(view.record.config) == CONTROL
-        parts.append(_title("No fault" + (": this is a control" * control)))
+        parts.append(_title("No fault" + (" (control run)" * control)))
     else:
         parts.append(_title("The experiment"))
     parts.append(_timeline(report.attempt_events, of_fault=False, wide=wide))
     for fault in report.faults:
         parts += _fault(fault, width)
     if report.restarts:
-        parts.append(_title("Who started what again"))
+        parts.append(_title("Restarts"))
     for restart in report.restarts:
         when = f"T0 {signed(restart.after_gate_s, 3)} s: " if restart.after_gate_s is not None else ""
         parts.append(_indented(Text.assemble(when, f"{restart.who}: {restart.what}", (f"  ({restart.source})", "dim"))))
     parts += _audit(view)
     if view.clocks:
-        parts += [_title("Clocks of other hosts, ahead of this one"), _indented(Text(view.clocks))]
+        parts += [_title("Clock offsets of other hosts"), _indented(Text(view.clocks))]
     if view.latency_clock:
-        parts += [_title("The clock that ends latencies"), _indented(Text(view.latency_clock))]
+        parts += [_title("Latency clock"), _indented(Text(view.latency_clock))]
     if report.remarks:
         parts += [_title("Remarks"), *(_indented(Text(remark, style="yellow")) for remark in report.remarks)]
     return Group(*parts)
 
 
 def _head(view: RunView) -> RenderableType:
-    """What was measured, how it ended, and with which configuration."""
+    """Return identity, status and configuration of the run."""
     record, latency = view.record, view.record.metrics.latency_ms
     style = f"bold {_STATUS_STYLE.get(record.status, '')}".strip()
     lines: list[RenderableType] = [Text.assemble((record.attempt, "bold"), "  ", (record.status, style))]
@@ -183,19 +180,19 @@ def _head(view: RunView) -> RenderableType:
             f"{fault_of(record.config)} · configuration {record.config_id}, repetition {record.repetition}, series "
             f"{record.series}, build {record.build}{origin} · {when} UTC"
         ),
-        # Never broken over lines, so that it can be copied.
-        Text(f"again: {rerun_command(record)}", style="dim", no_wrap=True, overflow="ignore"),
+        # Not wrapped, so that it can be copied.
+        Text(f"run again: {rerun_command(record)}", style="dim", no_wrap=True, overflow="ignore"),
     ]
     if view.has_figures:
         figures = f"p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms"
         lines.append(Text(f"latency {figures}, max {milliseconds(latency.max)} ms · {throughput(record)}"))
     if view.lost_cores:
-        lines.append(Text(f"cores {view.lost_cores}"))
+        lines.append(Text(f"{view.lost_cores}"))
     return Group(*lines)
 
 
 def _configuration(record: Record) -> str:
-    """The configuration in one line; values that a file lacks are shown as unknown."""
+    """Return the configuration in one line; missing values are shown as `?`."""
     config, (warmup_s, measured_s) = record.config, window_of(record)
 
     def value(name: str) -> str:
@@ -220,7 +217,7 @@ def _configuration(record: Record) -> str:
 
 
 def _fault(fault: FaultReport, width: int) -> Iterable[RenderableType]:
-    """One fault: what was planned and done, the parts of its recovery, and its events."""
+    """Yield the plan, outcome, recovery parts and events of one fault."""
     yield _title(f"Fault {fault.number}: {fault.what}")
     yield _indented(Text(fault.headline, style="bold red" if fault.is_censored else "bold"))
     for name, value in fault.facts:
@@ -232,7 +229,7 @@ def _fault(fault: FaultReport, width: int) -> Iterable[RenderableType]:
 
 
 def _bars(fault: FaultReport, width: int) -> Table:
-    """The parts below each other, each bar where and as long as the part lies in the whole."""
+    """Return one row per part, with a bar for its position and length in the recovery."""
     bar_width = max(10, min(BAR_WIDTH, width - _BAR_MARGIN))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for justify in ("left", "right", "left"):
@@ -244,7 +241,7 @@ def _bars(fault: FaultReport, width: int) -> Table:
 
 
 def bar_text(span: RecoverySpan, total_s: float, width: int = BAR_WIDTH) -> str:
-    """A bar of `width` characters for `total_s` seconds; a part too short for one character is a sliver."""
+    """Return the bar of a part, `width` characters for `total_s` seconds; short parts get a sliver."""
     if total_s <= 0:
         return ""
     left, right = (round(at / total_s * width) for at in (span.start_s, span.start_s + span.length_s))
@@ -254,9 +251,9 @@ def bar_text(span: RecoverySpan, total_s: float, width: int = BAR_WIDTH) -> str:
 
 
 def _timeline(events: Sequence[ReportEvent], *, of_fault: bool, wide: bool) -> RenderableType:
-    """Instant after T0, after t0 where there is a fault, name, and evidence: beside it, or below where it is narrow."""
+    """Return a table of events: seconds after T0 and t0, name and evidence."""
     if not events:
-        return _indented(Text("no event is known", style="dim"))
+        return _indented(Text("no known event", style="dim"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     table.add_column("  after T0, s", justify="right", no_wrap=True)
     if of_fault:
@@ -293,7 +290,7 @@ def _audit(view: RunView) -> Iterable[RenderableType]:
 
 
 def shorten_key(key: Any) -> str:
-    """A key as text; of a long one (filler words have 1,000 characters) the beginning and the length."""
+    """Return a key as text; a long one (filler words have 1,000 characters) is cut, with its length."""
     text = str(key)
     return text if len(text) <= MAX_KEY else f"{text[:MAX_KEY]}… ({count(len(text))} characters)"
 
@@ -310,21 +307,21 @@ def _indented(text: Text) -> RenderableType:
     return Padding(text, (0, 0, 0, 2))
 
 
-# ---- `./faultline explain RECORD`: the view of one run as text, and as a page with its plot ----
+# Implementation of `./faultline explain RECORD`.
 
 
 def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) -> str:
-    """The view of one record as text, and its page.
+    """Return the report about one record as text, and write its HTML page.
 
-    `record_ref`: path of a record, attempt id, unique beginning of one, or `last`. `plot`: where the page goes, by
-    default results/reports/<attempt>.html. Coloured only when standard output is a terminal. Raises ConfigError when
-    there is no such record, or the given `plot` cannot be written.
+    `record_ref`: path of a record, attempt id, unique prefix of one, or `last`. `plot`: path of the page (default:
+    results/reports/<attempt>.html). The text is coloured only in a terminal. Raises ConfigError if the record is
+    missing or the given `plot` cannot be written.
     """
     view, page, problem = _load_view(record_ref, settings, plot)
     terminal = sys.stdout.isatty()
     text = io.StringIO()
     width = Console().width if terminal else WIDTH
-    # Whoever reads a pipe wants the text alone, whatever the environment says about colours.
+    # Pipes get plain text even if the environment forces colours.
     console = Console(file=text, width=width, force_terminal=terminal, color_system="auto" if terminal else None)
     console.print(render_run(view, width), highlight=False, crop=False)
     console.print(Text(f"\nPlot: {page}" if page else f"\nNo plot: {problem}"), soft_wrap=True)
@@ -332,13 +329,13 @@ def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) ->
 
 
 def explain_json(record_ref: str, settings: Settings, *, plot: Path | None = None) -> dict[str, Any]:
-    """The same facts as one JSON object; `plot` in it is the page's path, null when there is none."""
+    """Return the same facts as one JSON object; `plot`: path of the page or null."""
     view, page, _ = _load_view(record_ref, settings, plot)
     return {**view.as_dict(), "plot": str(page) if page else None}
 
 
 def _load_view(record_ref: str, settings: Settings, plot: Path | None) -> tuple[RunView, Path | None, str]:
-    """The view, its page, and why there is no page."""
+    """Return the view, the path of its page, and the cause of a missing page."""
     if plot is not None:
         check_output_path(plot, "--plot")
     record, results = find_record(record_ref, settings)
@@ -351,7 +348,7 @@ def _load_view(record_ref: str, settings: Settings, plot: Path | None) -> tuple[
     try:
         return view, write_report([record], results, target, title=f"Attempt {record.attempt}"), ""
     except OSError as error:
-        problem = f"{target}: cannot be written ({error.strerror})"
+        problem = f"writing {target} failed: {error.strerror}"
         if plot is not None:
-            raise ConfigError(f"--plot {problem}; give another file") from None
+            raise ConfigError(f"--plot: {problem}; fix: choose a writable path") from None
         return view, None, problem

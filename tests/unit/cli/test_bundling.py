@@ -25,7 +25,7 @@ from faultline.records.store import Store
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 from tests.support.attempts import add_plan
-from tests.unit.night_records import night_records
+from tests.unit.nightly_records import nightly_records
 from tests.unit.pages_store import put
 from tests.unit.pages_store import record as stored
 from tests.unit.sample_records import RECOVERED
@@ -74,7 +74,7 @@ def test_a_bundle_reproduces_page_and_records(record: Record, path: Path, tmp_pa
     run("--from", str(path), "--page", str(there))
     (line,) = set(there.read_text().splitlines()) - set(here.read_text().splitlines())
     link = f"[x.tar.xz](../x.tar.xz), SHA-256 `{sha256(path.read_bytes())}`"
-    assert line == f"- Records, and the raw files that they were made of: {link}"
+    assert line == f"- Records with raw files: {link}"
     pictures = [sorted((one.parent / "images").iterdir()) for one in (here, there)]
     assert pictures[0] and [one.read_text() for one in pictures[0]] == [one.read_text() for one in pictures[1]]
 
@@ -207,7 +207,7 @@ def published(tmp_path: Path) -> Settings:
         stored("a1", recovery=RECOVERED),
         stored("a2", sweep="s2", matrix="m 2/ü", state_mb=8.0),
         stored("a3", sweep=None, matrix=None),
-        *night_records(1, 100),
+        *nightly_records(1, 100),
     )
     return made
 

@@ -136,7 +136,7 @@ def test_a_sweep_is_described_before_and_after(desk: Desk, capsys: pytest.Captur
     form = {"preset": "smoke", "repetitions": 3, "build": BUILD, "only_missing": True}
     assert desk.airflow.triggered == [("recovery", form)]
     out = capsys.readouterr().out
-    assert "Answer" in out and out.count("valid") >= 3
+    assert "Summary" in out and out.count("valid") >= 3
     assert f"/faultline/sweeps/{desk.records[0].sweep_id} (user " in out
 
 

@@ -44,7 +44,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
 from faultline.reports.notes import MAX_NOTE, nightly_note
-from tests.unit.night_records import night_of
+from tests.unit.nightly_records import date_of
 from tests.unit.pages_store import record
 from tests.unit.sample_records import made_plan
 
@@ -222,7 +222,7 @@ PAIRS = 10
 
 
 def plan(number: int, *, primary: str = "latency_ms.p50", spec: dict[str, Any] | None = None) -> SweepPlan:
-    date = night_of(number)
+    date = date_of(number)
     beside = ReferenceBuild(
         series=f"{date}.baseline", build="b0", spec=spec or {"revision": "v1.3"}, primary={CONFIG.config_id: primary}
     )
@@ -236,7 +236,7 @@ def both(number: int, slower: float, **other: Any) -> list[Record]:
     rng, made = np.random.default_rng(number), []
     for repetition in range(PAIRS):
         for build, times in (("b0", 1.0), ("b1", 1 + slower)):
-            series = night_of(number) + (".baseline" if build == "b0" else "")
+            series = date_of(number) + (".baseline" if build == "b0" else "")
             one = record(
                 f"202611{number:02d}T02{repetition:02d}{build[1]}0Z-00000{build[1]}", sweep=f"s{number}", build=build,
                 series=series, latency={"p50": 100 * times * (1 + 0.02 * rng.standard_normal())}, **other,
@@ -281,7 +281,7 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     plans = [plan(1), plan(2), plan(3)]
     told = entries(*both(1, 0.0), *both(2, 0.06), *both(3, 0.06))
     nights = paired_runs_of(reversed(plans), told)
-    assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
+    assert [night.date for night in nights] == [date_of(number) for number in (1, 2, 3)]
     green, suspicion, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
     assert paired_verdict(green, {}).summary == "green: 1 no change detected; compared with the reference build b0"
     assert suspicion.cells[0].status is GateStatus.SUSPECTED and not suspicion.red

@@ -27,15 +27,15 @@ from faultline.experiment.nightly_file import due_nights, schedule
 from faultline.records.index_entry import IndexEntry
 from faultline.reports.notes import MAX_NOTE, nightly_note
 from faultline.system.errors import ConfigError
-from tests.unit.night_records import night_records
+from tests.unit.nightly_records import nightly_records
 from tests.unit.pages_store import record
 
 P99 = metrics_named(["latency_ms.p99"])
 
 
 def night(number: int, p99: float, **named: Any) -> list[IndexEntry]:
-    """As `night_records`, as the pages know them."""
-    return [IndexEntry.of(one) for one in night_records(number, p99, **named)]
+    """As `nightly_records`, as the pages know them."""
+    return [IndexEntry.of(one) for one in nightly_records(number, p99, **named)]
 
 
 def nights(*entries: list[IndexEntry]) -> list[NightlyRun]:

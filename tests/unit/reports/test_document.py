@@ -1,4 +1,4 @@
-"""The pages: every matrix and preset has one, tables and pictures are whole whatever records hold, errors say why."""
+"""Markdown pages: every matrix and preset, valid tables and charts for any records, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRESETS = [(spec.name, preset) for spec in MATRICES.values() for preset in spec.
 
 
 def made(matrix: str, preset: str) -> list[Record]:
-    """A valid record for each cell of a preset; the first one of a fault is censored."""
+    """Return a valid record for each cell of a preset; the first one with a fault is censored."""
     return [_made(matrix, *numbered) for numbered in enumerate(MATRICES[matrix].preset_matrix(preset).cells("b1"))]
 
 
@@ -67,7 +67,7 @@ def page(records: list[Record], matrix: str) -> Page:
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
-    """Cells of the first table under a heading."""
+    """Return the cells of the first table under a heading."""
     part = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
@@ -96,8 +96,8 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
     assert ("Keys" in headings(found.text)) == (matrix == "skew_x_alignment_mode")
     assert all(f"| {claim.text} | {claim.source} | " in found.text for claim in CLAIMS.get(matrix, ()))
     assert ("The paper's findings" in headings(found.text)) == (matrix not in ("nexmark", "network_faults", "sweep"))
-    # What a query can at most, runs through Kafka do not say.
-    assert ("Events a second" in headings(found.text)) == (matrix == "nexmark" and preset != "recovery")
+    # Runs through Kafka do not measure the maximum throughput of a query.
+    assert ("Events per second" in headings(found.text)) == (matrix == "nexmark" and preset != "recovery")
     assert 1 <= len(found.images) <= 2
     for path, svg in found.images.items():
         assert path.startswith(f"{IMAGES}/{matrix}-") and f"]({path})" in found.text
@@ -105,7 +105,7 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
     assert page(records[::-1], matrix) == found, "equal records, equal page"
 
 
-def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
+def test_a_row_has_median_minimum_maximum_and_sums_of_counts() -> None:
     values = [(100, 0, 10.0), (100, 1, 12.0), (100, 2, 30.0), (1000, 0, 5.0)]
     records = [at_rate(rate, f"a{rate}{n}", repetition=n, latency={"p50": p50}) for rate, n, p50 in values]
     invalid = at_rate(1000, "z", status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"])
@@ -116,10 +116,10 @@ def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
     assert [row[-1] for row in table[2:]] == ["3 of 3", "1 of 2"]
     audit = rows(text, "Audit")
     assert audit[2][audit[0].index("overcounted")] == f"{3 * 12_345:,}"
-    assert "in no figure: schedule-lag (1)" in text
+    assert "Also excluded, at points with valid records: schedule-lag (1)" in text
 
 
-def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
+def test_only_the_newest_record_of_a_repetition_counts() -> None:
     measured = [
         ("a1", 0, 90.0, "valid"),
         ("a2", 1, 12.0, "valid"),
@@ -130,25 +130,25 @@ def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
     text = page(records[::-1], "input_rate").text
     row = rows(text, "Latency and throughput")[2]
     assert (row[1], row[-1]) == ("11 (10–12)", "2 of 3")
-    assert "records: 4," in text, "all that was measured is told"
-    assert "Of repetitions that were measured twice the newest counts; 1 older are in no figure." in text
-    assert "measured twice" not in page(records[1:], "input_rate").text
+    assert "records: 4," in text, "all records are counted"
+    assert "1 older records are excluded." in text
+    assert "older records" not in page(records[1:], "input_rate").text
 
 
-def test_a_point_without_a_valid_record_says_why() -> None:
+def test_a_point_without_a_valid_record_names_the_reason() -> None:
     late = "interval-not-held: 2.6 s between commits > 2.40 s"
     invalid = [at_rate(9, name, status="invalid", reasons=[late]) for name in "pq"]
     records = [at_rate(100), *invalid, at_rate(7, "r", status="failed")]
-    table = rows(page(records, "input_rate").text, "Not valid")
+    table = rows(page(records, "input_rate").text, "Excluded records")
     assert table[2] == ["7", "1", "failed"]
     assert table[3][:2] == ["9", "2"] and table[3][2].startswith(late) and table[3][2].endswith("(and 1 more)")
     only = page(records[1:], "input_rate")
     image = "".join(only.images.values())
-    assert 'class="invalid' in image and 'class="mark' not in image, "hollow, since none of them counts"
+    assert 'class="invalid' in image and 'class="mark' not in image, "hollow, since none counts"
     assert "| 9 | 2 |" in only.text
 
 
-def test_columns_of_which_nothing_is_known_are_left_out() -> None:
+def test_empty_columns_are_omitted() -> None:
     records = [sample(fault="none", executor_cores=number, workload="stock_join") for number in (1, 2)]
     heads = rows(page(records, "executor_cores").text, "CPU, memory and work")[0]
     assert "GC (s)" not in heads and "Python workers (cores)" not in heads
@@ -157,7 +157,7 @@ def test_columns_of_which_nothing_is_known_are_left_out() -> None:
     assert "oversubscribed" not in heads
 
 
-def test_controls_among_faults_are_told_apart_and_settings_are_those_that_all_share() -> None:
+def test_control_runs_are_separate_rows_and_settings_are_common_to_all() -> None:
     kills = [sample(state_mb=state, recovery=RECOVERED, attempt=f"k{state}") for state in (1, 8)]
     control = sample(state_mb=1, fault="none", attempt="c")
     text = page([*kills, control], "state_size_x_checkpoint_interval").text
@@ -170,14 +170,14 @@ def test_controls_among_faults_are_told_apart_and_settings_are_those_that_all_sh
     assert "`window_s` 10" in text and "`late` 0.02" in text and "no fault." in text
 
 
-def test_the_machine_is_named_with_its_processor_where_that_is_known() -> None:
+def test_the_machine_includes_a_known_processor() -> None:
     record = made("executor_cores", "smoke")[0]
     assert "- Machine: 2 cores, 8 GiB (" in page([record], "executor_cores").text
     known = record.model_copy(update={"environment": record.environment.model_copy(update={"processor": "Some CPU"})})
     assert "- Machine: 2 cores of Some CPU, 8 GiB (" in page([known], "executor_cores").text
 
 
-def test_a_bound_is_shown_as_one() -> None:
+def test_a_lower_bound_is_marked() -> None:
     found = page(made("recovery", "default"), "recovery")
     macro = rows(found.text, "Recovery")
     column = macro[0].index("**macro** (s)")
@@ -186,14 +186,14 @@ def test_a_bound_is_shown_as_one() -> None:
 
 
 @given(TEXTS)
-def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
-    said = escape_cell(text)
-    assert "\n" not in said
-    assert len(re.split(r"(?<!\\)(?:\\\\)*\|", said)) == 1
-    assert re.sub(r"\\(.)", r"\1", said) == " ".join(text.split())
+def test_an_escaped_cell_is_one_line_within_one_cell(text: str) -> None:
+    cell = escape_cell(text)
+    assert "\n" not in cell
+    assert len(re.split(r"(?<!\\)(?:\\\\)*\|", cell)) == 1
+    assert re.sub(r"\\(.)", r"\1", cell) == " ".join(text.split())
 
 
-def test_a_spread_too_small_to_be_written_is_not() -> None:
+def test_a_spread_below_the_precision_is_omitted() -> None:
     near = [sample(attempt=f"a{number}") for number in range(2)]
     near = [one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})
             for number, one in enumerate(near)]  # fmt: skip
@@ -204,7 +204,7 @@ MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1
 
 
 @given(st.lists(MARKS, min_size=1, max_size=9), TEXTS, st.integers(1, 3))
-def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: str, panels: int) -> None:
+def test_a_chart_is_valid_svg_with_every_point(lines: list[list[Any]], name: str, panels: int) -> None:
     drawn = tuple(
         ChartLine(f"{name}{order}", tuple(_mark(place, mark) for place, mark in enumerate(marks)))
         for order, marks in enumerate(lines)
@@ -214,7 +214,7 @@ def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: s
     assert svg == draw_chart([Panel(name, drawn)] * panels, places, name, name)
     root = ET.fromstring(svg)
     marks = [one for one in root.iter() if one.get("class", "").startswith("mark")]
-    assert len(marks) == len(lines) + panels * sum(map(len, lines)), "the legend has one of each"
+    assert len(marks) == len(lines) + panels * sum(map(len, lines)), "the legend has one per line"
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     for one in root.iter("{http://www.w3.org/2000/svg}circle"):
         assert 0 <= float(one.attrib["cx"]) <= width and 0 <= float(one.attrib["cy"]) <= height
@@ -233,15 +233,15 @@ def of_matrix(name: str | None) -> Record:
     ("matrices", "named", "message"),
     [
         ([], None, "--page: no record matches"),
-        (["recovery"], "recvery", r"--matrix recvery: unknown; did you mean recovery\?"),
+        (["recovery"], "recvery", "--matrix: got recvery"),
         (
             ["recovery", "input_rate"],
             None,
-            "records of input_rate and recovery make no page; name a matrix with --matrix",
+            "--page: got records of input_rate and recovery",
         ),
-        (["recovery", None], None, "--page: records of no matrix and recovery make no page"),
-        ([None], None, "--page: records of no matrix make no page; name a matrix with --matrix"),
-        (["m"], None, "--page: nothing is known of the matrix m"),
+        (["recovery", None], None, "--page: got records of no matrix and recovery"),
+        ([None], None, "--page: got records of no matrix"),
+        (["m"], None, "--page: got the matrix m"),
     ],
 )
 def test_a_page_needs_one_matrix(matrices: list[str | None], named: str | None, message: str) -> None:
@@ -257,17 +257,17 @@ def test_a_page_takes_the_matrix_of_its_records_and_never_mixes_builds() -> None
         == "recovery"
     )
     records = [sample(fault="none"), sample(fault="none", attempt="b").model_copy(update={"build": "b2"})]
-    with pytest.raises(ConfigError, match=r"--page: 2 builds \(b1, b2\) do not mix; .*--sweep"):
+    with pytest.raises(ConfigError, match=r"--page: got 2 builds"):
         page(records, "recovery")
 
 
-def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None:
+def test_the_page_is_written_with_its_charts(tmp_path: Path) -> None:
     target = tmp_path / "new" / "mine.md"
     assert write_page(made("executor_cores", "default"), target) == "executor_cores"
     pictures = sorted(path.name for path in (target.parent / IMAGES).iterdir())
     assert pictures == ["mine-latency.svg", "mine-resources.svg"]
     assert all(f"({IMAGES}/{name})" in target.read_text() for name in pictures)
-    with pytest.raises(ConfigError, match=r"--page .*new: cannot be written \(Is a directory\)"):
+    with pytest.raises(ConfigError, match=r"--page: writing .*new failed: Is a directory"):
         write_page(made("executor_cores", "smoke"), target.parent)
 
 
@@ -276,13 +276,13 @@ def results(*arguments: object) -> Result:
 
 
 def refused(*arguments: object) -> str:
-    """What the command says where it refuses."""
+    """Return the error of the command."""
     failed = results(*arguments)
     assert isinstance(failed.exception, ConfigError) and "\n" not in str(failed.exception), failed.output
     return str(failed.exception)
 
 
-def test_saved_records_make_the_page_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_records_and_the_store_make_equal_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
     records, page = made("input_rate", "default"), tmp_path / "page.md"
     put(tmp_path / "results", *records)
@@ -296,7 +296,7 @@ def test_saved_records_make_the_page_of_the_store(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "elsewhere"))
     done = results("--from", packed, "--from", plain, "--page", page)
     assert done.exit_code == 0 and page.read_text() == of_the_store, done.output
-    assert not (tmp_path / "elsewhere").exists(), "nothing is put into the store"
+    assert not (tmp_path / "elsewhere").exists(), "the store is not touched"
     done = results("--from", plain, "--json")
     assert [one["attempt"] for one in json.loads(done.stdout)] == [one.attempt for one in records[:half]]
 
@@ -322,7 +322,7 @@ def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.Mo
         (None, "cannot be read"),
     ],
 )
-def test_what_holds_no_saved_records_is_named(
+def test_a_file_without_saved_records_is_named(
     content: bytes | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
@@ -332,7 +332,7 @@ def test_what_holds_no_saved_records_is_named(
     assert refused("--from", path).startswith(f"--from {path}: {why}")
 
 
-def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) -> None:
+def test_conflicting_records_of_one_attempt_are_rejected(tmp_path: Path) -> None:
     one = sample()
     other = one.model_copy(update={"status": "invalid", "reasons": ["undrained: 3 records"]})
     for name, record in (("a", one), ("b", other)):
@@ -347,7 +347,7 @@ SAVED = sorted([*(RESULTS / "records").glob("*.json.gz"), *(RESULTS / "bundles")
 
 @pytest.mark.parametrize("saved", SAVED, ids=lambda path: path.name)
 def test_the_pages_in_the_docs_are_those_of_their_records(saved: Path, tmp_path: Path) -> None:
-    """When this fails after a change of the pages, write them again; docs/results/README.md tells how."""
+    """After a change of the pages, regenerate them as described in docs/results/README.md."""
     name = saved.name.split(".")[0]
     here = tmp_path / saved.relative_to(RESULTS)
     here.parent.mkdir()
@@ -363,8 +363,7 @@ def test_the_pages_in_the_docs_are_those_of_their_records(saved: Path, tmp_path:
 def test_the_records_in_the_docs_are_those_of_their_raw_files(
     name: str, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of every attempt that was judged, sound or not (of each fourth without --thorough); what hangs on instants of
-    tuples may be off by their steps."""
+    """Rejudge every attempt (every fourth without --thorough); figures that depend on sampled instants may differ."""
     every = Bundle.records
     monkeypatch.setattr(Bundle, "records", lambda bundle: every(bundle)[:: 1 if share == 1 else 4])
     for again in judge_sweep(str(RESULTS / "bundles" / name), (), write=False).found:
@@ -373,7 +372,7 @@ def test_the_records_in_the_docs_are_those_of_their_raw_files(
             continue
         (now,) = again.found.values()
         before, audit = again.before.metrics, now.metrics.audit
-        # What was not processed was not told apart from what was lost.
+        # Older records count unprocessed tuples as lost.
         old = {"undrained": None, **({"lost": before.audit.lost} if audit.undrained else {})}
         assert (now.status, audit.model_copy(update=old), now.metrics.cpu_cores) == (
             again.before.status, before.audit, before.cpu_cores,

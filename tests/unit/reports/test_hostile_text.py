@@ -1,4 +1,4 @@
-"""Texts of records, job files and raw files stay texts, in whatever is made of them."""
+"""Texts of records, job files and raw files are escaped in all outputs."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from faultline.system.settings import ROOT, Settings
 from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
 from tests.unit.pages_store import app, ask, figures, put, site
 
-# Each page is made of several texts, which are harmless in its twin.
+# Each page contains several texts; its twin has harmless ones.
 DRAWN = st.lists(TEXTS, min_size=1, max_size=6)
 
 
 def hostile_texts(test: Callable[..., None]) -> Callable[..., None]:
-    """Gives a test `texts`: drawn ones, all pieces one after another, and those that are hard to draw by chance."""
+    """Run a test with drawn `texts`, all pieces in sequence, and texts that are unlikely to be drawn."""
     for texts in (list(PIECES), ["|"], [" _hx_ "], ["=1+1", "-1+1", "a\r=1"]):
         test = example(texts=texts)(test)
     drawn = settings.default.max_examples // 12
@@ -51,7 +51,7 @@ def hostile_texts(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def named(texts: list[str]) -> Callable[[int], str]:
-    """The n-th text: begins so that it is told apart and sorted as its harmless twin is."""
+    """Return a function of n to the n-th text, with a prefix that sorts like its harmless twin."""
     return lambda number: f"w{number}{texts[number % len(texts)]}"
 
 
@@ -60,7 +60,7 @@ HARMLESS = named([""])
 
 @contextmanager
 def stores(texts: list[str]) -> Iterator[list[tuple[Path, list[Record], Callable[[int], str]]]]:
-    """A hostile results folder, and a harmless one that differs in its texts only."""
+    """Yield a hostile results folder, and a harmless one that differs in texts only."""
     with tempfile.TemporaryDirectory() as folder:
         made = []
         for name, of in (("hostile", named(texts)), ("harmless", HARMLESS)):
@@ -70,7 +70,7 @@ def stores(texts: list[str]) -> Iterator[list[tuple[Path, list[Record], Callable
 
 
 def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
-    """Every page that shows these records, by what it is."""
+    """Return every page with these records, by name."""
     one, matrix = site(results), str(records[0].matrix)
     first, last = records[0].attempt, records[-1].attempt
     unknown = quote(f"x{first}", safe="")
@@ -90,7 +90,7 @@ def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
 
 
 def assert_alike(hostile: str, harmless: str, name: str) -> Skeleton:
-    """Both have one markup, and their figures are plain."""
+    """Assert equal markup and plain figures."""
     found = Skeleton(hostile)
     assert found.parts == Skeleton(harmless).parts, name
     for place, figure in figures(hostile).items():
@@ -110,13 +110,13 @@ def test_a_page_has_the_markup_of_its_harmless_twin(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("dated", [True, False])
 @hostile_texts
-def test_nights_have_the_markup_of_their_harmless_twins_and_metrics_their_lines(dated: bool, texts: list[str]) -> None:
-    """Also where a record calls no date its night or its instant."""
-    night = "2026-11-20T02:00:00+00:00"
+def test_nightly_pages_and_metrics_have_the_markup_of_their_harmless_twins(dated: bool, texts: list[str]) -> None:
+    """Also for records with invalid dates."""
+    date = "2026-11-20T02:00:00+00:00"
     with stores(texts) as both:
         found = []
         for results, records, _ in both:
-            known = {"matrix": NIGHTLY, **({"logical_date": night, "measured_at": night} if dated else {})}
+            known = {"matrix": NIGHTLY, **({"logical_date": date, "measured_at": date} if dated else {})}
             put(results, *(record.model_copy(update=known) for record in records))
             one = site(results)
             found.append([nightly_page(one), nightly_page(one, NightlyPageQuery(axis="commit")), prometheus_text(one)])
@@ -126,7 +126,7 @@ def test_nights_have_the_markup_of_their_harmless_twins_and_metrics_their_lines(
 
 
 def assert_plain(content: Any, where: str) -> None:
-    """Plotly finds no markup in these texts but line breaks, and in its own templates what the project wrote there."""
+    """Assert that texts contain line breaks only, and templates the project's own markup only."""
     if isinstance(content, dict):
         for name, value in content.items():
             if name in ("hovertemplate", "texttemplate") and isinstance(value, str):
@@ -163,13 +163,13 @@ def test_a_table_as_csv_holds_no_formula_and_every_text(texts: list[str]) -> Non
         results = Path(folder)
         # Here the text comes first.
         records = hostile_store(results, lambda number: f"{texts[number % len(texts)]}{number}")
-        told = list(csv.reader(io.StringIO(ask(app(results), "/experiments.csv").body.decode(), newline="")))
-        assert len(told) == 1 + len(records) and {len(row) for row in told} == {len(told[0])}
-        for cell in (cell for row in told for cell in row):
+        table = list(csv.reader(io.StringIO(ask(app(results), "/experiments.csv").body.decode(), newline="")))
+        assert len(table) == 1 + len(records) and {len(row) for row in table} == {len(table[0])}
+        for cell in (cell for row in table for cell in row):
             assert not re.match(r"\s*[=+@＝＋－＠]|[\t\r\n]", cell) or is_number(cell), cell
             assert not re.match(r"\s*-", cell) or is_number(cell), cell
-        place = told[0].index("build")
-        assert sorted(row[place] for row in told[1:]) == sorted(as_cell(record.build) for record in records)
+        place = table[0].index("build")
+        assert sorted(row[place] for row in table[1:]) == sorted(as_cell(record.build) for record in records)
 
 
 def is_number(text: str) -> bool:
@@ -192,7 +192,7 @@ def test_a_text_that_begins_like_a_formula_is_no_formula_and_a_number_stays_one(
 
 
 def cells_of(text: str) -> list[int]:
-    """How many cells each line of a table has."""
+    """Return the number of cells of each table line."""
     return [len(re.split(r"(?<!\\)(?:\\\\)*\|", line)) for line in text.splitlines() if line.startswith("|")]
 
 
@@ -210,7 +210,7 @@ def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(matrix: str, t
             for _, records, _ in both
         )
         assert markdown(hostile.text) == markdown(harmless.text)
-        assert cells_of(hostile.text) == cells_of(harmless.text), "readers leave out cells that are too many"
+        assert cells_of(hostile.text) == cells_of(harmless.text), "excess cells would be dropped"
         assert [*hostile.images] == [*harmless.images]
         for one, other in zip(hostile.images.values(), harmless.images.values(), strict=True):
             tags = [[part.tag for part in ET.fromstring(svg).iter()] for svg in (one, other)]
@@ -222,14 +222,14 @@ def test_notes_in_airflow_have_the_elements_of_their_harmless_twins(texts: list[
     with stores(texts) as both:
         (_, hostile, _), (_, harmless, _) = both
         for one, other in zip(hostile, harmless, strict=True):
-            # A reason that is too long is cut; here it is what follows the link that would tell.
+            # A long reason is cut before the link.
             assert set(markdown(experiment_note(one))) <= set(markdown(experiment_note(other)))
         assert set(markdown(sweep_note(hostile, "s1", 2))) <= set(markdown(sweep_note(harmless, "s1", 2)))
 
 
 @given(TEXTS)
-def test_what_a_fault_is_called_is_drawn_as_text_and_cannot_end_its_script(text: str) -> None:
-    course = LiveSeries(0, True, ((0.0, 1.0),), ((0.0, 1.0),), (), ((1.0, f"w{text}"),))
-    drawn = str(figures_json({"live": live_figure(course)}))
-    assert not set(drawn) & set("<>&'"), "nor look like a link"
+def test_the_name_of_a_fault_is_plotted_as_text_and_cannot_end_its_script(text: str) -> None:
+    series = LiveSeries(0, True, ((0.0, 1.0),), ((0.0, 1.0),), (), ((1.0, f"w{text}"),))
+    drawn = str(figures_json({"live": live_figure(series)}))
+    assert not set(drawn) & set("<>&'"), "nothing that looks like a link"
     assert_plain(figures(f'<script type="application/json" id="figures">{drawn}</script>'), "live")

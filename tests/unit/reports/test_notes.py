@@ -1,4 +1,4 @@
-"""Notes of runs and alerts of nights: what matters first, whole links, and texts that stay texts."""
+"""Notes of DAG runs and alerts about nightly runs: order, whole links, escaped texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from faultline.system.settings import Settings
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 
-def test_an_experiment_in_a_line() -> None:
+def test_note_of_an_experiment() -> None:
     note = experiment_note(sample(recovery=RECOVERED))
     assert note == (
         "**valid** · word\\_count, state 1 MB, interval 2 s, executor kill · latency p50 1,607 ms, p99 8,046 ms · "
@@ -35,10 +35,10 @@ def test_an_experiment_in_a_line() -> None:
     assert "macro \\> 33.9 s" in experiment_note(sample(recovery=CENSORED))
     assert "macro" not in experiment_note(sample(fault="none"))
     asked = experiment_note(sample(rate=200.0, executors=1))
-    assert " · rate 200.0, executors 1 · [Results]" in asked, "as it was taken"
+    assert " · rate 200.0, executors 1 · [Results]" in asked, "after parsing"
 
 
-def test_what_failed_says_why_and_markup_stays_text() -> None:
+def test_note_of_a_failure_has_the_escaped_reason() -> None:
     note = experiment_note(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
     assert note.startswith("**failed** · ") and "latency" not in note
     assert "\\[x\\]\\(javascript:alert\\) \\<b\\>\\*now\\*\\</b\\> \\# big" in note
@@ -46,29 +46,29 @@ def test_what_failed_says_why_and_markup_stays_text() -> None:
     assert len(long) <= MAX_NOTE and long.endswith("experiments/20261121T061500Z-3fa9c1)")
 
 
-def test_a_sweep_in_a_line() -> None:
+def test_note_of_a_sweep() -> None:
     records = [sample(recovery=RECOVERED), sample(recovery=CENSORED, latency={"p99": 900.0}), sample(status="failed")]
     note = sweep_note(records, "s 1/x", 0)
     assert note == (
         "**3 experiments**: 2 valid, 1 failed · latency p99 4,473 ms (900 to 8,046) · macro 13.8 s · "
-        "1 not seen to recover · 0 tuples lost · "
+        "1 censored recoveries · 0 tuples lost · "
         "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
     )
     metrics = records[0].metrics.model_copy(update={"audit": AuditPart.empty()})
     unaudited = records[0].model_copy(update={"metrics": metrics})
     assert "tuples lost" not in sweep_note([unaudited], "s1", 0)
-    assert "every cell has a valid record already" in sweep_note([], "s1", 0)
+    assert "every cell has a valid record" in sweep_note([], "s1", 0)
     asked = "3 of 4 comparisons decided, 1 open"
     assert sweep_note(records, "s1", 0, asked).startswith(f"**3 experiments**: 2 valid, 1 failed · **{asked}** · ")
-    assert sweep_note([], "s1", 0, asked) == f"Nothing had to be measured: {asked}."
+    assert sweep_note([], "s1", 0, asked) == f"Nothing to measure: {asked}."
     assert "3 cells are missing" in sweep_note([], "s1", 3)
     assert "set\\[0\\]: workload" in sweep_refusal_note(ConfigError("set[0]: workload: 'x' is not known"))
 
 
-def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_is_sent_through_the_api_without_raising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(tmp_path, tmp_path, tmp_path)
-    said = write_note(settings, "experiment", "r 1", "text")
-    assert said is not None and "no note for the run r 1 of experiment" in said, "no password, no server"
+    problem = write_note(settings, "experiment", "r 1", "text")
+    assert problem is not None and "no note for the run r 1 of experiment" in problem, "no password, no server"
     calls: list[Any] = []
     monkeypatch.setattr(AirflowApi, "_call", lambda self, *given: calls.append(given))
     assert write_note(settings, "experiment", "r/1+2", "x" * 2000) is None
@@ -86,7 +86,7 @@ def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monke
 WORSE, BETTER, ROWS = ["cpu +11 %"], ["p50 -7 %"], [{"name": "a", "p": 0.01}]
 
 
-NIGHT = "2026-11-21T02:00:00+00:00"
+DATE = "2026-11-21T02:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -100,27 +100,31 @@ NIGHT = "2026-11-21T02:00:00+00:00"
         ({"reasons": [], "improvements": BETTER}, 10, 0, "better", "1 figure better"),
         ({"reasons": [], "improvements": BETTER}, 10, 1, "broken", "incomplete"),
         ({"reasons": [], "red": True, "problem": "too few pairs"}, 10, 0, "broken", "inconclusive"),
-        ({"reasons": []}, 10, 10, "broken", "nothing valid"),
+        ({"reasons": []}, 10, 10, "broken", "no valid record"),
         (None, 10, 0, "broken", "incomplete"),
         (None, 0, 0, "broken", "not planned"),
     ],
 )
-def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
+def test_an_alert_reports_regressions_first_and_nothing_if_unchanged(
     verdict: dict[str, Any] | None, planned: int, missing: int, kind: str | None, title: str | None
 ) -> None:
     made = NightlyVerdict(**verdict) if verdict is not None else None
-    told = nightly_alert(
-        "night_weekly", NIGHT, "http://x", made, planned=planned, missing=missing, valid=planned - missing
+    alert = nightly_alert(
+        "night_weekly", DATE, "http://x", made, planned=planned, missing=missing, valid=planned - missing
     )
-    assert (told.kind, told.title) == (kind, f"Night 2026-11-21: {title}") if told else kind is None
-    if told and missing:
-        assert f"{missing} of 10 cells without a valid record" in told.lines
+    assert (alert.kind, alert.title) == (kind, f"Nightly run 2026-11-21: {title}") if alert else kind is None
+    if alert and missing:
+        assert f"{missing} of 10 cells without a valid record" in alert.lines
 
 
-def test_a_night_that_did_not_begin_is_broken_and_long_lists_are_cut() -> None:
-    told = missed_start_alert(NIGHT, "night_weekly", 30, "http://x")
-    assert told.kind == "broken" and told.title == "Night 2026-11-21: not begun" and "switched on" in told.lines[0]
+def test_a_missed_start_is_broken_and_long_lists_are_cut() -> None:
+    alert = missed_start_alert(DATE, "night_weekly", 30, "http://x")
+    assert (
+        alert.kind == "broken"
+        and alert.title == "Nightly run 2026-11-21: not started"
+        and "not paused" in alert.lines[0]
+    )
     verdict = NightlyVerdict(reasons=tuple(f"figure {n}" for n in range(40)), comparisons=tuple(ROWS))
-    cut = nightly_alert("night_weekly", NIGHT, "http://x", verdict, planned=10, missing=0, valid=10)
-    assert cut is not None and cut.figures == tuple(ROWS), "the figures go along"
+    cut = nightly_alert("night_weekly", DATE, "http://x", verdict, planned=10, missing=0, valid=10)
+    assert cut is not None and cut.figures == tuple(ROWS), "the alert carries the figures"
     assert len(cut.lines) == MAX_LINES + 1 and cut.lines[-1] == "and 28 more"

@@ -1,4 +1,4 @@
-"""The app: nothing without a login, nothing but the store, nothing from elsewhere; runs lead to pages and back."""
+"""App of the results pages: login, lookup of ids, content security policy, links between runs and pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGES = (
     "/experiments.csv", "/experiments.parquet?sweep=s1", "/static/plotly.min.js", "/static/style.css", "/now",
     "/metrics",
 )  # fmt: skip
-# What looks like a path, or like an id that is there.
+# Addresses that look like paths or existing ids.
 TRICKS = (
     "%2e%2e/%2e%2e/secret", "%2e%2e%2f%2e%2e%2fsecret", "../../secret", "..%5c..%5csecret", "%2fetc%2fpasswd",
     "//etc/passwd", "a1%00", "a1.json", "./a1", "%252e%252e%252fsecret", "broken", ".", "..", "%ff", "*", "a1%20", "A1",
@@ -49,30 +49,30 @@ def served(tmp_path: Path) -> FastAPI:
 
 @pytest.mark.parametrize("address", [*PAGES, "/runs/m/s1", "/dags/m", "/nothing", "/docs", "/openapi.json"])
 def test_nothing_is_answered_without_a_login(served: FastAPI, address: str) -> None:
-    answer = ask(served, address, headers={})
-    assert answer.status == 401
-    assert "Not authenticated" in answer.text and "s1" not in answer.text
+    response = ask(served, address, headers={})
+    assert response.status == 401
+    assert "Not authenticated" in response.text and "s1" not in response.text
 
 
 @pytest.mark.parametrize("address", PAGES)
 def test_every_page_answers_and_allows_only_its_own_files(served: FastAPI, address: str) -> None:
-    answer = ask(served, address)
-    assert answer.status == 200
-    policy = answer.headers["content-security-policy"]
+    response = ask(served, address)
+    assert response.status == 200
+    policy = response.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';") and "frame-ancestors 'self'" in policy
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    if answer.headers["content-type"].startswith("text/html"):
-        assert not re.search(r"""(src|href|action)=["'](?!/|data:,|#)""", answer.text)
-        assert "<script>" not in answer.text, "no script stands in a page"
-        assert len(answer.text) < 100_000, "plotly is not in the page"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    if response.headers["content-type"].startswith("text/html"):
+        assert not re.search(r"""(src|href|action)=["'](?!/|data:,|#)""", response.text)
+        assert "<script>" not in response.text, "no inline script"
+        assert len(response.text) < 100_000, "plotly is not in the page"
 
 
 def test_plotly_is_the_installed_one_and_may_be_kept(served: FastAPI) -> None:
-    answer = ask(served, "/static/plotly.min.js")
+    response = ask(served, "/static/plotly.min.js")
     installed = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    assert answer.body == installed.read_bytes()
-    assert answer.headers["content-type"].startswith("text/javascript")
-    assert "immutable" in answer.headers["cache-control"]
+    assert response.body == installed.read_bytes()
+    assert response.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in response.headers["cache-control"]
     page = ask(served, "/experiments/a1").text
     assert f"/static/style.css?v={asset_version('style.css')}" in page
     assert "no-cache" in ask(served, "/").headers["cache-control"]
@@ -81,50 +81,50 @@ def test_plotly_is_the_installed_one_and_may_be_kept(served: FastAPI) -> None:
 @pytest.mark.parametrize("trick", TRICKS)
 @pytest.mark.parametrize("place", ["experiments", "sweeps", "matrices", "static", "runs/m", "dags"])
 def test_an_id_is_looked_up_and_never_a_path(served: FastAPI, place: str, trick: str) -> None:
-    answer = ask(served, f"/{place}/{trick}")
-    if place == "dags" and answer.status == 303:
-        assert answer.headers["location"] == "/", "a DAG without records leads to the list"
+    response = ask(served, f"/{place}/{trick}")
+    if place == "dags" and response.status == 303:
+        assert response.headers["location"] == "/", "a DAG without records redirects to the overview"
         return
-    assert answer.status == 404
-    assert '"secret": 1' not in answer.text and "root:" not in answer.text
-    assert answer.line and "\n" not in answer.line, "one clear line"
+    assert response.status == 404
+    assert '"secret": 1' not in response.text and "root:" not in response.text
+    assert response.line and "\n" not in response.line, "one line"
 
 
-def test_unknown_ids_are_told_in_one_line(served: FastAPI) -> None:
+def test_unknown_ids_are_reported_in_one_line(served: FastAPI) -> None:
     for address, line in (
-        ("/sweeps/s9", "No sweep s9 has a record."),
+        ("/sweeps/s9", "No record of the sweep s9."),
         ("/experiments/a9", "No attempt a9."),
-        ("/compare?a=s1&b=s9", "No sweep s9 has a record."),
-        ("/sweeps/s1?metric=nothing", "No valid record here has the metric nothing."),
-        ("/experiments.csv?sweep=s9", "No record belongs to s9."),
-        ("/experiments.exe", "No table is called experiments.exe."),
-        ("/elsewhere/x", "Nothing is at elsewhere/x."),
+        ("/compare?a=s1&b=s9", "No record of the sweep s9."),
+        ("/sweeps/s1?metric=nothing", "No valid record has the metric nothing."),
+        ("/experiments.csv?sweep=s9", "No record of s9."),
+        ("/experiments.exe", "No table experiments.exe."),
+        ("/elsewhere/x", "No page elsewhere/x."),
         ("/runs/m/never", "The run never of m has no record yet."),
     ):
-        answer = ask(served, address)
-        assert (answer.status, answer.line) == (404, line)
-        # What does not exist will not come to be.
-        assert ('<a href="/runs/m/never">Look again</a>' in answer.text) is (address == "/runs/m/never")
+        response = ask(served, address)
+        assert (response.status, response.line) == (404, line)
+        # Only pending records get a retry link.
+        assert ('<a href="/runs/m/never">Retry</a>' in response.text) is (address == "/runs/m/never")
     assert re.search("broken.* cannot", ask(served, "/experiments/broken").line)
     for page in ("-1", "0", "x", "99999999999999999999", "%F0%9D%9F%99"):
         assert ask(served, f"/?page={page}").status == 200
 
 
-def test_what_is_asked_for_is_escaped_in_the_answer(served: FastAPI) -> None:
+def test_requested_names_are_escaped_in_the_response(served: FastAPI) -> None:
     from urllib.parse import quote
 
     evil = quote(EVIL, safe="")
     for address in (f"/sweeps/{evil}", f"/experiments/{evil}", f"/{evil}", f"/compare?a=s1&b={evil}", f"/runs/m/{evil}",
                     f"/sweeps/s1?metric={evil}", f"/sweeps/s1?build={evil}", f"/static/{evil}"):  # fmt: skip
-        answer = ask(served, address)
-        assert answer.status == 404
-        assert EVIL not in answer.text and EVIL in answer.line
+        response = ask(served, address)
+        assert response.status == 404
+        assert EVIL not in response.text and EVIL in response.line
 
 
-def test_runs_and_dags_lead_to_their_pages(served: FastAPI) -> None:
+def test_runs_and_dags_redirect_to_their_pages(served: FastAPI) -> None:
     for address, page in (("/runs/m/s1", "/sweeps/s1"), ("/dags/m", "/matrices/m")):
-        answer = ask(served, address)
-        assert (answer.status, answer.headers["location"]) == (303, page)
+        response = ask(served, address)
+        assert (response.status, response.headers["location"]) == (303, page)
 
 
 def test_only_reading_is_offered(served: FastAPI) -> None:
@@ -135,21 +135,21 @@ def test_only_reading_is_offered(served: FastAPI) -> None:
 def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None:
     assert ask(served, "/experiments.csv").headers["content-disposition"] == 'attachment; filename="faultline-all.csv"'
     put(tmp_path / "results", record("q1", matrix='a"; x\n/../b'))
-    answer = ask(served, "/experiments.parquet?matrix=a%22%3B%20x%0A%2F..%2Fb")
-    assert answer.headers["content-disposition"] == 'attachment; filename="faultline-a_x_b.parquet"'
-    assert answer.body.startswith(b"PAR1")
+    response = ask(served, "/experiments.parquet?matrix=a%22%3B%20x%0A%2F..%2Fb")
+    assert response.headers["content-disposition"] == 'attachment; filename="faultline-a_x_b.parquet"'
+    assert response.body.startswith(b"PAR1")
 
 
-def test_a_half_of_a_surrogate_pair_in_a_raw_file_is_no_error(tmp_path: Path) -> None:
+def test_a_lone_surrogate_in_a_raw_file_is_not_an_error(tmp_path: Path) -> None:
     put(tmp_path, record("a1", recovery=RECOVERED))
     folder = tmp_path / "attempts" / "a1"
     folder.mkdir(parents=True)
     (folder / "services.jsonl").write_text('{"event": "started", "service": "x\\ud800y", "wall_ns": 1}\n')
-    answer = ask(app(tmp_path), "/experiments/a1")
-    assert answer.status == 200 and "x?y" in answer.text
+    response = ask(app(tmp_path), "/experiments/a1")
+    assert response.status == 200 and "x?y" in response.text
 
 
-def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
+def test_runs_and_pages_link_to_each_other(tmp_path: Path) -> None:
     cell = record("a1", sweep="20261121T061500-123456", measured_at="2026-11-21T06:15:00+00:00")
     again = record("a2", sweep="20261121T061500-123456", status="invalid")
     single = record("b1", sweep="single-20261121T111350Z-c7fd", matrix=None)
@@ -159,7 +159,7 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     assert address_of_run(one, "m", run_id) == "/faultline/sweeps/20261121T061500-123456"
     child = f"20261121T061500-123456__{cell.config_id}-r0"
     for name in (child, f"{child}-0a1b2c3d"):
-        assert address_of_run(one, "experiment", name) == "/faultline/experiments/a2", "the newest try"
+        assert address_of_run(one, "experiment", name) == "/faultline/experiments/a2", "the newest attempt"
     assert address_of_run(one, "experiment", "single-20261121T111350Z-c7fd") == "/faultline/experiments/b1"
     assert address_of_run(one, "m", "demo_5") == "/faultline/sweeps/demo_5"
     for dag_id, unknown in (("m", "manual__2027"), ("experiment", f"x__{'0' * 12}-r0"), ("m", ""), ("m", "../..")):
@@ -185,19 +185,19 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     assert "/dags/m/runs/" in sweep_page(asking, "20261121T061500-123456")
 
 
-def test_a_run_is_noted_in_its_attempt(tmp_path: Path) -> None:
+def test_an_attempt_records_its_run(tmp_path: Path) -> None:
     put(tmp_path, record("a1", sweep="s1"), record("a2", sweep="s1"), record("b1", sweep="given", matrix=None))
     one = site(tmp_path)
     one.index.refresh()
     cell, entry, alone = (one.index.of_attempt(name) for name in ("a1", "a2", "b1"))
     assert cell is not None and entry is not None and alone is not None
     child, search = f"s1__{entry.config_id}-r0", f"s1__{entry.config_id}-search-061500"
-    assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2", "before runs were noted"
+    assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2", "attempts without a recorded run"
     assert runs_of_entry(one, entry)[0] == AirflowRun("experiment", child)
-    for attempt, said in (("a1", {"run_id": child}), ("a2", {"run_id": search}), ("b1", {"run_id": "manual__7"})):
+    for attempt, fields in (("a1", {"run_id": child}), ("a2", {"run_id": search}), ("b1", {"run_id": "manual__7"})):
         folder = tmp_path / "attempts" / attempt
         folder.mkdir(parents=True)
-        (folder / "attempt.json").write_text(json.dumps({**said, "parent_run_id": None}))
+        (folder / "attempt.json").write_text(json.dumps({**fields, "parent_run_id": None}))
     assert [runs_of_entry(one, each)[0].run_id for each in (cell, entry, alone)] == [child, search, "manual__7"]
     assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2"
     assert address_of_run(one, "experiment", child) == "/faultline/experiments/a1", "another run of the same cell"
@@ -233,7 +233,7 @@ def test_the_download_holds_every_record(tmp_path: Path) -> None:
     assert set(table_rows[0]) == set(table.columns)
 
 
-def test_columns_of_mixed_kinds_become_text(tmp_path: Path) -> None:
+def test_columns_of_mixed_types_become_text(tmp_path: Path) -> None:
     kinds = ({"odd": 1, "flag": True}, {"odd": "x", "flag": None})
     entries = entries_of(tmp_path, *(record(f"a{n}", raw_config=one) for n, one in enumerate(kinds)))
     table = pd.read_parquet(io.BytesIO(as_parquet(entries)))

@@ -1,4 +1,4 @@
-"""What the pages of one experiment, and of two over each other, show, whatever raw files hold."""
+"""Pages of one experiment and of two overlaid ones, for any content of raw files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.synthetic import Scenario
 
 
 def judged(results: Path, scenario: Scenario) -> Record:
-    """A synthetic attempt, judged, and its record in the store."""
+    """Return the stored record of a judged synthetic attempt."""
     made = made_of(results, scenario)
     put(results, made)
     return made
@@ -37,10 +37,10 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     html = experiment_page(site(tmp_path), made.attempt)
     found = rows(html)
     assert ["28.549", "+0.350", "t2 the loss is detected", "recorder.jsonl: removeTime of executor 0 (REST)"] in found
-    assert any("the gate opens: T0" in row for row in found), "events of the experiment itself"
+    assert any("the gate opens: T0" in row for row in found), "events of the experiment"
     assert ["Lost (tuples)", "0"] in found and ["Macro recovery (s)", f"{made.metrics.recovery.macro_s:.6g}"] in found
     text = Page(html).text
-    assert "latency_ms" not in text and "checksum_mismatches" not in text, "figures are named in words"
+    assert "latency_ms" not in text and "checksum_mismatches" not in text, "figures have names"
     for expected in (
         "Fault 1:",
         "Recovered in",
@@ -54,7 +54,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     assert [mark["line"]["color"] for mark in marks] == [FAULT_COLOUR]
 
 
-def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
+def test_all_lists_show_the_background_cpu_of_a_disturbed_experiment(tmp_path: Path) -> None:
     reason = "background-load: others and the host took 0.40 cores > 0.3"
     one = record("a1", status="invalid", reasons=[reason])
     known = (
@@ -62,20 +62,20 @@ def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: 
         BackgroundCpuPart(processes=0.35, steal=None),
         None,
     )
-    for number, besides in enumerate(known):
-        metrics = one.metrics.model_copy(update={"background_cpu": besides})
+    for number, background in enumerate(known):
+        metrics = one.metrics.model_copy(update={"background_cpu": background})
         put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
     pages = site(tmp_path)
-    told = (
+    reasons = (
         f"{reason}; on average other processes 0.25, Airflow and other services 0.10, the host 0.05",
         f"{reason}; on average other processes 0.35<",
-        f"{reason}<",  # nothing is known, nothing is said
+        f"{reason}<",  # unknown background CPU
     )
-    for number, said in enumerate(told):
-        assert said in experiment_page(pages, f"a{number}").replace("&gt;", ">")
+    for number, text in enumerate(reasons):
+        assert text in experiment_page(pages, f"a{number}").replace("&gt;", ">")
     overview = overview_page(pages).replace("&gt;", ">")
-    assert told[0] in overview and told[1] in overview
-    assert told[2] in sweep_page(pages, "s1").replace("&gt;", ">"), "in the words of the newest one"
+    assert reasons[0] in overview and reasons[1] in overview
+    assert reasons[2] in sweep_page(pages, "s1").replace("&gt;", ">"), "the newest reason"
 
 
 def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> None:
@@ -89,15 +89,15 @@ def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> Non
     )
     one = site(tmp_path)
     html = experiment_page(one, "a1")
-    for said in (*invalid["reasons"], "series.json is missing", "Recovered in 13.84 s", "bench-1: 2 cores"):
-        assert said in Page(html).text, said
-    assert "/faultline/experiments/a2" in html, "the same cell measured again"
+    for text in (*invalid["reasons"], "series.json is missing", "Recovered in 13.84 s", "bench-1: 2 cores"):
+        assert text in Page(html).text, text
+    assert "/faultline/experiments/a2" in html, "other attempts of the cell"
     assert "broker gone" in Page(experiment_page(one, "f1")).text
     with pytest.raises(PageNotFound, match="No attempt a3"):
         experiment_page(one, "a3")
 
 
-def test_an_attempt_of_a_bundle_shows_the_curves_that_its_raw_files_hold(tmp_path: Path) -> None:
+def test_curves_are_computed_from_raw_files(tmp_path: Path) -> None:
     made = judged(tmp_path, Scenario())
     directory = tmp_path / "attempts" / made.attempt
     kept = json.loads((directory / "series.json").read_text())
@@ -106,11 +106,11 @@ def test_an_attempt_of_a_bundle_shows_the_curves_that_its_raw_files_hold(tmp_pat
         (directory / file).unlink()
     assert read_curves(directory) == kept
     assert figures(experiment_page(site(tmp_path), made.attempt)) == drawn != {}
-    assert not (directory / "series.json").exists(), "whoever reads writes nothing"
+    assert not (directory / "series.json").exists(), "reading writes no file"
     (directory / "batches.json").unlink()
     os.utime(directory / "harvest" / "tuples.parquet", ns=(1, 1))
     text = Page(experiment_page(site(tmp_path), made.attempt)).text
-    assert "series.json is missing, and cannot be made of the raw files (InfrastructureError: " in text
+    assert "series.json is missing, and the raw files are unusable (InfrastructureError: " in text
 
 
 RAW = ("series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl", "services.jsonl")
@@ -118,7 +118,7 @@ DEEP = "[" * 100_000
 
 
 def shown_with(results: Path, names: Sequence[str], content: str) -> str:
-    """The page of an experiment whose raw files of these names hold this."""
+    """Return the page of an experiment whose raw files `names` contain `content`."""
     timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "x")}
     put(results, record("a1", recovery=RECOVERED, timeline=timeline))
     folder = results / "attempts" / "a1"
@@ -129,14 +129,14 @@ def shown_with(results: Path, names: Sequence[str], content: str) -> str:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"event": 5}\n', '"x"\n"y"\n', "5\n6\n", "\xff"])
-def test_raw_files_may_hold_anything(tmp_path: Path, content: str) -> None:
+def test_raw_files_may_have_any_content(tmp_path: Path, content: str) -> None:
     html = shown_with(tmp_path, RAW, content)
     assert "Recovered in 13.84 s" in html or "only the record is shown" in html
 
 
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize("content", [DEEP, '{"a": ' * 50_000, f"{DEEP}\n{{}}\n"], ids=["list", "mapping", "line"])
-def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content: str) -> None:
+def test_a_raw_file_may_be_deeply_nested(tmp_path: Path, name: str, content: str) -> None:
     assert "executor kill" in shown_with(tmp_path, [name], content)
 
 
@@ -148,11 +148,11 @@ def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content
         f'{{"event": "delivered", "fault": 0, "planned_wall_ns": {"9" * 400}, "wall_ns": 1}}',
     ],
 )
-def test_a_journal_may_hold_odd_values(tmp_path: Path, line: str) -> None:
+def test_a_journal_may_have_unexpected_values(tmp_path: Path, line: str) -> None:
     assert "executor kill" in shown_with(tmp_path, ["conductor.jsonl"], f"{line}\n")
 
 
-def test_curves_with_numbers_that_are_none_have_gaps(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_gaps_in_curves(tmp_path: Path) -> None:
     made = judged(tmp_path, Scenario())
     path = tmp_path / "attempts" / made.attempt / "series.json"
     series = json.loads(path.read_text())
@@ -166,7 +166,7 @@ def test_curves_with_numbers_that_are_none_have_gaps(tmp_path: Path) -> None:
     assert all(isinstance(edge, int | float) for edge in plot["layout"]["xaxis"]["range"])
 
 
-def test_a_record_with_numbers_that_are_none_hides_no_other(tmp_path: Path) -> None:
+def test_a_record_with_non_finite_numbers_does_not_affect_others(tmp_path: Path) -> None:
     good, bad = record("a1"), record("a2", rate=600.0)
     path = put(tmp_path, good, bad)
     for number in ("NaN", "Infinity", "9" * 400):
@@ -180,7 +180,7 @@ def test_a_record_with_numbers_that_are_none_hides_no_other(tmp_path: Path) -> N
 
 
 def two(results: Path) -> tuple[Record, Record]:
-    """A judged attempt, and another of the same sweep with the same curves, moved by 3 s, and half the recovery."""
+    """Return a judged attempt and another of its sweep with curves shifted by 3 s and half the recovery time."""
     first = judged(results, Scenario()).model_copy(update={"sweep_id": "kills", "matrix": "kill"})
     put(results, first)
     second = first.model_copy(update={"attempt": "20261121T070000Z-ffffff", "repetition": 1, "build": "b2"})
@@ -197,7 +197,7 @@ def two(results: Path) -> tuple[Record, Record]:
     return first, second
 
 
-def test_both_begin_at_their_fault_and_their_recoveries_are_marked(tmp_path: Path) -> None:
+def test_an_overlay_aligns_faults_and_marks_recoveries(tmp_path: Path) -> None:
     first, second = two(tmp_path)
     html = overlay_page(site(tmp_path), first.attempt, second.attempt)
     drawn = go.Figure(figures(html)["overlay"])
@@ -212,36 +212,36 @@ def test_both_begin_at_their_fault_and_their_recoveries_are_marked(tmp_path: Pat
     assert next(row for row in table if row[0] == "Macro recovery (s)")[3] == "0.50"
 
 
-def test_without_a_fault_both_begin_at_the_gate(tmp_path: Path) -> None:
+def test_an_overlay_without_faults_starts_at_t0(tmp_path: Path) -> None:
     made = judged(tmp_path, Scenario(fault=False))
     html = overlay_page(site(tmp_path), made.attempt, made.attempt)
     drawn = go.Figure(figures(html)["overlay"])
     assert not drawn.layout.shapes and drawn.layout.xaxis.title.text.startswith("Seconds after T0")
-    assert "they are repetitions of each other" in html
+    assert "repetitions of the same configuration" in html
 
 
-def test_an_experiment_offers_the_others_of_its_sweep(tmp_path: Path) -> None:
+def test_an_experiment_offers_overlays_of_its_sweep(tmp_path: Path) -> None:
     put(
         tmp_path, record("a1", recovery=RECOVERED), record("a2", state_mb=8.0), record("a3"), record("other", sweep="z")
     )
     one = site(tmp_path)
     asked = Page(experiment_page(one, "a1")).text
-    assert asked.index("a3") < asked.index("a2") and "· other" not in asked, "its own configuration first"
+    assert asked.index("a3") < asked.index("a2") and "· other" not in asked, "same configuration first"
     assert 'value="a2"' in overlay_page(one, "a1", "") and 'value="other"' in overlay_page(one, "", "")
 
 
 @pytest.mark.parametrize("content", ["[cut", "[]", "{}", '{"events": 3}', '{"events": [{"name": "t0", "t_s": "x"}]}'])
-def test_curves_that_cannot_be_read_leave_the_figures(tmp_path: Path, content: str) -> None:
+def test_unreadable_curves_leave_the_figures(tmp_path: Path, content: str) -> None:
     first, second = two(tmp_path)
     (tmp_path / "attempts" / second.attempt / "series.json").write_text(content)
     html = overlay_page(site(tmp_path), first.attempt, second.attempt)
     assert "Macro recovery" in html and not figures(html)
-    assert "cannot be read" in html or "does not hold what is expected" in html
+    assert "reading failed" in html or "unexpected content" in html
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_record_is_reported(tmp_path: Path) -> None:
     put(tmp_path, record("a1"))
-    with pytest.raises(PageNotFound, match="No attempt zz has a record"):
+    with pytest.raises(PageNotFound, match="No record of the attempt zz"):
         overlay_page(site(tmp_path), "a1", "zz")
     assert ask(app(tmp_path), "/overlay?a=a1&b=zz").status == 404
     assert ask(app(tmp_path), "/overlay").status == 200

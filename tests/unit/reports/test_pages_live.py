@@ -1,4 +1,4 @@
-"""What the pages say of experiments that are in work, by the files that they write."""
+"""Pages about running experiments, from the files that they write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = parse_configuration({"workload": "word_count"})
 
 
 def begin(results: Path, attempt: str, *, sweep: str | None = "s1") -> Path:
-    """The folder of an attempt that has its description and waits for its turn."""
+    """Return the folder of a queued attempt."""
     folder = results / "attempts" / attempt
     prepared(folder, CONFIG, said={"prepared_wall_ns": GATE - 30 * 10**9}, series="b1", sweep_id=sweep)
     (folder / "ledger.jsonl").write_text(json.dumps({"role": "recorder"}) + "\n")
@@ -35,7 +35,7 @@ def begin(results: Path, attempt: str, *, sweep: str | None = "s1") -> Path:
 
 
 def measure(folder: Path, seconds: int, *, killed_at: int | None = None) -> None:
-    """So many seconds of 100 records/s, committed each two seconds until the kill."""
+    """Write `seconds` of journals: 100 records/s, committed every 2 s until the kill."""
     recorder, listener = [], []
     for second in range(seconds + 1):
         at = GATE + second * 10**9
@@ -56,8 +56,8 @@ def _half_a_minute_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: GATE + 40 * 10**9)
 
 
-def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(tmp_path: Path) -> None:
-    assert "./faultline sweep recovery preset=smoke" in overview_page(site(tmp_path)), "how to begin"
+def test_the_overview_shows_running_and_queued_experiments_with_progress(tmp_path: Path) -> None:
+    assert "./faultline sweep recovery preset=smoke" in overview_page(site(tmp_path)), "first steps"
     cells = [PlannedCell(CONFIG, number, "b1") for number in range(4)]
     plan = SweepPlan(
         sweep_id="s1", matrix="recovery", run_id="s1", series="b1", build="b1", logical_date=None,
@@ -80,52 +80,52 @@ def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(
     assert (alone.attempt, alone.detail) == (SECOND, "until this machine is free")
 
 
-def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_the_overview_lists_failures_with_reasons(tmp_path: Path) -> None:
     for number, status in enumerate(("valid", "failed", "invalid")):
         made = sample(attempt=f"20261121T06000{number}Z-000009", status=status, reasons=["why" * (status != "valid")])
         Store(tmp_path).write(made if status != "valid" else made.model_copy(update={"reasons": []}))
     text = overview_page(site(tmp_path))
     assert text.index("invalid</span> <a") < text.index("failed</span> <a"), "the newest first"
-    assert "Without usable figures" in text and ": why" in text
+    assert "without usable figures" in text and ": why" in text
 
 
-def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path: Path) -> None:
+def test_a_running_experiment_shows_lag_and_fault(tmp_path: Path) -> None:
     folder = begin(tmp_path, FIRST)
     pages = site(tmp_path)
-    assert "No sample yet" in live_page(pages, FIRST)
+    assert "No samples yet" in live_page(pages, FIRST)
     measure(folder, 40, killed_at=21)
-    course = course_of(folder)
-    assert course.faults == ((21.0, "kill"),)
-    assert {round(rate) for _, rate in rates(course.produced)} == {100}
-    lag = dict(lag_of(course))
+    series = series_of(folder)
+    assert series.faults == ((21.0, "kill"),)
+    assert {round(rate) for _, rate in rates(series.produced)} == {100}
+    lag = dict(lag_of(series))
     assert lag[20.0] <= 200 and lag[40.0] == 2000, "nothing is committed after the kill"
-    assert {round(one["executors"], 1) for one in course.cores} == {0.5}
+    assert {round(one["executors"], 1) for one in series.cores} == {0.5}
     text = live_page(pages, FIRST)
-    assert "killed pid 12" in text and "arriving 100 records/s" in text and "lag 2,000 records" in text
+    assert "killed pid 12" in text and "input 100 records/s" in text and "lag 2,000 records" in text
     assert "engine 0.50 cores" in text and 'data-every="5"' in text and '"kill"' in text
     (folder / "closed.json").write_text("{}")
-    assert "data-refresh" not in live_page(pages, FIRST), "what is over is not asked for again"
+    assert "data-refresh" not in live_page(pages, FIRST), "a finished attempt is not polled"
 
 
-def course_of(folder: Path) -> LiveSeries:
-    course = live.read_live_series(live.Attempt(folder))
-    assert course is not None
-    return course
+def series_of(folder: Path) -> LiveSeries:
+    series = live.read_live_series(live.Attempt(folder))
+    assert series is not None
+    return series
 
 
-def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
     folder = begin(tmp_path, FIRST)
     measure(folder, 10)
     with (folder / "recorder.jsonl").open("a") as file:
         file.write('{"kind": "offsets", "topic": "inp')
-    assert course_of(folder).produced[-1][0] == 10.0
+    assert series_of(folder).produced[-1][0] == 10.0
 
 
-def test_only_the_last_minutes_of_a_long_run_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_long_journal_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begin(tmp_path, FIRST)
     measure(folder, 400)
     monkeypatch.setattr(live, "READ_BYTES", 20_000)
-    produced = course_of(folder).produced
+    produced = series_of(folder).produced
     assert produced[-1][0] == 400.0 and produced[0][0] > 250
     assert {round(rate) for _, rate in rates(produced)} == {100}
 
@@ -136,31 +136,33 @@ def test_without_commits_there_is_no_lag() -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "../records"])
-def test_what_is_no_attempt_is_not_found(tmp_path: Path, name: str) -> None:
+def test_invalid_attempts_are_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "attempts").mkdir(parents=True)
     with pytest.raises(PageNotFound):
         live_page(site(tmp_path), name)
 
 
 def test_prometheus_reads_counts_and_the_newest_figures(tmp_path: Path) -> None:
-    assert prometheus_text(site(tmp_path)).count("# TYPE") == 5, "also before there is anything"
+    assert prometheus_text(site(tmp_path)).count("# TYPE") == 5, "even without records"
     evil = 'm"\n\\'
-    night = record("b1", sweep="night", matrix="nightly_regression").model_copy(update={"logical_date": "2026-11-21"})
-    put(tmp_path, record("a1", matrix=evil), record("a2", matrix=evil, status="failed"), night)
-    put(tmp_path, *(record(f"c{n}", sweep="beside", latency={"p50": 1000.0 * n}, build=f"b{n}") for n in (1, 3)))
+    nightly = record("b1", sweep="nightly", matrix="nightly_regression").model_copy(
+        update={"logical_date": "2026-11-21"}
+    )
+    put(tmp_path, record("a1", matrix=evil), record("a2", matrix=evil, status="failed"), nightly)
+    put(tmp_path, *(record(f"c{n}", sweep="s2", latency={"p50": 1000.0 * n}, build=f"b{n}") for n in (1, 3)))
     lines = prometheus_text(site(tmp_path)).splitlines()
-    for said in (
+    for line in (
         'faultline_records{matrix="m\\"\\n\\\\",status="valid"} 1',
         'faultline_records{matrix="m\\"\\n\\\\",status="failed"} 1',
         "faultline_experiments_running 0",
         'faultline_night_valid_records{night="nightly_regression"} 1',
     ):
-        assert said in lines
-    figures = [line for line in lines if line.startswith("faultline_figure{") and 'sweep="night"' in line]
+        assert line in lines
+    figures = [line for line in lines if line.startswith("faultline_figure{") and 'sweep="nightly"' in line]
     assert any('figure="latency_ms.p50"} 1607' in line for line in figures)
     assert len(figures) == len(set(figures)) and all('build="' in line for line in figures)
-    beside = [line for line in lines if 'sweep="beside"' in line and 'figure="latency_ms.p50"' in line]
-    told = sorted((re.findall('build="([^"]*)"', line)[0], line.rsplit(" ", 1)[1]) for line in beside)
-    assert told == [("b1", "1000"), ("b3", "3000")], "as of a night's baseline"
+    of_builds = [line for line in lines if 'sweep="s2"' in line and 'figure="latency_ms.p50"' in line]
+    medians = sorted((re.findall('build="([^"]*)"', line)[0], line.rsplit(" ", 1)[1]) for line in of_builds)
+    assert medians == [("b1", "1000"), ("b3", "3000")], "one line per build, such as a reference build"
     shape = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
     assert all(line.startswith("# ") or shape.fullmatch(line) for line in lines)

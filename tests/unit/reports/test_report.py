@@ -1,4 +1,4 @@
-"""The report: complete, self-contained, and deaf to what untrusted texts ask for."""
+"""HTML report: complete, self-contained, and safe for untrusted texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVIL = "</script><script>alert(1)</script><img src=https://evil.invalid/x onerro
 
 
 class Page(HTMLParser):
-    """What the tests look at: elements, texts by element, and the scripts apart."""
+    """Parsed page: elements, text, table cells and scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def page(records: list[Record], results: Path, **named: Any) -> Page:
 
 
 def judged(folder: Path, scenario: Scenario) -> Record:
-    """A synthetic attempt under `folder`/attempts, judged."""
+    """Return the record of a judged synthetic attempt under `folder`/attempts."""
     directory = Synthetic(scenario).write(folder)
     target = folder / "attempts" / directory.name
     if directory != target:
@@ -78,7 +78,7 @@ def judged(folder: Path, scenario: Scenario) -> Record:
     return judge(target)
 
 
-def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
+def test_the_table_equals_that_of_the_terminal(tmp_path: Path) -> None:
     records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
     found = page(records, tmp_path)
     keys = [column.key for column in used_columns(table_rows(records))]
@@ -88,7 +88,7 @@ def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
     assert "6 experiments: 5 valid, 1 invalid." in found.text
 
 
-def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> None:
+def test_exactly_once_requires_equal_counts_and_checksums(tmp_path: Path) -> None:
     def audited(workload: str = "word_count", **numbers: int | None) -> Record:
         record = sample(workload=workload, state_mb=0, fault="none")
         audit = AuditPart(expected=9, lost=0, overcounted=0, unexpected=0, reemitted=0, unknown=0)
@@ -99,7 +99,7 @@ def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> 
     assert once in page([audited(checksum_mismatches=0), audited("pi")], tmp_path).text
     for others in ([audited()], [audited(checksum_mismatches=0), audited()], [audited("stock_join")]):
         text = page(others, tmp_path).text
-        assert "nothing was lost, overcounted or unexpected." in text and once not in text
+        assert "no lost, overcounted or unexpected tuples." in text and once not in text
     text = page([audited(checksum_mismatches=0), audited(checksum_mismatches=2)], tmp_path).text
     assert "found 0 lost, 0 overcounted, 0 unexpected, 2 checksum mismatches" in text and once not in text
 
@@ -111,11 +111,11 @@ def test_head_and_sections(tmp_path: Path) -> None:
         "Word count under a kill", "bench-1: 2 cores, 8 GB of memory", "Spark 4.2.0 · Kafka 4.3.1 · Java 17.0.15",
         "2026-11-21 06:15 UTC", f"Faultline {__version__}",
         "5. State 8 MB, interval 5 s, executor kill", f"records/{config_id}/a-8-5.json", "spark.executor.cores",
-        "executor_memory_mb", "Every rule of validity held.",
+        "executor_memory_mb", "All validity rules passed.",
     ):  # fmt: skip
         assert text in found.text, text
     assert [name for name, _ in found.elements].count("article") == 5
-    assert "61,725 overcounted" in found.text, "the head says so when the audit found something"
+    assert "61,725 overcounted" in found.text, "the lead reports audit findings"
     levels = [int(name[1]) for name, _ in found.elements if re.fullmatch("h[1-6]", name)]
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False)), "no level skipped"
@@ -135,13 +135,13 @@ def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> N
     assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
 
 
-def test_the_words_of_a_chain_are_not_held_against_its_lines(tmp_path: Path) -> None:
+def test_the_throughput_in_words_is_not_compared_with_the_offered_records(tmp_path: Path) -> None:
     chain = sample(workload="topology", rate=200.0)
     assert "words/s" in page([chain], tmp_path).text and "of 200 records/s offered" in page([chain], tmp_path).text
     assert "words/s" not in page([sample(rate=200.0)], tmp_path).text
 
 
-def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: Path) -> None:
+def test_several_faults_have_rows_and_named_events(tmp_path: Path) -> None:
     impact = {"dip_depth": 0.874, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
     instants = [("gate", 0.0, "gate.json"), ("t0", 41.0, "conductor.jsonl"), ("t0#2", 61.0, "conductor.jsonl"),
                 ("driver_restarted", 43.5, "supervisor.jsonl"), ("service_up#2", 64.25, "services.jsonl")]  # fmt: skip
@@ -156,7 +156,7 @@ def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: 
     assert "Recovery from each fault" not in page([sample(recovery=RECOVERED, recoveries=[RECOVERED])], tmp_path).text
 
 
-def test_nothing_is_asked_of_a_network(tmp_path: Path) -> None:
+def test_the_report_needs_no_network(tmp_path: Path) -> None:
     html = render([judged(tmp_path, Scenario())], tmp_path, title="T")
     found = Page(html)
     for name, attributes in found.elements:
@@ -181,7 +181,7 @@ def test_the_policy_lets_only_the_two_scripts_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_an_attempt_without_curves_says_so(tmp_path: Path, status: str) -> None:
+def test_an_attempt_without_curves_is_reported(tmp_path: Path, status: str) -> None:
     record = sample(status=status, reasons=["the broker is gone", "the broker is gone"])
     found = page([record], tmp_path)
     assert f"attempts/{record.attempt}/series.json is missing" in found.text
@@ -194,34 +194,34 @@ LONE = '{"offenders": [{"kind": "lost", "key": "x\\ud800y"}]}'
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("{", "cannot be read"),
-        ("{}", "does not hold"),
-        ("[]", "does not hold"),
-        ("null", "does"),
+        ("{}", "unexpected content"),
+        ("[]", "unexpected content"),
+        ("null", "No curves"),
         (DEEP, "cannot be read (RecursionError)"),
         (LONE, "x?y"),
     ],
     ids=lambda value: value[:20],
 )
-def test_broken_raw_files_do_not_break_the_report(tmp_path: Path, content: str, said: str) -> None:
+def test_broken_raw_files_do_not_break_the_report(tmp_path: Path, content: str, expected: str) -> None:
     record = sample()
     folder = tmp_path / "attempts" / record.attempt
     folder.mkdir(parents=True)
     for name in ("series.json", "audit.json"):
         (folder / name).write_text(content)
     target = write_report([record], tmp_path, tmp_path / "r.html", title="t")
-    assert said in Page(target.read_text(encoding="utf-8")).text
+    assert expected in Page(target.read_text(encoding="utf-8")).text
 
 
-def test_figures_hold_no_number_that_json_has_not(tmp_path: Path) -> None:
+def test_figures_have_finite_numbers_only(tmp_path: Path) -> None:
     figure = go.Figure(go.Scatter(x=[1.0, 2.0], y=[float("nan"), 5.0]))
     assert json.loads(figures_json({"a": figure}))["a"]["data"][0]["y"] == [None, 5.0]
     assert "No records." in page([], tmp_path).text
 
 
-def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "reports" / "r.html"
     assert write_report([sample()], tmp_path, target, title="first") == target
     before = target.read_text()

@@ -1,4 +1,4 @@
-"""The result table: exact texts, order, and every width."""
+"""Result table: exact texts, order and widths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def printed(records: list[Record], width: int) -> str:
     return capture.get()
 
 
-def test_a_kill_gives_exactly_this_row() -> None:
+def test_the_row_of_a_kill() -> None:
     assert table_rows([sample(state_mb=8, recovery=RECOVERED)]) == [
         {
             "number": "1", "query": "—", "state_mb": "8", "interval_s": "2", "fault": "executor kill",
@@ -34,7 +34,7 @@ def test_a_kill_gives_exactly_this_row() -> None:
     ]  # fmt: skip
 
 
-def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
+def test_a_censored_run_is_a_bound_and_a_control_run_has_no_recovery() -> None:
     kill, control = table_rows([sample(fault="none"), sample(recovery=CENSORED)])
     assert (kill["fault"], kill["recovery.macro_s"], kill["recovery.reload_s"]) == ("executor kill", "> 33.9", "6.3")
     assert control["fault"] == "control"
@@ -58,7 +58,7 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     assert "second reason" not in text
 
 
-def test_every_victim_has_its_rows_which_follow_the_axes_with_controls_last_of_their_point() -> None:
+def test_rows_follow_the_axes_with_control_runs_last() -> None:
     order = [(row["state_mb"], row["interval_s"], row["fault"]) for row in table_rows(matrix())]
     kills = [(state, interval, "executor kill") for state in "18" for interval in "25"]
     assert order == [kills[0], ("1", "2", "control"), *kills[1:]]
@@ -73,7 +73,7 @@ def test_every_victim_has_its_rows_which_follow_the_axes_with_controls_last_of_t
     rows = table_rows(records)
     assert [row["fault"] for row in rows] == one * 2
     assert [row["interval_s"] for row in rows] == ["2"] * 6 + ["5"] * 6
-    assert {row["varies"] for row in rows} == {""}, "the victim stands in its column"
+    assert {row["varies"] for row in rows} == {""}, "the victim has a column of its own"
     assert len(re.findall(r"Fault\b", printed(records, 120))) == 1, "one table, not several"
 
 
@@ -97,7 +97,7 @@ def left_out(rows: list[dict[str, str]]) -> set[str]:
     return {column.key for column in COLUMNS} - {column.key for column in used_columns(rows)}
 
 
-def test_a_column_is_there_where_it_says_something() -> None:
+def test_empty_columns_are_omitted() -> None:
     idle = table_rows([sample(recovery=RECOVERED)])
     expected = USELESS | {"query", "throughput_rps", "injections.made"}
     assert left_out(idle) == expected
@@ -106,15 +106,15 @@ def test_a_column_is_there_where_it_says_something() -> None:
     assert left_out(table_rows([sample(fault="none")])) == USELESS | {"query", "throughput_rps"} | RECOVERY
     late = sample(fault="none", repetition=1)
     late = late.model_copy(update={"metrics": late.metrics.model_copy(update={"sustained": False})})
-    assert table_rows([late])[0]["throughput_rps"] == "501", "what was handled is not what was offered"
+    assert table_rows([late])[0]["throughput_rps"] == "501", "the throughput differs from the offered rate"
 
 
-def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
+def test_a_query_has_columns_for_name_and_throughput() -> None:
     rows = table_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
     assert [(row["query"], row["throughput_rps"], row["varies"]) for row in rows] == [
         ("q2", "501", ""), ("q10", "501", ""),
     ]  # fmt: skip
-    # As fast as it can, a batch follows the one before it.
+    # Without a schedule, there is no interval.
     assert left_out(rows) == USELESS | {"state_mb", "interval_s"} | RECOVERY
     kafka = table_rows([sample(workload="nexmark", query="q5", source="kafka")])
     assert left_out(kafka) == USELESS | {"state_mb", "throughput_rps"} | RECOVERY
@@ -122,13 +122,13 @@ def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
     assert all(heading in text for heading in ("Query", "Rep", "Handled"))
 
 
-def test_what_else_differs_is_named() -> None:
+def test_other_varying_parameters_are_named() -> None:
     rows = table_rows([sample(rate=1000), sample(rate=500, repetition=1)])
     assert [(row["varies"], row["repetition"]) for row in rows] == [("rate 500", "1"), ("rate 1000", "0")]
     given, without = sample(), sample(attempt="b1")
     given = given.model_copy(update={"config": {**given.config, "data": "/a.jsonl", "data_key": "user"}})
     rows = table_rows([given, without])
-    assert sorted(row["varies"] for row in rows) == ["", "data /a.jsonl, data_key user"], "not what it was not given"
+    assert sorted(row["varies"] for row in rows) == ["", "data /a.jsonl, data_key user"], "only parameters of the run"
 
 
 @pytest.mark.parametrize("width", [120, 100, 80, 50])
@@ -139,13 +139,13 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
     for row in table_rows(matrix()):
         for column in used_columns(table_rows(matrix())):
             assert row[column.key] in text, (column.key, row[column.key])
-    # one line for each record where they fit beside each other
+    # one line per record if all columns fit
     tables = len(re.findall(r"Fault\b", text))
     assert text.count("executor kill") == 4 * tables
     assert (tables == 1) is (width == 120)
 
 
-def test_markup_in_a_record_is_shown_as_it_is_and_no_records_as_a_head() -> None:
+def test_markup_is_shown_as_text_and_an_empty_table_has_headings() -> None:
     text = printed([sample(status="invalid", reasons=["[bold]not bold[/bold]"])], 120)
     assert "[bold]not bold[/bold]" in text
     assert table_rows([]) == [] and "State" in printed([], 120)

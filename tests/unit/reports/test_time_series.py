@@ -1,4 +1,4 @@
-"""Figures: the right traces, with marks at the right instants, and single runs that no line joins."""
+"""Figures: traces, event markers, and unconnected single runs."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def test_a_kill_over_time(tmp_path: Path) -> None:
     made, series = series_of(tmp_path, Scenario())
     figure = time_figure(series, rate=200.0, machine_cores=1)
     found = traces(figure)
-    assert {trace.xaxis for trace in figure.data} <= {None, "x"}, "one time axis for all"
+    assert {trace.xaxis for trace in figure.data} <= {None, "x"}, "one time axis"
     rows = {"latency p50": "y", "latency p99": "y", "latency max": "y", "committed": "y2", "lag at commit": "y3"}
     for name, axis in rows.items():
         assert found[name].yaxis == axis
     assert list(found["latency p99"].y) == [point["p99_ms"] for point in series["latency"]]
     assert list(found["committed"].x) == [point["t_s"] for point in series["throughput"]]
-    assert found["committed"].line.shape == "vh", "a bin is given by its end"
+    assert found["committed"].line.shape == "vh", "points are the ends of bins"
     assert list(found["lag at commit"].y) == [point["records"] for point in series["lag"]]
     assert list(found["offered"].y) == [200.0, 200.0]
     assert list(found["1 cores"].y) == [1, 1]
     for role in ("executors", "driver", "kafka", "generator"):
         assert (found[role].yaxis, found[role].stackgroup) == ("y4", "cpu")
         assert found[role].line.color == ROLE_COLOURS[role]
-    assert "python workers" not in found, "a role without work has no area"
+    assert "python workers" not in found, "a role without CPU has no area"
 
     marks = {trace.meta: trace for trace in figure.data if trace.yaxis == "y5"}
     lines = shapes(figure)
@@ -96,17 +96,17 @@ def test_a_kill_over_time(tmp_path: Path) -> None:
     assert figure.layout.yaxis.type is None
     for point in series["latency"]:
         point["p50_ms"] = point["p99_ms"] = 5.0
-    assert time_figure(series).layout.yaxis.type == "log", "where the peak dwarfs the rest"
+    assert time_figure(series).layout.yaxis.type == "log", "for a large peak"
 
 
-def test_a_control_has_no_fault_line(tmp_path: Path) -> None:
+def test_a_control_run_has_no_fault_line(tmp_path: Path) -> None:
     _, series = series_of(tmp_path, Scenario(fault=False))
     figure = time_figure(series)
     assert set(shapes(figure)) == {"warm-up", "drain"}
     assert not [trace for trace in figure.data if trace.yaxis == "y5"]
 
 
-def test_empty_curves_and_wrong_content() -> None:
+def test_empty_and_invalid_curves() -> None:
     figure = time_figure({**EMPTY, "warmup_s": 5.0, "duration_s": 10.0}, rate=10.0, machine_cores=2)
     assert list(figure.layout.xaxis.range) == [0.0, 15.0]
     with pytest.raises(KeyError):
@@ -119,7 +119,7 @@ def parts_of(records: Sequence[Record]) -> go.Figure:
     return figure
 
 
-def test_invalid_runs_are_hollow_and_say_why_and_make_no_median() -> None:
+def test_invalid_runs_are_hollow_with_reason_and_not_in_the_median() -> None:
     why = "not-steady: lag drifts by 30 %"
     cells = [(s, run, "valid" if run < 2 and s == 2.0 else "invalid") for s in (2.0, 5.0) for run in range(3)]
     records = [
@@ -135,7 +135,7 @@ def test_invalid_runs_are_hollow_and_say_why_and_make_no_median() -> None:
     assert all(len(labels) == 4 and all("invalid" in label for label in labels) for labels in open_bars)
 
 
-def test_of_a_run_with_several_recoveries_each_is_a_bar_until_there_are_many() -> None:
+def test_each_recovery_is_a_bar_up_to_a_limit() -> None:
     def run(interval: float, number: int) -> Record:
         parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0 + interval + number, 20.0, 30.0)]
         named = {"recovery": parts[1], "recoveries": parts, "raw_config": {"injections": 3}}
@@ -145,7 +145,7 @@ def test_of_a_run_with_several_recoveries_each_is_a_bar_until_there_are_many() -
     bars = parts_of(records).data[0].y
     assert len(bars) == 12 and bars[1].endswith("recovery 2")
     assert [row["injections.made"] for row in table_rows(records)] == ["3"] * 4
-    assert len(parts_of([run(2.0, number) for number in range(20)]).data[0].y) == 20, "a bar a run"
+    assert len(parts_of([run(2.0, number) for number in range(20)]).data[0].y) == 20, "one bar per run"
 
 
 def test_faults_are_an_axis_of_their_own() -> None:
@@ -160,7 +160,7 @@ def test_faults_are_an_axis_of_their_own() -> None:
     assert "2 · worker kill, 1 MB, 2 s" in parts_of(records).data[0].y
 
 
-def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
+def test_later_faults_have_lines_and_markers_but_no_legend() -> None:
     instants = [("gate", 0.0), ("t0", 40.0), ("t2", 40.5), ("fault_undone", 45.0), ("fault_undone", 45.001),
                 ("t0#2", 60.0), ("service_up#2", 62.25), ("unheard_of", 63.0)]  # fmt: skip
     events = [{"name": name, "t_s": t_s, "source": "x"} for name, t_s in instants]
@@ -178,14 +178,14 @@ def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
     assert [lines[name].line.color for name in ("t0", "t0#2")] == [FAULT_COLOUR] * 2
 
 
-def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:
+def test_parts_add_up_to_macro_or_to_the_observed_time() -> None:
     figure = parts_of(matrix())
     bars = traces(figure)
     labels = list(bars["replay"].y)
-    assert labels == ["1 · 1 MB, 2 s", "3 · 1 MB, 5 s", "4 · 8 MB, 2 s", "5 · 8 MB, 5 s"], "the control has none"
+    assert labels == ["1 · 1 MB, 2 s", "3 · 1 MB, 5 s", "4 · 8 MB, 2 s", "5 · 8 MB, 5 s"], "the control run has none"
     totals = [sum(bar.x[index] or 0 for bar in figure.data) for index in range(4)]
     assert totals == pytest.approx([13.84, 13.84, 13.84, 33.94], abs=0.002)
-    assert list(bars["not seen to recover"].x)[:3] == [None] * 3
+    assert list(bars["not recovered (censored)"].x)[:3] == [None] * 3
     assert parts_figure([sample(fault="none")]) is None
 
 
@@ -202,55 +202,55 @@ CURVES: dict[str, Any] = {
 }
 
 
-def lasting(source: str, at_s: float = 74.9, **changed: Any) -> Record:
-    """A recovery from a kill at 41 s that was not seen to end: so the last thing out of its bound."""
+def censored_record(source: str, at_s: float = 74.9, **changed: Any) -> Record:
+    """Return a record with a censored recovery from a kill at 41 s and its last violation."""
     timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "conductor"), "last_violation": (at_s, source)}
     recovery = CENSORED | LIMITS | changed
     return sample(recovery=recovery, recoveries=[recovery], timeline=timeline)
 
 
 @pytest.mark.parametrize(
-    ("source", "at_s", "series", "said"),
+    ("source", "at_s", "series", "expected"),
     [
-        ("tuples later than L*", 74.9, CURVES, "latency was 6,120 ms, 53 % above the bound L* of 4,000 ms"),
-        ("tuples later than L*", 74.9, None, "tuples came later than the bound L* of 4,000 ms"),
-        ("lag above lag*", 52.0, CURVES, "lag was 9,000 records, 3.6 times the bound lag* of 2,500 records"),
-        ("lag above lag*", 52.0, {"lag": 7}, "lag was above the bound lag* of 2,500 records"),
-        ("not caught up", 60.0, CURVES, "no commit had covered what was there at the fault"),
+        ("tuples later than L*", 74.9, CURVES, "latency was 6,120 ms, 53 % above the threshold L* of 4,000 ms"),
+        ("tuples later than L*", 74.9, None, "latency was above the threshold L* of 4,000 ms"),
+        ("lag above lag*", 52.0, CURVES, "lag was 9,000 records, 3.6 times the threshold lag* of 2,500 records"),
+        ("lag above lag*", 52.0, {"lag": 7}, "lag was above the threshold lag* of 2,500 records"),
+        ("not caught up", 60.0, CURVES, "no commit had covered the input present at the fault"),
         ("no commit covered what was there at the fault", 60.0, None, "no commit had covered"),
         ("nothing", 60.0, CURVES, ""),
     ],
 )
-def test_which_signal_by_how_much_against_which_bound(source: str, at_s: float, series: Any, said: str) -> None:
-    record = lasting(source, at_s)
+def test_the_last_violation_names_signal_and_size(source: str, at_s: float, series: Any, expected: str) -> None:
+    record = censored_record(source, at_s)
     found = last_violation_text(record, 1, record.metrics.recovery, series)
-    assert found.startswith(said) if said else found == ""
+    assert found.startswith(expected) if expected else found == ""
 
 
-def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> None:
-    record = lasting("tuples later than L*")
+def test_the_verdict_of_a_censored_recovery(tmp_path: Path) -> None:
+    record = censored_record("tuples later than L*")
     folder = tmp_path / "attempts" / record.attempt
     folder.mkdir(parents=True)
     (folder / "series.json").write_text(json.dumps(CURVES))
     (fault,) = run_view(record, tmp_path).report.faults
     assert fault.verdict == (
-        "not seen to recover: not over 33.9 s after the fault (censored), when latency was 6,120 ms, 53 % above the "
-        "bound L* of 4,000 ms; p99 of the last 10 s was 1.4 × that before the fault"
+        "censored: not recovered 33.9 s after the fault, when latency was 6,120 ms, 53 % above the "
+        "threshold L* of 4,000 ms; p99 of the last 10 s was 1.4 × that before the fault"
     )
     (folder / "series.json").write_text("[")
     story = run_view(record, tmp_path).report
-    assert "tuples came later than the bound L*" in story.faults[0].verdict
+    assert "latency was above the threshold L*" in story.faults[0].verdict
     assert any(remark.startswith("series.json cannot be read") for remark in story.remarks)
 
 
-def test_records_without_bounds_have_none() -> None:
+def test_records_without_thresholds() -> None:
     timeline = {"gate": (0.0, ""), "t0": (41.0, ""), "last_violation": (74.0, "lag above lag*")}
     old = sample(recovery=CENSORED, timeline=timeline)
     assert recovery_bounds(old) == recovery_bounds(sample(fault="none")) == []
     assert last_violation_text(old, 1, old.metrics.recovery, CURVES) == ""
 
 
-def test_what_was_out_is_shaded_from_the_fault_until_it_was_over() -> None:
+def test_violations_are_shaded_from_fault_to_recovery() -> None:
     record = sample(recovery=RECOVERED | LIMITS, timeline={"gate": (0.0, ""), "t0": (41.0, "")})
     (bound,) = recovery_bounds(record)
     assert (bound.from_s, bound.until_s) == pytest.approx((41.0, 54.84))
@@ -260,9 +260,9 @@ def test_what_was_out_is_shaded_from_the_fault_until_it_was_over() -> None:
     lines = {trace.name: trace for trace in figure.data}
     assert list(lines["L* 4,000 ms"].y) == [4000.0, 4000.0]
     assert lines["lag* 2,500"].yaxis == "y3"
-    shaded = [(shape.yref, shape.x0, shape.x1) for shape in figure.layout.shapes if shape.name == "out of bound"]
+    shaded = [(shape.yref, shape.x0, shape.x1) for shape in figure.layout.shapes if shape.name == "violation"]
     assert shaded == [("y domain", 42.0, 50.0), ("y3 domain", 42.0, 52.0)]
-    assert not [one for one in time_figure(CURVES).layout.shapes if one.name == "out of bound"]
+    assert not [one for one in time_figure(CURVES).layout.shapes if one.name == "violation"]
 
 
 @given(
@@ -271,7 +271,7 @@ def test_what_was_out_is_shaded_from_the_fault_until_it_was_over() -> None:
     st.floats(0, 60),
     st.floats(1, 9_000),
 )
-def test_spans_are_apart_in_order_and_hold_just_what_was_out(
+def test_violation_spans_are_disjoint_ordered_and_exact(
     values: list[float | None], from_s: float, length_s: float, limit: float
 ) -> None:
     points = [{"t_s": float(t), "p99_ms": value} for t, value in enumerate(values)]
@@ -282,8 +282,8 @@ def test_spans_are_apart_in_order_and_hold_just_what_was_out(
     assert all(left >= from_s for left, _ in spans)
     for t, value in enumerate(values):
         if value is not None and from_s <= t and t + 1 <= from_s + length_s:
-            held = any(left <= t and t + 1 <= right for left, right in spans)
-            assert held == (value > limit)
+            covered = any(left <= t and t + 1 <= right for left, right in spans)
+            assert covered == (value > limit)
 
 
 (P99,) = (metric for metric in KNOWN if metric.key == "latency_ms.p99")
@@ -297,15 +297,13 @@ def curved(records: Sequence[Record]) -> go.Figure:
 
 
 @pytest.mark.parametrize(("repetitions", "mode", "small"), [(1, "markers", 0), (2, "lines+markers", 2 * 3 * 2)])
-def test_single_runs_of_a_sweep_are_not_joined_and_several_are_small_points(
-    repetitions: int, mode: str, small: int
-) -> None:
+def test_single_runs_are_not_joined_and_repeated_ones_are_small_points(repetitions: int, mode: str, small: int) -> None:
     figure = curved(swept(repetitions=repetitions, controls=False))
     assert {trace.mode for trace in figure.data if trace.name != "one run"} == {mode}
     assert sum(len(trace.x) for trace in figure.data if trace.name == "one run") == small
 
 
-def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
+def test_only_repeated_points_of_a_line_are_joined() -> None:
     records = swept(repetitions=2, states=(1.0, 8.0), controls=False)
     figure = curved([one for one in records if one.config["checkpoint_interval_s"] != 5.0 or one.repetition == 0])
     line, single = (trace for trace in figure.data if trace.name == "state 1 MB")
@@ -313,7 +311,7 @@ def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
     assert (single.mode, list(single.x), single.showlegend) == ("markers", [5.0], False)
 
 
-def test_of_nights_and_pictures_of_the_markdown_page_single_runs_are_not_joined() -> None:
+def test_single_runs_are_not_joined_in_nightly_figures_and_svg_charts() -> None:
     for n, paths in ((1, 0), (2, 1)):
         marks = tuple(ChartPoint(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
         picture = draw_chart([Panel("p", (ChartLine("a", marks),))], ["1", "2", "3"], "x", "t")

@@ -1,4 +1,4 @@
-"""One attempt over time: latency, throughput, lag and CPU in one figure. Pure functions."""
+"""Latency, throughput, lag and CPU of one attempt over time, in one figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VIOLATION = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
 
 
-# In the order of the legend. `gate` and the window's edges are drawn as shades, not as marks.
+# Symbols in legend order. Shades show the start barrier and the measured window.
 MARKS = {
     "t0": "x",
     "t1": "line-ns-open",
@@ -39,12 +39,12 @@ MARKS = {
     "snapshot": "circle-open",
     "last_violation": "x-thin-open",
 }
-# From top to bottom: the strip of events, then the four rows, as shares of the height.
+# Vertical ranges of the event strip and the four rows, as shares of the height.
 _STRIP = (0.965, 1.0)
 _ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
 _TITLES = ("Latency (ms)", "Throughput\n(records/s)", "Lag (records)", "CPU (cores)")
 _AXES = ("y", "y2", "y3", "y4")
-# The log axis pays where a curve leaves its usual height this many times behind.
+# Ratio of maximum to median latency from which the axis is logarithmic.
 _LOG_FACTOR = 12
 
 
@@ -55,12 +55,12 @@ def time_figure(
     machine_cores: int | None = None,
     bounds: Sequence[RecoveryBounds] = (),
 ) -> go.Figure:
-    """Latency, throughput, lag and CPU of one attempt over one time axis, seconds after T0.
+    """Return latency, throughput, lag and CPU of one attempt over seconds after T0.
 
-    `series` is the content of series.json; a number in it that is not finite is drawn as a gap. `rate`: the offered
-    rate in records/s, drawn for comparison; `machine_cores`: the machine's, drawn where the load comes near; `bounds`:
-    of each fault, drawn from it on, with what was out of them shaded. Raises KeyError, TypeError, ValueError,
-    AttributeError or OverflowError on other content.
+    `series`: content of series.json; non-finite numbers become gaps. `rate`: offered rate in records/s, shown for
+    comparison. `machine_cores`: cores of the machine, shown if the load comes near. `bounds`: recovery thresholds of
+    each fault, with shaded violations. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for
+    invalid content.
     """
     figure = go.Figure()
     _add_latency(figure, series["latency"])
@@ -83,7 +83,7 @@ def time_figure(
         xaxis={
             "anchor": "y4",
             "range": [start, end],
-            "title": {"text": "Seconds after T0 (opening of the gate)"},
+            "title": {"text": "Seconds after T0 (start barrier)"},
             "hoverformat": ".1f",
             "zeroline": False,
         },
@@ -96,7 +96,7 @@ def time_figure(
 
 
 def _add_curve(figure: go.Figure, row: int, points: Points, key: str, name: str, unit: str, **more: Any) -> None:
-    """One curve in a row from the top (1 to 4), with its entry in the legend beside it."""
+    """Add a curve to a row (1 to 4 from the top), with an entry in the legend next to it."""
     line = {"color": STRONG_COLOUR, "width": 1.8, **more.pop("line", {})}
     figure.add_scatter(
         x=_column(points, "t_s"),
@@ -111,7 +111,7 @@ def _add_curve(figure: go.Figure, row: int, points: Points, key: str, name: str,
 
 
 def _add_latency(figure: go.Figure, points: Points) -> None:
-    # The maximum first, so that it lies behind the p99 it often coincides with.
+    # The maximum is drawn first, behind the p99 that often coincides with it.
     _add_curve(figure, 1, points, "max_ms", "latency max", "ms", marker={"size": 4},
            line={"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"})  # fmt: skip
     for key, name, colour in (("p99_ms", "p99", STRONG_COLOUR), ("p50_ms", "p50", _LIGHT)):
@@ -120,7 +120,7 @@ def _add_latency(figure: go.Figure, points: Points) -> None:
 
 
 def _add_throughput(figure: go.Figure, points: Points, rate: float | None) -> None:
-    # A bin is given by its end: vertical first, then horizontal draws its value over its whole span.
+    # Points are the ends of bins, so the vertical step comes first.
     _add_curve(figure, 2, points, "rps", "committed", "records/s", digits=1, line={"shape": "vh"})
     known = _known(points, "t_s")
     if rate is not None and known:
@@ -133,7 +133,7 @@ def _add_lag(figure: go.Figure, points: Points) -> None:
 
 
 def _add_cpu(figure: go.Figure, points: Points) -> float:
-    """Stacked areas; returns the highest sum of all roles."""
+    """Add stacked areas and return the highest sum of all roles."""
     filled = [{"t_s": point["t_s"], **{role: point.get(role, 0.0) for role in ROLE_COLOURS}} for point in points]
     for role, colour in ROLE_COLOURS.items():
         if role != "python_workers" or any(_number(point[role]) for point in filled):
@@ -143,9 +143,9 @@ def _add_cpu(figure: go.Figure, points: Points) -> float:
 
 
 def _add_events(figure: go.Figure, events: Points) -> None:
-    """Each event as a line through all rows and a mark above them, whose legend says what it is.
+    """Add each event as a line through all rows and a marker above them.
 
-    Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
+    The legend lists the events of the first fault only, for lack of space.
     """
     order = list(MARKS)
     events = [event for event in events if _number(event["t_s"]) is not None]
@@ -153,7 +153,7 @@ def _add_events(figure: go.Figure, events: Points) -> None:
     marked = [event for event in events if _base_name(event) in MARKS]
     named: set[str] = set()
     for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_base_name(event)))):
-        # Several victims are undone one by one: one entry of the legend stands for all.
+        # The undo events of several victims share a legend entry.
         _add_event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
         named.add(event["name"])
 
@@ -163,7 +163,7 @@ def _base_name(event: Mapping[str, Any]) -> str:
 
 
 def _add_event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
-    """One event; `strikes`: t0 of each fault by number, in seconds after T0."""
+    """Add one event; `strikes`: t0 of each fault by number, in seconds after T0."""
     plain, number = split_name(str(event["name"]))
     at, fault = round(float(event["t_s"]), 3), plain == "t0"
     after = f" {signed(at - strikes[number], 1)} s" if number in strikes and not fault else ""
@@ -192,7 +192,7 @@ def _add_event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int
 
 
 def _add_shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -> None:
-    """Warm-up, and what follows the measured window, in grey."""
+    """Shade the warm-up and the time after the measured window."""
     until = warmup_s + duration_s
     for name, left, right in (("warm-up", 0.0, warmup_s), ("drain", until, end)):
         if right <= left:
@@ -225,8 +225,7 @@ def _add_shades(figure: go.Figure, warmup_s: float, duration_s: float, end: floa
 
 
 def _add_bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBounds], end: float) -> None:
-    """Where an engine counts as recovered: L* and lag* from each fault to the next one, and what was out until it was
-    over."""
+    """Add L* and lag* from each fault to the next one, and shade their violations until the recovery."""
     for number, one in enumerate(bounds):
         until = bounds[number + 1].from_s if number + 1 < len(bounds) else end
         drawn = [("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_violations(series["lag"], one))]
@@ -248,7 +247,7 @@ def _add_bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBoun
             for left, right in spans:
                 figure.add_shape(
                     type="rect",
-                    name="out of bound",
+                    name="violation",
                     xref="x",
                     yref=f"{axis} domain",
                     x0=round(left, 3),
@@ -264,7 +263,7 @@ def _add_bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBoun
 def _add_level(
     figure: go.Figure, axis: str, value: float, span: Sequence[float], name: str, legend: str = "legend5"
 ) -> None:
-    """A dotted reference line at one height."""
+    """Add a dotted horizontal reference line."""
     figure.add_scatter(
         x=list(span),
         y=[value, value],
@@ -304,16 +303,16 @@ def _needs_log_axis(points: Points) -> bool:
 
 
 def _span(series: Series) -> tuple[float, float]:
-    """From T0 (or an earlier point) to the last point or the window's end."""
+    """Return the time range: T0 or an earlier point to the last point or the end of the window."""
     times = [time for name in ("latency", "throughput", "lag", "cpu") for time in _known(series[name], "t_s")]
     return min([0.0, *times]), max([sum(_window(series)), *times])
 
 
 def _window(series: Series) -> tuple[float, float]:
-    """Length of the warm-up and of the measured window, in seconds. Raises ValueError when one is not finite."""
+    """Return the lengths of warm-up and measured window in seconds. Raises ValueError if one is not finite."""
     warmup_s, duration_s = float(series["warmup_s"]), float(series["duration_s"])
     if not math.isfinite(warmup_s + duration_s):
-        raise ValueError("warmup_s and duration_s are not finite")
+        raise ValueError("warmup_s, duration_s: expected finite numbers")
     return warmup_s, duration_s
 
 
@@ -322,12 +321,12 @@ def _column(points: Points, key: str, digits: int = 3) -> list[float | None]:
 
 
 def _known(points: Points, key: str) -> list[float]:
-    """The numbers of a column, without the gaps."""
+    """Return the numbers of a column without gaps."""
     return [value for point in points if (value := _number(point[key])) is not None]
 
 
 def _number(value: Any) -> float | None:
-    """A number to draw; None for one that is missing or not finite."""
+    """Return a finite number, or None if missing or not finite."""
     if value is None:
         return None
     number = float(value)

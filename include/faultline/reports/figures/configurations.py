@@ -1,4 +1,4 @@
-"""One metric of a sweep as a figure: a heat map over two numeric axes, else curves with error bars. Pure functions."""
+"""Figure of one metric of a sweep: heat map over two numeric axes, else curves with error bars."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from faultline.reports.figures.style import (
 )
 from faultline.system.text import pluralize
 
-# More lines than this cannot be told apart.
+# More lines are indistinguishable.
 MAX_LINES = 24
-# Single recoveries stand so far to the left of the median of the runs, and invalid runs to its right: of the axis.
+# Horizontal offset of single runs (left of the median) and invalid runs (right), as a share of the axis.
 POINT_OFFSET = 0.012
-# An axis whose greatest value is this many times its least is drawn in powers of ten.
+# Ratio of maximum to minimum from which an axis is logarithmic.
 LOG_FACTOR = 50
-# Of a small figure next to others, which has its title and the legend of all outside.
+# Height of a small figure, whose title and legend are outside.
 PANEL_HEIGHT = 220
-# As the tables write numbers: thousands apart, never as a power.
+# Thousands separators and no exponents, as in the tables.
 _TICKS = ",~r"
 _CATEGORIES = {"type": "category", "showgrid": False, "fixedrange": True, "automargin": True}
-# From light to dark on white, and readable on black: one hue, so that a print keeps the order.
+# A single hue from light to dark, so that greyscale prints keep the order.
 _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
 
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
-    """Medians over two axes; a cell without a usable run has its invalid median in brackets and no colour, and one that
-    was not measured stays empty."""
+    """Return medians over two axes; without usable runs, a cell shows the median of its invalid runs in parentheses."""
     at = {(x.label(point), y.label(point)): point for point in split_controls(points)[0]}
     columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
     figures = [
@@ -77,7 +76,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         invalid = point.invalid_figure(metric.key)
         if not point.valid and invalid.median is not None:
             figure.add_annotation(
-                # By number: a text that looks like one would be taken for the number of a place.
+                # By index, since plotly reads a numeric text as an index.
                 x=columns.index(column),
                 y=rows.index(row),
                 text=f"({invalid.text(metric)})",
@@ -98,10 +97,10 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
 def curves(
     points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric, *, small: bool = False
 ) -> tuple[go.Figure, int]:
-    """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
+    """Return the metric along `x`, with a line per combination of the other axes, and the number of omitted lines.
 
-    A bar is the range of the repetitions, and each of them a small point, or each of its recoveries; a line joins what
-    was repeated. An open triangle is a lower bound, a grey diamond a control. An invalid run is hollow.
+    Bars show the range of the repetitions, small points single runs or recoveries; lines join repeated runs. Open
+    triangles are lower bounds, grey diamonds control runs, hollow markers invalid runs.
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
@@ -137,13 +136,13 @@ def curves(
 
 
 def legend_entries(figure: go.Figure) -> list[tuple[str, str, bool]]:
-    """The entries of its legend: name, colour, and whether the mark is hollow."""
+    """Return the entries of the legend: name, colour, and whether the marker is hollow."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     return [(trace.name, str(trace.marker.color), "-open" in str(trace.marker.symbol)) for trace in shown]
 
 
 def add_limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[float]) -> None:
-    """A dotted line at a limit, said in `words`; the vertical axis is made to hold it beside the values `drawn`."""
+    """Add a dotted line at a limit, labelled `words`, and extend the vertical axis to it and the values `drawn`."""
     top = max([bound, *drawn])
     figure.add_hline(
         y=bound,
@@ -165,8 +164,7 @@ def _add_line(
     *,
     joined: bool = True,
 ) -> None:
-    """One line through what was repeated. What no line joins: single runs, and lower bounds, which are open
-    triangles."""
+    """Add a line through repeated runs, and separate markers for single runs and lower bounds."""
     measured = [(point, point.figure(metric.key)) for point in _points_on_axis(points, x)]
     joined = joined and x.numeric
     named = False
@@ -194,7 +192,7 @@ def _add_line(
             text=[f"{name}: {_figure_text(one, metric)}" for _, one in seen],
             name=f"{name}: at least" if bound else name,
             legendgroup=name,
-            # Repeated and single runs of one line have one entry.
+            # Repeated and single runs of one line share a legend entry.
             showlegend=bound or not named,
             mode="lines+markers" if joined and repeated and not bound else "markers",
             line={"color": colour, "width": 1.6},
@@ -210,7 +208,7 @@ def _add_line(
 
 
 def _add_runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
-    """Each usable run of several, or each of its recoveries, as a small point; a triangle where it is a bound."""
+    """Add each repeated run, or each of its recoveries, as a small point; lower bounds are triangles."""
     seen = [
         (point, entry, what, value, bound)
         for point in _points_on_axis(points, x)
@@ -238,7 +236,7 @@ def _add_runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metri
 
 
 def _values(entry: IndexEntry, metric: Metric) -> list[tuple[str, float, bool]]:
-    """What a run is drawn as: which of its recoveries, the value, and whether it is a lower bound."""
+    """Return the points of a run: recovery label, value, and whether it is a lower bound."""
     if metric.key == MACRO and entry.recoveries:
         return [
             (f", recovery {one.number}", one.low if one.high is None else one.high, one.high is None)
@@ -251,7 +249,7 @@ def _values(entry: IndexEntry, metric: Metric) -> list[tuple[str, float, bool]]:
 def _invalid(
     figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str, symbol: str
 ) -> None:
-    """Each invalid run as a hollow mark, with its reason."""
+    """Add each invalid run as a hollow marker with its reason."""
     shown = [
         (point, entry, seen)
         for point in _points_on_axis(points, x)
@@ -279,19 +277,17 @@ def _invalid(
 
 
 def reason_text(entry: IndexEntry) -> str:
-    """Why a run does not count: `invalid: background-load: …`."""
-    return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
+    """Return why a run does not count: `invalid: background-load: …`."""
+    return f"{entry.status}: {next(iter(entry.reasons), 'unknown reason')}"
 
 
 def _points_on_axis(points: Sequence[Point], x: Axis) -> list[Point]:
-    """The points that have a place on the axis: a control may lack what the others vary, such as the instant of the
-    fault."""
+    """Return the points with a position on the axis; control runs may lack a varied parameter."""
     return [point for point in points if not x.numeric or is_number(x.of(point))]
 
 
 def _axis_position(point: Point, x: Axis, aside: float = 0.0) -> Any:
-    """Where a point stands on an axis, `aside` by that share of its length, so that marks do not hide each other; texts
-    stand in their places."""
+    """Return the position of a point on an axis, shifted by the share `aside` of its length unless categorical."""
     if not x.numeric:
         return x.label(point)
     value, numbers = x.of(point), [float(one) for one in x.values]
@@ -303,21 +299,21 @@ def _axis_position(point: Point, x: Axis, aside: float = 0.0) -> Any:
 
 
 def _is_log_axis(x: Axis) -> bool:
-    """Whether an axis of numbers is drawn in powers of ten."""
+    """Return True if a numeric axis is logarithmic."""
     numbers = [float(value) for value in x.values]
     return min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers)
 
 
 def _excluded_runs_text(point: Point) -> str:
-    """The invalid runs of a point, for a text that shows its median; empty where there are none."""
+    """Return a line about the invalid runs of a point for its tooltip; empty without any."""
     if not point.invalid:
         return ""
     runs = pluralize(len(point.invalid), "invalid run")
-    return f"\n{runs}, which {'does' if len(point.invalid) == 1 else 'do'} not count: {reason_text(point.invalid[-1])}"
+    return f"\n{runs} excluded: {reason_text(point.invalid[-1])}"
 
 
 def _scale(x: Axis) -> dict[str, Any]:
-    """Numbers by size, in powers of ten where they span much; texts beside each other."""
+    """Return the axis type: linear or logarithmic for numbers, else categories."""
     if not x.numeric:
         return {
             "type": "category",
@@ -332,7 +328,7 @@ def _scale(x: Axis) -> dict[str, Any]:
 
 
 def _figure_text(one: Figure, metric: Metric) -> str:
-    """Median, range and count in words."""
+    """Return median, range and count in words."""
     if one.median is None:
         return "unknown"
     spread = f", {one.spread(metric)}" if one.spread(metric) else ""

@@ -1,4 +1,4 @@
-"""What the report and the results page show of an answer: texts for a template, and the front as a figure."""
+"""Summary of a sweep for report and results page: texts for a template, and the Pareto front as a figure."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from faultline.reports.views.sweep_summary import (
 )
 
 FRONT = "front"
-# More names than this lie on top of each other; the table below has them.
+# More labels overlap; the table has them.
 MAX_LABELS = 12
-# Share of the height within which two names would lie on each other.
+# Share of the height within which two labels overlap.
 MIN_LABEL_DISTANCE = 0.15
-# What the template shows of an answer, where there is one.
+# Keys of the template that are empty without a summary.
 _PARTS = ("headline", "recommendation", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
 
 
 def summary_view(
     summary: SweepSummary | None, invalid: InvalidRuns | None, figures: dict[str, go.Figure]
 ) -> dict[str, Any] | None:
-    """What the template needs; adds the front to `figures` where there is one. None without a judged record.
+    """Return the values of the template and add the front to `figures`; None without a judged record.
 
-    `invalid`: what the invalid runs would add. Without an answer it is all that there is.
+    `invalid`: effects of the invalid runs; without a summary, only these are shown.
     """
     common = {"single_runs": "", "excluded": "" if invalid is None else invalid_text(invalid)}
     if summary is None:
@@ -75,9 +75,9 @@ def summary_view(
 
 
 def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> go.Figure | None:
-    """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
+    """Return the candidates by CPU and recovery, or latency without faults: filled on the front, else open.
 
-    A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
+    Triangles are censored recoveries, which are lower bounds. None for fewer than two candidates or metrics.
     """
     front = summary.front
     if len(front.entries) < 2 or len(front.keys) < 2:
@@ -85,13 +85,13 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
     x, y = (BY_KEY[key] for key in front.keys[:2])
     figure = go.Figure()
     for name, colour, symbol, places in (
-        ("no other beats it in all", SERIES_COLOURS[0], "circle", [p for p in front.entries if p.dominated_by is None]),
-        ("beaten", FAINT_COLOUR, "circle-open", [p for p in front.entries if p.dominated_by is not None]),
+        ("Pareto front", SERIES_COLOURS[0], "circle", [p for p in front.entries if p.dominated_by is None]),
+        ("dominated", FAINT_COLOUR, "circle-open", [p for p in front.entries if p.dominated_by is not None]),
     ):
         for ends in (True, False):
             shown = [place for place in places if math.isfinite(place.figures[1]) == ends]
             if shown:
-                _add_candidates(figure, summary, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
+                _add_candidates(figure, summary, shown, f"{name}{'' if ends else ', recovery censored'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
     _separate_labels(figure, max((max(trace.y) for trace in figure.data), default=1.0))
     _add_runs(figure, summary, invalid)
@@ -104,7 +104,7 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
         (64, 16, 44, 56),
         legend=legend_above(),
         showlegend=True,
-        # Room for the names of the outermost.
+        # Margin for the labels of the outermost points.
         xaxis={"title": {"text": x.title}, "zeroline": False, "range": [min(span) - room, max(span) + room]},
         yaxis={"title": {"text": y.title}, "zeroline": False, "range": [0, highest * 1.15], "tickformat": ",~r"},
     )
@@ -145,7 +145,7 @@ def _add_candidates(
 
 
 def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | None) -> None:
-    """The runs behind the medians, as small points; hollow where they are invalid, with the reason."""
+    """Add the runs behind the medians as small points; invalid runs are hollow, with the reason."""
     x, y = summary.front.keys[:2]
     usable = [entry for place in summary.front.entries for point in place.candidate.points for entry in point.valid]
     for entries, name, symbol in (
@@ -171,13 +171,13 @@ def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | N
 
 
 def _run_text(entry: IndexEntry) -> str:
-    """A run, and why it does not count if it does not."""
+    """Return the label of a run, with the reason if it does not count."""
     text = f"{title_of(entry.config)}, run {entry.repetition + 1}"
-    return text if entry.sound else f"{text} ({entry.status}: {next(iter(entry.reasons), 'no reason is known')})"
+    return text if entry.sound else f"{text} ({entry.status}: {next(iter(entry.reasons), 'unknown reason')})"
 
 
 def _separate_labels(figure: go.Figure, highest: float) -> None:
-    """Puts every other name below its mark, where marks that follow each other lie at about one height."""
+    """Put every other label below its marker where consecutive markers have about the same height."""
     marks = sorted(
         (trace.x[place], trace.y[place], number, place)
         for number, trace in enumerate(figure.data)

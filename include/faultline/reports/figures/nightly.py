@@ -1,4 +1,4 @@
-"""One figure over nights, or over commits, as a figure. Pure functions."""
+"""Figure of one metric over nightly runs or commits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from faultline.reports.figures.style import FAINT_COLOUR, LIMIT_COLOUR, SERIES_C
 
 MAX_DAILY_TICKS = 10
 _DAY_MS = 86_400_000
-# Of a night's date, what tells it from another.
+# Length of the date in an ISO timestamp.
 _DATE_LENGTH = 10
 
 
 def history_figure(
     history: MetricHistory, environment_changes: Mapping[str, str], *, by_commit: bool = False, limit: SLO | None = None
 ) -> go.Figure:
-    """Medians with intervals; a line where a level begins, a diamond where the surroundings of a night (by its date)
-    changed, and the limit of the figure where it has one."""
+    """Return medians with intervals, and the limit if given.
+
+    A line marks a change point, a diamond a change of the environment (by date of the nightly run).
+    """
     names = {place: _name(place, by_commit) for place in history.positions}
     points = [
         (names[place], one) for place, one in zip(history.positions, history.values, strict=True) if one is not None
     ]
     finite = [(name, one) for name, one in points if one.value < float("inf")]
-    # Of a single run the interval is the run itself; no line joins it.
+    # The interval of a single run is empty; no line joins it.
     intervals = [(name, one) for name, one in finite if one.low < one.high]
     single = [(name, one) for name, one in finite if one.low == one.high]
     figure = go.Figure()
@@ -51,7 +53,7 @@ def history_figure(
         figure.add_scatter(
             x=[name for name, _ in changed],
             y=[at[name] for name, _ in changed],
-            name="other surroundings",
+            name="environment changed",
             mode="markers",
             marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 13, "line": {"width": 2}},
             text=[f"{name}: {words}" for name, words in changed],
@@ -108,19 +110,22 @@ def _name(place: str, by_commit: bool) -> str:
 
 
 def _date_axis(history: MetricHistory) -> dict[str, Any]:
-    """Days; one tick a day where there are few, which would else get several with the same text. Texts beside each
-    other where a record says of its night what is no date."""
+    """Return a date axis, or categories if a record has an invalid date.
+
+    Few days get one tick each, since plotly would repeat the same label within a day.
+    """
     try:
         first, last = (datetime.fromisoformat(history.positions[place]) for place in (0, -1))
         few = (last - first).days < MAX_DAILY_TICKS
     except (ValueError, TypeError):
-        return {"title": {"text": "night"}, "type": "category"}
-    axis = {"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d", "automargin": True}
+        return {"title": {"text": "nightly run"}, "type": "category"}
+    axis = {"title": {"text": "nightly run"}, "type": "date", "zeroline": False, "automargin": True}
+    axis["tickformat"] = "%Y-%m-%d"
     return {**axis, "dtick": _DAY_MS} if few else axis
 
 
 def _commit_axis(names: list[str]) -> dict[str, Any]:
-    """Commits beside each other, in the order in which they were measured."""
+    """Return a category axis of commits, in order of measurement."""
     order = {"type": "category", "categoryorder": "array", "categoryarray": names}
     return {"title": {"text": "commit"}, "automargin": True, **order}
 

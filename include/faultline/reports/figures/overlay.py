@@ -1,4 +1,4 @@
-"""Two attempts over one time axis: latency, throughput, lag and CPU of both, from the fault on. Pure functions."""
+"""Latency, throughput, lag and CPU of two attempts on one time axis, aligned at the fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from faultline.reports.figures.attempt import Series
 from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, set_layout
 
-# Okabe-Ito's blue and vermilion: far apart for everybody, on white and on black.
+# Blue and vermilion of the Okabe-Ito palette have the largest contrast.
 COLOURS = (STRONG_COLOUR, FAULT_COLOUR)
 _ROWS = ((0.78, 1.0), (0.52, 0.74), (0.26, 0.48), (0.0, 0.22))
 _TITLES = ("Latency p99\n(ms)", "Committed\n(records/s)", "Lag (records)", "CPU (cores)")
@@ -21,7 +21,7 @@ _SHAPES = ("linear", "vh", "linear", "linear")
 
 @dataclass(frozen=True)
 class AttemptCurves:
-    """One of both: its name in the legend, the content of its series.json, and when it had recovered, in s after t0."""
+    """Curves of one attempt: legend name, content of series.json, and recovery in s after t0."""
 
     name: str
     series: Series
@@ -29,15 +29,15 @@ class AttemptCurves:
 
     @property
     def fault_s(self) -> float | None:
-        """Its first fault in s after T0; None where nothing was broken, or nobody knows when."""
+        """First fault in s after T0; None without a fault or if unknown."""
         at = [event["t_s"] for event in self.series["events"] if event["name"] == "t0"]
         return float(at[0]) if at and at[0] is not None and math.isfinite(at[0]) else None
 
 
 def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
-    """Both over seconds after their fault; over seconds after T0 unless each has one.
+    """Return both attempts over seconds after their fault, or after T0 unless both have a fault.
 
-    Raises KeyError, TypeError, ValueError, AttributeError or OverflowError on a series that holds something else.
+    Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for invalid series.
     """
     faults = [course.fault_s for course in courses]
     by_fault = all(at is not None for at in faults)
@@ -58,7 +58,7 @@ def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
         xaxis={
             "anchor": "y4",
-            "title": {"text": "Seconds after the fault" if by_fault else "Seconds after T0 (opening of the gate)"},
+            "title": {"text": "Seconds after the fault" if by_fault else "Seconds after T0 (start barrier)"},
             "zeroline": False,
             "hoverformat": ".1f",
         },
@@ -99,10 +99,10 @@ def _add_curves(figure: go.Figure, course: AttemptCurves, colour: str, zero_s: f
 
 
 def _cores(point: Mapping[str, Any]) -> float:
-    """The cores of all roles in one second."""
+    """Return the sum of the cores of all roles in one second."""
     return sum(float(point.get(role) or 0.0) for role in ROLE_COLOURS)
 
 
 def _add_vertical_line(figure: go.Figure, at_s: float, line: Mapping[str, Any]) -> None:
-    """A line through all rows."""
+    """Add a vertical line through all rows."""
     figure.add_shape(type="line", xref="x", yref="paper", x0=at_s, x1=at_s, y0=0, y1=1, line=dict(line), layer="below")

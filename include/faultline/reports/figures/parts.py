@@ -1,4 +1,4 @@
-"""The parts of each recovery as stacked bars. Pure functions."""
+"""Stacked bars of the parts of each recovery."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, set_layout
 from faultline.reports.views.experiment_report import PARTS, injection_number, part_lengths, parts_of, repeated_parts
 from faultline.reports.views.runs import sort_records, table_rows
 
-# More bars than this take too much of a page: then a run has one bar, of its medians.
+# Above this number of bars, a run has one bar of its medians.
 MAX_BARS = 40
 
 
 @dataclass(frozen=True)
 class _Bar:
-    """One recovery, or the medians of a run's; `why`: reason of an invalid run, empty for a usable one."""
+    """One recovery, or the medians of a run; `why`: reason of an invalid run, empty for a usable one."""
 
     label: str
     lengths: Mapping[str, float]
@@ -27,14 +27,14 @@ class _Bar:
 
 
 def _run_labels(row: Mapping[str, str], several: bool) -> list[str]:
-    """What an experiment was, as far as it applies: the fault if there are `several`, query, state, interval."""
+    """Return the applicable labels of a run: fault if there are `several`, query, state, interval."""
     known = {**row, "fault": row["fault"] if several else NONE}
     units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
     return [f"{known[key]}{unit}" for key, unit in units.items() if known[key] != NONE]
 
 
 def parts_figure(records: Sequence[Record]) -> go.Figure | None:
-    """Where each recovery's time went, as stacked bars, hollow for invalid runs; None when no record has a recovery."""
+    """Return the parts of each recovery as stacked bars, hollow for invalid runs; None without a recovery."""
     bars = list(_bars(records, each=True))
     if len(bars) > MAX_BARS:
         bars = list(_bars(records, each=False))
@@ -62,10 +62,10 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
         figure.add_bar(
             y=[bar.label for bar in bars],
             x=[bar.lengths.get("unseen") for bar in bars],
-            name="not seen to recover",
+            name="not recovered (censored)",
             orientation="h",
             marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
-            hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
+            hovertemplate="not recovered for another %{x:.1f} s<extra>%{y}</extra>",
         )
     set_layout(
         figure,
@@ -74,7 +74,7 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
         barmode="stack",
         bargap=0.42,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-        xaxis={"title": {"text": "Seconds after the signal"}, "zeroline": False, "rangemode": "tozero"},
+        xaxis={"title": {"text": "Seconds after the fault"}, "zeroline": False, "rangemode": "tozero"},
         yaxis={
             "autorange": "reversed",
             "fixedrange": True,
@@ -88,13 +88,13 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
 
 
 def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
-    """The bars in the order of the table; `each`: one for each recovery of a run, else one for each run."""
+    """Yield the bars in the order of the table; `each`: one per recovery, else one per run."""
     judged = [record for record in records if record.status in JUDGED]
     several = len({fault_of(record.config) for record in judged} - {CONTROL}) > 1
     for row, record in zip(table_rows(records), sort_records(records), strict=True):
         if record.status not in JUDGED:
             continue
-        why = "" if record.sound else f"{record.status}: {row['reason'] or 'no reason is known'}"
+        why = "" if record.sound else f"{record.status}: {row['reason'] or 'unknown reason'}"
         name = f"{row['number']} · {', '.join(_run_labels(row, several))}{' · ' + record.status if why else ''}"
         parts = parts_of(record)
         if len(repeated_parts(record)) > 1 and not each:

@@ -1,7 +1,7 @@
-"""What all figures have in common: colours, symbols, legend and background.
+"""Common style of all figures: colours, symbols, legend and background.
 
-Colours are from the Okabe-Ito palette, which people with a colour vision deficiency can tell apart, and of middling
-lightness, so that they hold on white and on black. What depends on the theme (text, grid) is left to the page.
+Colours are from the Okabe-Ito palette, which is safe for colour vision deficiencies, and have medium lightness for
+white and black backgrounds. The page sets the colours that depend on its theme, such as text and grid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INVALID = "invalid run, does not count"
 
 
 def set_layout(figure: go.Figure, height: int, margin: tuple[int, int, int, int], **layout: Any) -> go.Figure:
-    """The figure with its height, its margin (left, right, top, bottom), no background, and the rest of its layout."""
+    """Set height, margin (left, right, top, bottom), transparent background and other layout of a figure."""
     return figure.update_layout(
         height=height,
         margin=dict(zip("lrtb", margin, strict=True)),
@@ -39,5 +39,5 @@ def set_layout(figure: go.Figure, height: int, margin: tuple[int, int, int, int]
 
 
 def legend_above(y: float = 1.02, **more: Any) -> dict[str, Any]:
-    """A legend in a row above the plot."""
+    """Return a horizontal legend above the plot."""
     return {"orientation": "h", "x": 0, "y": y, "yanchor": "bottom", **more}

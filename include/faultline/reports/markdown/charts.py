@@ -1,4 +1,4 @@
-"""The plots of a page: which figures of each matrix are drawn, and along what."""
+"""Charts of a results page: metrics of each matrix and their axes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from faultline.comparison.config_points import FAULT, Axis, Point, label, sort_p
 from faultline.records.catalogue import BY_KEY
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 
-# More plots than this are not looked at; more lines cannot be told apart.
+# More charts clutter the page; more lines are indistinguishable.
 MAX_CHARTS, MAX_LINES = 2, 8
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Figures beside each other; `name` is part of the file's name, `title` what a reader who cannot see it is told."""
+    """Panels side by side; `name` is part of the file name, `title` the alternative text."""
 
     name: str
     title: str
@@ -31,7 +31,7 @@ _EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput
 _SPEED = Chart(
     "throughput", "Throughput, latency and queues", ("throughput_rps", "latency_ms.mean", "stages.most_queued")
 )
-# In order of importance: the first that can be drawn are.
+# In order of importance; the first with data are drawn.
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
     "skew_x_alignment_mode": (_LATENCY, _RESOURCES),
@@ -47,7 +47,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
 
 
 def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[tuple[Chart, str]]:
-    """Each chart that can be drawn, as SVG; none without a record that has figures."""
+    """Return each chart with data as SVG."""
     measured = [point for point in points if point.valid or point.invalid]
     varied = [axis for axis in axes if len(axis.values) > 1]
     x = next((axis for axis in (axes[0], *varied) if axis in varied), axes[0])
@@ -66,7 +66,7 @@ def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> l
 
 
 def _named(axis: Axis, point: Point) -> str:
-    """`state (MB) 8`; a fault needs no name before it."""
+    """Return `state (MB) 8`; a fault stands without the name of its axis."""
     return axis.label(point) if axis.key == FAULT else f"{axis.name} {axis.label(point)}"
 
 
@@ -86,16 +86,16 @@ def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, tick
 
 
 def _invalid(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[tuple[int, float, str]]:
-    """Place, value and reason of each invalid run."""
+    """Yield position, value and reason of each invalid run."""
     for point in points:
         for entry in point.invalid if x.label(point) in ticks else ():
             if (seen := value_or_bound(entry, key)) is not None:
-                why = f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
+                why = f"{entry.status}: {next(iter(entry.reasons), 'unknown reason')}"
                 yield list(ticks).index(x.label(point)), seen[0], why
 
 
 def _points(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[ChartPoint]:
-    """In order of the axis; a point without a place on it, or without a figure, has none."""
+    """Yield points in order of the axis, without those that lack a position or a value."""
     for place, tick in enumerate(ticks):
         for point in points:
             one = point.figure(key)

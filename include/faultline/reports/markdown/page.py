@@ -1,4 +1,4 @@
-"""A matrix's results as one Markdown page, and the pictures beside it."""
+"""Results of a matrix as one Markdown page with SVG charts."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ from faultline.reports.views.sweep_summary import front_headings, front_rows, in
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural_key, suggest
 
-# What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
+# Settings shown even at their default; the tables show the axes.
 SETTINGS = (
     "workload", "rate", "warmup_s", "duration_s", "checkpoint_interval_s", "commit_mode", "executors", "executor_cores",
     "executor_memory_mb", "partitions", "shuffle_partitions", "state_mb", "restart_delay_s", "seed",
 )  # fmt: skip
-# Without a schedule, a batch follows the one before it, and nothing is broken.
+# Without a schedule, batches run back to back and no fault is injected.
 _SCHEDULE_SETTINGS = ("checkpoint_interval_s", "restart_delay_s")
-# Told in words, or following from other settings.
+# Shown in words, or derived from other settings.
 _FAULT_SETTINGS = ("fault", "fault_action", "fault_at_s", "fault_plan")
 _INTERVAL_NOTE = (
-    "On Spark a record waits for its micro-batch, so latency contains the checkpoint interval: a claim about intervals "
-    "is answered for an engine that trades latency for its interval in any case."
+    "On Spark, a record waits for its micro-batch, so latency includes the checkpoint interval. Verdicts on claims "
+    "about intervals therefore describe a micro-batch engine."
 )
 NOTES: Mapping[str, str] = {
     "state_size_x_checkpoint_interval": _INTERVAL_NOTE,
     "compute_x_checkpoint_interval": _INTERVAL_NOTE,
-    "skew_x_alignment_mode": "What each commit mode stands for: [commit-modes.md](../explanation/commit-modes.md).",
-    "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
-    "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
-    "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
+    "skew_x_alignment_mode": "Meaning of each commit mode: [commit-modes.md](../explanation/commit-modes.md).",
+    "input_rate": "Non-compute time is the latency of the stock paper. The offered rate does not depend on the engine.",
+    "topology_optimisation": "A replacement starts tasks on the same cores; in the paper it adds machines.",
+    "executor_cores": "The offered rate is the same for all configurations; the maximum throughput is not measured.",
 }
-# What has no verdict, told apart from what has one.
+# Claims without a verdict, listed below the others.
 SEPARATE_VERDICTS = (
-    (ClaimVerdict.NOT_COVERED, "Not covered by these runs:", "why, or what it takes"),
-    (ClaimVerdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
+    (ClaimVerdict.NOT_COVERED, "Not covered by these runs:", "reason or requirement"),
+    (ClaimVerdict.NOT_TESTABLE, "Not testable here:", "requirement"),
 )
 IMAGES = "images"
 EVENT_RATE_TEXT = (
-    "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
-    "lie in a second of event time. *Per core*: by the cores that executors and their Python workers used. *With the "
-    "driver*: by its cores as well. *Machine*: of the whole machine, cores that stood idle included. They stand beside "
-    "no other engine's: [workloads.md](../reference/workloads.md#comparison-with-flink) says why."
+    "Thousands of generated events per second, of all kinds, including those that a query does not read; rate: events "
+    "per second of event time. *Per core*: divided by the cores that executors and Python workers used. *With the "
+    "driver*: including the driver's cores. *Machine*: whole machine, including idle cores. The figures are not "
+    "comparable with those of other engines; see [workloads.md](../reference/workloads.md#comparison-with-flink)."
 )
 
 
 @dataclass(frozen=True)
 class Page:
-    """The text, and the pictures by their path from the page's folder."""
+    """Text of a page, and its charts by path relative to the page."""
 
     text: str
     images: Mapping[str, str]
@@ -85,10 +85,10 @@ class Page:
 def write_page(
     records: Sequence[Record], path: Path, *, matrix: str | None = None, bundles: Sequence[Path] = ()
 ) -> str:
-    """Writes the page of `matrix` (by default the one that all records name) and its pictures; returns the matrix.
-    `bundles`: that the records are of, which the page names with their hashes.
+    """Write the page of `matrix` (default: the matrix of the records) with its charts, and return the matrix.
 
-    Raises ConfigError naming the option and the remedy when there is no such page, or it cannot be written.
+    `bundles`: sources of the records, listed with their hashes. Raises ConfigError if the records make no page or the
+    file cannot be written.
     """
     chosen = select_matrix(records, matrix)
     page = results_page(records, chosen, name=path.stem, evidence=_bundle_lines(path.parent, bundles))
@@ -97,44 +97,46 @@ def write_page(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--page {path}: cannot be written ({error.strerror}); name a file that can") from error
+        raise ConfigError(f"--page: writing {path} failed: {error.strerror}; fix: choose a writable path") from error
     return chosen
 
 
 def _bundle_lines(folder: Path, bundles: Sequence[Path]) -> list[str]:
-    """A line of a list for each bundle, told from the page's folder."""
+    """Return one list item per bundle, with its path relative to the page."""
     return [
-        f"- Records, and the raw files that they were made of: [{escape_cell(path.name)}]"
+        f"- Records with raw files: [{escape_cell(path.name)}]"
         f"({quote(os.path.relpath(path, folder))}), SHA-256 `{sha256(path.read_bytes())}`"
         for path in bundles
     ]
 
 
 def select_matrix(records: Sequence[Record], named: str | None) -> str:
-    """The one matrix that a page is about. Raises ConfigError when there is none, or more than one."""
+    """Return the matrix of a page. Raises ConfigError if it is missing, unknown or ambiguous."""
     if named is not None and named not in MATRICES:
-        raise ConfigError(f"--matrix {named}: unknown{suggest(named, MATRICES)}")
+        raise ConfigError(f"--matrix: got {named}; expected a known matrix{suggest(named, MATRICES)}")
     if not records:
-        raise ConfigError("--page: no record matches; `./faultline results` without options lists those there are")
+        raise ConfigError("--page: no record matches; fix: list the records with `./faultline results`")
     found = sorted({record.matrix or "no matrix" for record in records})
     if named is None and (len(found) != 1 or not records[0].matrix):
         known = ", ".join(MATRICES)
         raise ConfigError(
-            f"--page: records of {' and '.join(found)} make no page; name a matrix with --matrix ({known})"
+            f"--page: got records of {' and '.join(found)}; expected one matrix; fix: select it with --matrix ({known})"
         )
     chosen = named or found[0]
     if chosen not in MATRICES:
-        raise ConfigError(f"--page: nothing is known of the matrix {chosen}{suggest(chosen, MATRICES)}")
+        raise ConfigError(f"--page: got the matrix {chosen}; expected a known matrix{suggest(chosen, MATRICES)}")
     return chosen
 
 
 def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence: Sequence[str] = ()) -> Page:
-    """The page and its pictures, whose names begin with `name`. `evidence`: lines on where the raw files are. Raises
-    ConfigError when builds would be mixed."""
+    """Return the page with its charts, whose file names begin with `name`.
+
+    `evidence`: lines about the raw files. Raises ConfigError if the records have several builds.
+    """
     builds = sorted({record.build for record in records if record.sound})
     if len(builds) > 1:
         raise ConfigError(
-            f"--page: {len(builds)} builds ({', '.join(builds)}) do not mix; name the sweeps of one with --sweep"
+            f"--page: got {len(builds)} builds ({', '.join(builds)}); expected one; fix: select its sweeps with --sweep"
         )
     spec = MATRICES[matrix]
     every = sorted(records, key=lambda record: record.attempt)
@@ -147,8 +149,8 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
     lines = [
         f"# {spec.title}",
         "",
-        f"Made by `./faultline results --matrix {matrix} --page FILE` from the records, not by hand. What the figures "
-        "mean: [metrics.md](../reference/metrics.md); how verdicts are reached: [README.md](README.md#verdicts).",
+        f"Generated from the records by `./faultline results --matrix {matrix} --page FILE`. Metrics: "
+        "[metrics.md](../reference/metrics.md). Verdicts: [README.md](README.md#verdicts).",
         "",
         spec.text,
         "",
@@ -158,34 +160,34 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
         *_summary_lines(records),
     ]
     for path, title, _ in drawn:
-        lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
+        lines += [f"![{title}: median, minimum and maximum of the repetitions]({path})", ""]
     if drawn and any(point.invalid for point in points):
-        lines += ["Small, dashed and hollow in the plots: invalid runs, which do not count.", ""]
+        lines += ["Small dashed hollow markers: invalid runs, which do not count.", ""]
     for heading, columns in table_sections(matrix, points):
         lines += [f"## {heading}", "", *point_table(measured, axes, columns), ""]
         if heading == "Recovery":
-            lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
+            lines += ["`>`: censored recovery; the value is a lower bound.", ""]
     speeds = table_of(records) if any(not has_schedule(record.config) for record in records) else []
     if speeds:
-        lines += ["## Events a second", "", EVENT_RATE_TEXT, "", *speeds, ""]
-    lines += ["## Not valid", "", *_excluded_lines(points, axes, len(every) - len(records)), ""]
+        lines += ["## Events per second", "", EVENT_RATE_TEXT, "", *speeds, ""]
+    lines += ["## Excluded records", "", *_excluded_lines(points, axes, len(every) - len(records)), ""]
     if matrix in PAPERS:
         lines += _finding_lines(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
+    """Return the summary of the records: effects, recommendation, Pareto front and placebo test."""
     entries = [IndexEntry.of(record) for record in records]
     summary, invalid = summary_of(entries), invalid_runs_of(entries)
     lines = summary_lines(summary) if summary is not None and summary.has_content else []
     lines += [invalid_text(invalid)] if invalid is not None and invalid.effects else []
     if not lines:
         return []
-    lines = ["## Answer", "", *(f"- {escape_cell(line)}" for line in lines), ""]
+    lines = ["## Summary", "", *(f"- {escape_cell(line)}" for line in lines), ""]
     rows = front_rows(summary) if summary is not None and summary.has_content else []
     if summary is not None and len(rows) > 1:
-        heads = ["configuration", *front_headings(summary), "n", "no other beats it in all"]
+        heads = ["configuration", *front_headings(summary), "n", "Pareto front"]
         cells = [[escape_cell(text) for text in (name, *figures, str(n), where)] for name, figures, where, n in rows]
         lines += [*markdown_table(heads, cells), ""]
     return lines
@@ -205,7 +207,7 @@ def _environment_lines(records: Sequence[Record], axes: Sequence[Axis]) -> list[
     dates = sorted(escape_cell(record.measured_at[:10]) for record in records)
     sweeps = sorted({record.sweep_id for record in records if record.sweep_id})
     return [
-        f"- Machine: {'; '.join(machines)} ({shared}); everything on it, broker and generator included.",
+        f"- Machine: {'; '.join(machines)} ({shared}); runs all processes, including broker and generator.",
         f"- Software: {escape_cell('; '.join(software))}; Faultline {', '.join(sorted(commits))}.",
         f"- Settings: {', '.join(_setting_texts(records, axes))}.",
         f"- Measured {dates[0]}{'' if dates[0] == dates[-1] else f' to {dates[-1]}'}, records: {len(records)}, "
@@ -214,7 +216,7 @@ def _environment_lines(records: Sequence[Record], axes: Sequence[Axis]) -> list[
 
 
 def _setting_texts(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
-    """What rows have in common: the usual fields, those that only this workload has, and those off their default."""
+    """Return settings outside the axes: usual fields, workload parameters and non-default values."""
     own = {key for record in records for key in workload_of(record.config).parameters.model_fields}
     shown = {axis.key for axis in axes}
     lines = []
@@ -236,12 +238,11 @@ def _fault_text(record: Record) -> str:
 
 
 def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
-    """Which points have no valid record, and why; below, what was measured beside valid ones and not believed, and how
-    many records were `replaced` by newer ones of the same repetition."""
+    """Return the points without a valid record, other records that do not count, and the number of `replaced` ones."""
     lines = []
     empty = [point for point in points if not point.valid]
     if empty:
-        heads = [*(escape_cell(axis.name) for axis in axes), "tries", "why there is no valid record"]
+        heads = [*(escape_cell(axis.name) for axis in axes), "attempts", "reason"]
         cells = [
             [
                 *(escape_cell(axis.label(point)) for axis in axes),
@@ -257,15 +258,15 @@ def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int
     if reasons:
         listed = ", ".join(f"{escape_cell(code)} ({number})" for code, number in sorted(reasons.items()))
         lines += [""] if lines else []
-        lines += [f"Beside valid records also measured, not valid and in no figure: {listed}."]
+        lines += [f"Also excluded, at points with valid records: {listed}."]
     lines = lines or ["Every point has a valid record, and every record is valid."]
     if replaced:
-        lines += ["", f"Of repetitions that were measured twice the newest counts; {replaced} older are in no figure."]
+        lines += ["", f"Only the newest record of a repetition counts; {replaced} older records are excluded."]
     return lines
 
 
 def _reasons_text(point: Point) -> str:
-    """Each reason's code with its first text, and how often it came."""
+    """Return the first text of each reason code, with its count."""
     texts: dict[str, list[str]] = {}
     for entry in point.entries:
         for reason in entry.reasons or (entry.status,):
@@ -275,8 +276,8 @@ def _reasons_text(point: Point) -> str:
 
 def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
     intro = (
-        f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says whether "
-        "the same holds here."
+        f"{PAPERS[matrix]}, measured on a cluster; these runs use Structured Streaming on one machine. A verdict "
+        "states whether the finding holds here."
     )
     lines = ["## The paper's findings", "", f"{intro} {NOTES.get(matrix, '')}".rstrip(), ""]
     every = findings(matrix, records)
@@ -284,8 +285,8 @@ def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
     if answered:
         counted = Counter(one.verdict for one in answered)
         text = ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ANSWERED if counted[verdict])
-        lines += [f"Of {len(answered)} that these runs can be asked: {text}.", ""]
-        lines += ["| finding | in the paper | here | because |", "| --- | --- | --- | --- |"]
+        lines += [f"Findings covered by these runs: {len(answered)}; {text}.", ""]
+        lines += ["| finding | paper | verdict | evidence |", "| --- | --- | --- | --- |"]
         lines += [
             f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {escape_cell(one.evidence)} |"
             for one in answered
@@ -293,7 +294,7 @@ def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
     for verdict, heading, column in SEPARATE_VERDICTS:
         others = [one for one in every if one.verdict is verdict]
         if others:
-            lines += ["", heading, "", f"| finding | in the paper | {column} |", "| --- | --- | --- |"]
+            lines += ["", heading, "", f"| finding | paper | {column} |", "| --- | --- | --- |"]
             lines += [f"| {one.claim.text} | {one.claim.source} | {escape_cell(one.evidence)} |" for one in others]
     held = sustained_rates(records) if matrix == "input_rate" else {}
     if held:
@@ -301,8 +302,8 @@ def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
         lost = [rate for rate, answers in held.items() if not all(answers)]
         lines += [
             "",
-            f"Highest rate that every run of it sustained: {_rate_text(max(kept, default=None))}; lowest that "
-            f"a run did not: {_rate_text(min(lost, default=None))}.",
+            f"Highest rate sustained by all of its runs: {_rate_text(max(kept, default=None))}; lowest rate "
+            f"not sustained by a run: {_rate_text(min(lost, default=None))}.",
         ]
     return [*lines, ""]
 
@@ -311,28 +312,25 @@ def _rate_text(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:,.10g} records/s"
 
 
-# The records of a page as points on axes, as the results page in Airflow has them, but without a store.
-
-
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
-    """The points in order, and the axes in which they differ, those that are `named` first; at least one of these."""
+    """Return the points in order, and at least one axis: those that vary, the `named` ones first."""
     points = points_of([IndexEntry.of(record) for record in records])
     breaking, controls = split_controls(points)
-    # Where both are there, each group may differ in something that the other does not.
+    # Faults and control runs may vary different parameters.
     found: dict[str, Axis] = {}
     for axis in (*axes_of(breaking), *axes_of(controls)):
         found.setdefault(axis.key, axis)
     wanted = [*named, *(key for key in found if key not in named)]
     if breaking and controls and FAULT not in wanted:
         wanted.append(FAULT)
-    # A sweep of one configuration varies nothing; it needs a name for its one row all the same.
+    # The single row of one configuration needs a name, too.
     axes = [_axis(key, points) for key in wanted or ["checkpoint_interval_s"]]
     axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
     return sort_points(points, axes), axes
 
 
 def _axis(key: str, points: Iterable[Point]) -> Axis:
-    """The axis with every value that the points have on it, in order; controls come last."""
+    """Return the axis with all values of the points in order, control runs last."""
     empty = Axis(key, False, ())
     values = {empty.label(point): empty.of(point) for point in points if empty.label(point) != NONE}
     if all(is_number(value) for value in values.values()):

@@ -1,7 +1,7 @@
-"""Small plots as SVG: panels beside each other, lines of medians, bars from least to greatest repetition.
+"""Small SVG charts: panels side by side, lines of medians, bars from minimum to maximum.
 
-Drawn here rather than exported from plotly: that takes a browser, and its files are large and never twice the same.
-The picture brings its own background and follows the reader's colour scheme, so that it can be read on any page.
+Plotly's export needs a browser, and its files are large and not reproducible. Charts have a background of their own
+and follow the reader's colour scheme, so they are readable on any page.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ WIDTH, PLOT_HEIGHT = 960, 210
 _LEFT, _RIGHT, _TITLE, _GAP, _EDGE = 58, 8, 26, 14, 14
 # Rough width of a character, and heights of a line of text.
 _CHARACTER, _LINE = 6.4, 20
-# A panel whose greatest value is this many times its least is drawn in powers of ten.
+# Ratio of maximum to minimum from which a panel has a logarithmic axis.
 LOG_FACTOR = 50
-# No figure of a record is that small without being zero.
+# Smaller values count as zero.
 _ZERO = 1e-9
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# How far apart lines stand at one place, as a share of the way to the next: little where places are numbers.
+# Horizontal distance between lines at one position, as a share of the distance to the next position.
 _LINE_SHIFT, _LINE_SHIFT_UNJOINED, _MAX_SHIFT = 0.06, 0.16, 0.7
-# On white and on near black each of these stands out, also for readers who cannot tell red from green.
+# Colours with sufficient contrast on white and near black, safe for red-green colour blindness.
 _LIGHT = ("#0072b2", "#c4500a", "#00805a", "#a6488b", "#8f6400", "#56606b", "#4059ad", "#8a1c3c")
 _DARK = ("#58a9e8", "#f28f55", "#3cc492", "#e394c6", "#e8b23f", "#a3adb8", "#94a6f0", "#f27d9b")
 _SHAPES = ("circle", "square", "diamond", "triangle")
@@ -46,9 +46,9 @@ text { fill: #d6dde4 }
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A median with least and greatest at the place `x` (0, 1, 2, …). `bound`: the true value is not smaller.
+    """Median, minimum and maximum at position `x` (0, 1, 2, …).
 
-    `n`: of how many repetitions; no line joins a single one.
+    `bound`: the median is a lower bound. `n`: number of repetitions; no line joins single ones.
     """
 
     x: int
@@ -61,9 +61,9 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Marks of one series. `joined`: its places are numbers, so a line may lie between them.
+    """One series. `joined`: positions are numbers, so a line may connect them.
 
-    `invalid`: place, value and reason of each run that does not count.
+    `invalid`: position, value and reason of each run that does not count.
     """
 
     name: str
@@ -74,7 +74,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure along the places; every panel of a picture has the same lines."""
+    """One metric over the positions; all panels of a chart have the same lines."""
 
     title: str
     lines: tuple[ChartLine, ...]
@@ -82,7 +82,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where a panel's values lie in the picture: pixels of the left edge, the top, the width, and the scale."""
+    """Coordinates of a panel: left edge, top and width in pixels, and its scale."""
 
     left: float
     top: float
@@ -102,7 +102,7 @@ class _Frame:
 
 
 def draw_chart(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: str) -> str:
-    """The picture as text. `places`: the labels along x; `title` is read to those who do not see it."""
+    """Return the chart as SVG text. `places`: labels of the x axis; `title`: alternative text."""
     names = [line.name for line in panels[0].lines if line.name]
     top = _EDGE + (_LINE * _legend_rows(names) + 8 if names else 0) + _TITLE
     width = (WIDTH - 2 * _EDGE - _GAP * (len(panels) - 1)) / len(panels)
@@ -128,7 +128,7 @@ def draw_chart(panels: Sequence[Panel], places: Sequence[str], x_title: str, tit
 
 
 def _scale(values: Sequence[float]) -> tuple[bool, tuple[float, ...]]:
-    """Whether in powers of ten, and the values at the grid's lines, which hold all values between them."""
+    """Return whether the axis is logarithmic, and the grid values, which enclose all values."""
     low, high = min(values), max(values)
     if low > _ZERO and high / low >= LOG_FACTOR:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -161,7 +161,7 @@ def _legend_rows(names: Sequence[str]) -> int:
 
 
 def _legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
-    """Left edge and row of each entry."""
+    """Return left edge and row of each legend entry."""
     found, left, row = [], float(_EDGE), 0
     for name in names:
         wide = 46 + len(name) * _CHARACTER
@@ -186,7 +186,7 @@ def _axes(frame: _Frame, title: str, places: Sequence[str], tilted: bool) -> lis
         y = frame.y(tick)
         parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}h{frame.width:.1f}"/>')
         parts.append(_text_element(f"{tick:,.12g}", frame.left - 6, y + 4, "end"))
-    # As many are named as do not touch: tilted by 38°, lines of 12 px lie 0.6 of their places' distance apart.
+    # Omit labels that would touch: tilted by 38°, 12 px lines are 0.6 of the position distance apart.
     every = math.ceil(12 * len(places) / (0.6 * frame.width)) if tilted else 1
     for place, name in list(enumerate(places))[::every]:
         x, y = frame.x(place), frame.top + PLOT_HEIGHT + 16
@@ -218,7 +218,7 @@ def _series(frame: _Frame, line: ChartLine, order: int, shift: float) -> list[st
 
 
 def _symbol(order: int, x: float, y: float, *, hollow: bool) -> str:
-    """The series' symbol; hollow for what is only a bound."""
+    """Return the symbol of a series; hollow for lower bounds."""
     css = f'class="mark s{order}" fill="none"' if hollow else f'class="mark s{order} f{order}"'
     match _SHAPES[order % len(_SHAPES)]:
         case "square":
@@ -239,5 +239,5 @@ def _text_element(text: str, x: float, y: float, anchor: str = "start", css: str
 
 
 def _escaped(text: str) -> str:
-    """The text as it may stand in XML, which has no form for most control characters."""
+    """Return the text escaped for XML, without control characters that XML cannot represent."""
     return escape(_NO_XML.sub("\ufffd", text))

@@ -1,4 +1,4 @@
-"""The tables of a page: a row for each point of the axes, and columns as far as something is known."""
+"""Tables of a results page: one row per point of the axes, and the columns that have values."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from faultline.records.catalogue import BY_KEY, metrics_in, metrics_of
 from faultline.records.columns import Metric, Over, Sheet
 from faultline.records.format import NONE, cores
 
-# A cell is text: nothing in it may begin markup or end the cell.
+# Characters that would start markup or end a cell.
 _MARKUP = re.compile(r"([\\`*<|\[\]~$&]|(?<!\w)_|_(?!\w))")
 
 
 @dataclass(frozen=True)
 class MarkdownColumn:
-    """A heading, and the text of a point under it; `—` where nothing is known."""
+    """Heading, and text of a point; `—` if unknown."""
 
     heading: str
     text: Callable[[Point], str]
 
 
 def markdown_column(metric: Metric, sheet: Sheet | None = None) -> MarkdownColumn:
-    """The repetitions of a figure in one cell; `sheet`: the table whose heading it has."""
+    """Return the column of a metric over the repetitions; `sheet`: table whose heading applies."""
     text = {Over.MEDIAN: _median, Over.TOTAL: _total, Over.HELD: _count_true}[metric.over]
     return MarkdownColumn(
         column_heading(metric, metric.head(sheet) if sheet else metric.name), lambda point: text(metric, point)
@@ -32,14 +32,14 @@ def markdown_column(metric: Metric, sheet: Sheet | None = None) -> MarkdownColum
 
 
 def column_heading(metric: Metric, name: str) -> str:
-    """A name with the unit of the figure, where its text does not have it; a sum and a count have none."""
+    """Return a name with the unit of its metric; sums and counts have none."""
     return f"{name} ({metric.unit})" if metric.over is Over.MEDIAN and metric.unit not in ("", "share") else name
 
 
 def _median(metric: Metric, point: Point) -> str:
     one = point.figure(metric.key)
     ends = {metric.text(one.low), metric.text(one.high)}
-    # No spread where it is too small to be written.
+    # A spread below the shown precision is omitted.
     spread = one.spread(metric).replace(" – ", "–") if ends != {metric.text(one.median)} else ""
     return f"{one.text(metric)} ({spread})" if spread else one.text(metric)
 
@@ -59,22 +59,22 @@ def _known(metric: Metric, point: Point) -> list[float]:
 
 
 def _oversubscribed(point: Point) -> str:
-    """Whether the executors together had more cores than the machine."""
+    """Return `yes` if the executors have more cores than the machine."""
     asked = point.config.get("executors", 1) * point.config.get("executor_cores", 1)
     return "yes" if any(one.cores and asked > one.cores for one in point.entries) else NONE
 
 
 COUNT_COLUMN = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
 SECTIONS = (Sheet.RECOVERY, Sheet.LATENCY, Sheet.STAGES, Sheet.KEYS, Sheet.RESOURCES, Sheet.AUDIT)
-# Columns of these keys are shown apart, or are not figures of one point.
+# Prefixes of metrics that are shown elsewhere or do not describe one point.
 _EXCLUDED_PREFIXES = ("cpu_by_host.", "rss_mb.", "schedule_lag_ms.")
 _EMPTY_TEXTS = {NONE, cores(0)}
 
 
 def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[MarkdownColumn]]]:
-    """The tables of a matrix by heading, without columns in which nothing is known of any point.
+    """Return the tables of a matrix by heading, without empty columns.
 
-    What a record has and no table names, such as a figure of a later version, stands among the resources.
+    Metrics that no table names, such as those of later versions, are listed among the resources.
     """
     entries = [entry for point in points for entry in point.entries]
     valid_points = [point for point in points if point.valid]
@@ -85,7 +85,7 @@ def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list
             others = [metric for metric in metrics_of(entries) if metric.key not in BY_KEY]
             more = [markdown_column(metric) for metric in others if not metric.key.startswith(_EXCLUDED_PREFIXES)]
             columns = [MarkdownColumn("oversubscribed", _oversubscribed), *columns, *more]
-        # Of events that the engine makes itself nothing is kept, so nothing is audited.
+        # Events that the engine generates are not stored, so they are not audited.
         left_out = section is Sheet.KEYS and matrix != "skew_x_alignment_mode"
         left_out |= section is Sheet.AUDIT and not any("audit.expected" in entry.metrics for entry in entries)
         known = [column for column in columns if not {column.text(point) for point in valid_points} <= _EMPTY_TEXTS]
@@ -95,7 +95,7 @@ def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list
 
 
 def point_table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[MarkdownColumn]) -> list[str]:
-    """Lines of a Markdown table: the axes, the columns, and how many of the measured are valid."""
+    """Return a Markdown table of the axes, the columns and the number of valid records."""
     heads = [*(escape_cell(axis.name) for axis in axes), *(column.heading for column in columns), COUNT_COLUMN.heading]
     cells = [
         [
@@ -108,10 +108,10 @@ def point_table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     return [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def escape_cell(text: str) -> str:
-    """A text that comes from a record, as one line without markup."""
+    """Return a text of a record on one line, with markup escaped."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))

@@ -1,10 +1,10 @@
-"""The results page: what it shows, as functions from the index of the records to HTML, and the app that serves it.
+"""Results pages: functions from the record index to HTML, and the app that serves them.
 
-Only the addresses stand here, because every process of Airflow reads them, and only one serves pages.
+This module holds the addresses only, since every Airflow process imports it.
 """
 
-# Below Airflow's own address.
+# Path below Airflow's address.
 PREFIX = "/faultline"
-# The page inside the frame of Airflow's UI.
+# Page inside the frame of Airflow's UI.
 UI_ROUTE = "faultline-results"
 UI_PAGE = f"/plugin/{UI_ROUTE}{PREFIX}"

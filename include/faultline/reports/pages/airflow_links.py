@@ -1,4 +1,4 @@
-"""From runs in Airflow to pages, and back. A sweep's id is made from its run's, and so can be traced back to it."""
+"""Links between Airflow runs and results pages. The id of a sweep derives from its run id."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from faultline.records.index_entry import IndexEntry
 from faultline.reports.pages.site import AirflowRun, RecordPending, ResultsSite
 from faultline.system.errors import FaultlineError
 
-# Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
-# after the time.
+# Ids of triggered runs hold sweep, configuration, repetition and build; those of a search (repetition 0) the time.
 _CHILD = re.compile(
     r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})(?:-[0-9a-f]{8})?|search-\d{6})", re.DOTALL
 )
-# What `sweep_id_of` leaves of an id that Airflow made from an instant.
+# Result of `sweep_id_of` for a run id that Airflow made from an instant.
 _INSTANT = re.compile(
     r"(?P<kind>[a-z_]+__)?(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"
     r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)(?:-(?P<fraction>\d{1,6}))?"
@@ -28,13 +27,13 @@ _KINDS = ("manual__", "scheduled__", "backfill__")
 
 
 def address_of_run(site: ResultsSite, dag_id: str, run_id: str) -> str:
-    """The page of what a run has measured. Raises NotYet while it has no record."""
+    """Return the page of the records of a run. Raises RecordPending if there are none."""
     site.index.refresh()
     child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
     if child is not None:
         cell = (child["config_id"], int(child["repetition"] or 0))
         attempts = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
-        # A search may have measured the very cell that another run of the sweep did.
+        # A search and another run of the sweep may measure the same cell.
         known = [_recorded_runs(site, one.attempt)[0] for one in attempts]
         attempts = [
             one
@@ -53,7 +52,7 @@ def address_of_run(site: ResultsSite, dag_id: str, run_id: str) -> str:
 
 
 def address_of_dag(site: ResultsSite, dag_id: str) -> str:
-    """The page of a matrix; of another DAG the list of all sweeps."""
+    """Return the page of a matrix; for other DAGs the list of all sweeps."""
     site.index.refresh()
     known = any(one.name == dag_id for one in site.index.matrices())
     if is_nightly(dag_id):
@@ -64,16 +63,16 @@ def address_of_dag(site: ResultsSite, dag_id: str) -> str:
 
 
 def runs_of_sweep(site: ResultsSite, matrix: str | None, sweep_id: str) -> list[AirflowRun]:
-    """The run that measured a sweep, when Airflow knows it: of its matrix, or of a single experiment."""
+    """Return the Airflow run of a sweep, if it exists: of its matrix, or of a single experiment."""
     dag_id = matrix or EXPERIMENT
     return _existing_runs(site, dag_id, [sweep_id, *_run_id_prefixes(sweep_id)], _run_id_prefixes(sweep_id))
 
 
 def runs_of_entry(site: ResultsSite, entry: IndexEntry) -> list[AirflowRun]:
-    """The run of the experiment, and that of its matrix, when Airflow knows them."""
+    """Return the Airflow runs of an experiment and its matrix, if they exist."""
     run_id, parent = _recorded_runs(site, entry.attempt)
     if entry.matrix and entry.sweep_id:
-        # Attempts of before the run was noted: by the name of the cell.
+        # Older attempts do not record their run, so it derives from the cell.
         own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
         runs = _existing_runs(site, EXPERIMENT, [own], ())
         if parent:
@@ -94,7 +93,7 @@ def _existing_runs(site: ResultsSite, dag_id: str, run_ids: Sequence[str], prefi
 
 
 def _run_id_prefixes(sweep_id: str) -> list[str]:
-    """How the ids of runs begin that this sweep's id may have been made from."""
+    """Return prefixes of the run ids from which the id of this sweep may derive."""
     match = _INSTANT.fullmatch(sweep_id)
     if match is None:
         return []
@@ -108,10 +107,9 @@ def _kinds(kind: str | None) -> Iterable[str]:
 
 
 def _recorded_runs(site: ResultsSite, attempt: str) -> tuple[str | None, str | None]:
-    """The run that measured an attempt, and its matrix's, as the attempt's own files have them; None where they have
-    not.
+    """Return the ids of the run and of its matrix run from the files of an attempt; None if missing.
 
-    The index has checked the attempt's name.
+    The index has validated the name of the attempt.
     """
     folder, run_id, parent = Attempt(site.results / "attempts" / attempt), None, None
     with contextlib.suppress(FaultlineError, OSError, ValueError, AttributeError, RecursionError):
@@ -121,7 +119,7 @@ def _recorded_runs(site: ResultsSite, attempt: str) -> tuple[str | None, str | N
 
 
 def _id(found: object) -> str | None:
-    """What can be an id: half of a surrogate pair stands in no address and in no database."""
+    """Return a valid id or None; addresses and databases cannot hold lone surrogates."""
     if not isinstance(found, str) or not found:
         return None
     return None if any("\ud800" <= letter <= "\udfff" for letter in found) else found

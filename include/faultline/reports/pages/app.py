@@ -1,4 +1,4 @@
-"""The app that serves the pages. Every address, known or not, asks the guard first."""
+"""App that serves the results pages; the guard checks every address, including unknown ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from faultline.reports.pages.sweep import matrix_page, sweep_page
 from faultline.reports.tables import as_csv, as_parquet
 from faultline.reports.views.sweep import COST_FIELDS, SweepPageQuery
 
-# Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
+# Only files of this app may run or load; plotly requires inline styles.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
@@ -29,7 +29,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache, private",
 }
-# The address of an asset changes with its content.
+# The address of an asset changes with its content, so it may be cached.
 ASSET_HEADERS = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
 _DOWNLOADS: dict[str, tuple[str, Callable[[list[IndexEntry]], bytes]]] = {
     "csv": ("text/csv; charset=utf-8", lambda entries: as_csv(entries)),
@@ -38,7 +38,7 @@ _DOWNLOADS: dict[str, tuple[str, Callable[[list[IndexEntry]], bytes]]] = {
 
 
 def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., Any]) -> FastAPI:
-    """The app. `site_of` gives the store for a request; `guard` raises HTTPException 401 unless one is logged in."""
+    """Return the app. `site_of`: returns the store of a request; `guard`: raises HTTPException 401 without a login."""
     app = FastAPI(
         title="Faultline results", dependencies=[Depends(guard)], openapi_url=None, docs_url=None, redoc_url=None
     )
@@ -67,7 +67,7 @@ def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., An
 
     @app.get("/{rest:path}")
     def nothing(rest: str) -> Response:
-        raise PageNotFound(f"Nothing is at {rest or '/'}.")
+        raise PageNotFound(f"No page {rest or '/'}.")
 
     return app
 
@@ -91,7 +91,7 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
 
     @app.get("/live/{name}")
     def live(request: Request, name: str) -> Response:
-        # pandas takes half a second to import, and Airflow's API server seldom needs it.
+        # Imported here because pandas takes half a second to import.
         from faultline.reports.pages.live import live_page
 
         return _page(live_page(site_of(request), name))
@@ -110,7 +110,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
     def nights(
         request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "", by: str = ""
     ) -> Response:
-        # Statistics take a second to import, and Airflow's API server seldom needs them.
+        # Imported here because statistics take a second to import.
         from faultline.reports.pages.sweep import nightly_page
         from faultline.reports.views.nightly import NightlyPageQuery
 
@@ -143,12 +143,12 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
     @app.get("/experiments.{form}")
     def download(request: Request, form: str, sweep: str = "", matrix: str = "") -> Response:
         if form not in _DOWNLOADS:
-            raise PageNotFound(f"No table is called experiments.{form}.")
+            raise PageNotFound(f"No table experiments.{form}.")
         index = site_of(request).index
         index.refresh()
         entries = index.of_sweep(sweep) if sweep else index.of_matrix(matrix) if matrix else index.all()
         if not entries:
-            raise PageNotFound(f"No record belongs to {sweep or matrix or 'this store'}.")
+            raise PageNotFound(f"No record of {sweep or matrix or 'this store'}.")
         media_type, made = _DOWNLOADS[form]
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", sweep or matrix or "all")[:100]
         headers = {**HEADERS, "Content-Disposition": f'attachment; filename="faultline-{name}.{form}"'}
@@ -156,7 +156,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
 
 
 def _add_redirects(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
-    """Addresses that Airflow's UI can make; they lead to the page that is meant."""
+    """Add redirects from addresses that Airflow's UI can build."""
 
     @app.get("/dags/{dag_id}")
     def of_dag(request: Request, dag_id: str) -> Response:
@@ -168,12 +168,12 @@ def _add_redirects(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> N
 
 
 def _page(html: str) -> HTMLResponse:
-    # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+    # JSON may hold lone surrogates, which UTF-8 cannot encode.
     return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
 
 
 def _sweep_query(request: Request) -> SweepPageQuery:
-    """What a reader chose on a sweep's page; of a name that stands twice in the address the last counts."""
+    """Return the selection on the page of a sweep; the last value of a repeated parameter counts."""
     asked = request.query_params
     return SweepPageQuery(
         metric=asked.get("metric", ""),
@@ -187,7 +187,7 @@ def _sweep_query(request: Request) -> SweepPageQuery:
 
 
 def _page_number(text: str) -> int:
-    """A page's number; anything that is none means the first page."""
+    """Return the number of a page; invalid text means the first page."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 

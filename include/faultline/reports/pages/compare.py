@@ -1,4 +1,4 @@
-"""Two sweeps side by side: cells matched by configuration, both medians, and the verdict on what lies between them."""
+"""Page that compares two sweeps: cells matched by configuration, both medians, and the verdict."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from faultline.reports.views.run import minute_text
 from faultline.reports.views.sweep import select_group, select_metric
 
 MAX_SUGGESTIONS = 200
-# A verdict takes some 8 ms, and a page answers within a second.
+# A verdict takes about 8 ms, and a page must respond within a second.
 MAX_VERDICTS = 80
 
 
 @dataclass(frozen=True)
 class ComparePageQuery:
-    """What a reader chose: two sweeps, of each a group, and a metric; empty: the default."""
+    """Selection of the user: two sweeps, their groups, and a metric; an empty value means the default."""
 
     a: str = ""
     b: str = ""
@@ -35,7 +35,7 @@ class ComparePageQuery:
 
 
 def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
-    """The page; a form while a sweep is missing. Raises Unknown for a sweep, group or metric that is not there."""
+    """Return the page, or a form without two sweeps. Raises PageNotFound for an unknown sweep, group or metric."""
     site.index.refresh()
     suggestions = _suggestions(site, query)
     if not (query.a and query.b):
@@ -66,7 +66,7 @@ def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
     return render(
         site,
         "compare",
-        title="Two sweeps side by side",
+        title="Sweep comparison",
         query=query,
         suggestions=suggestions,
         sides=sides,
@@ -86,7 +86,7 @@ def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
 
 
 def _suggestions(site: ResultsSite, query: ComparePageQuery) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Sweeps to choose from under their matrices, the newest first: id and what a list shows of it."""
+    """Return the available sweeps by matrix, newest first: id and label."""
     groups: dict[str, dict[str, str]] = {}
     for tally in site.index.sweeps(MAX_SUGGESTIONS):
         if tally.name:
@@ -102,7 +102,7 @@ def _suggestions(site: ResultsSite, query: ComparePageQuery) -> list[tuple[str, 
 def _side(site: ResultsSite, sweep_id: str, group: str) -> dict[str, Any]:
     entries: list[IndexEntry] = site.index.of_sweep(sweep_id)
     if not entries:
-        raise PageNotFound(f"No sweep {sweep_id} has a record.")
+        raise PageNotFound(f"No record of the sweep {sweep_id}.")
     group, groups = select_group(entries, group)
     members = [entry for entry in entries if entry.group == group]
     return {
@@ -117,8 +117,10 @@ def _side(site: ResultsSite, sweep_id: str, group: str) -> dict[str, Any]:
 
 
 def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, dict[str, str]]:
-    """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
-    which neither less nor more is better, nor of sides that share a record."""
+    """Return the verdicts of `./faultline compare` on each common configuration, as texts.
+
+    Empty for metrics without a better direction, and for sides that share a record.
+    """
     before, after = (
         RecordGroup(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides
     )
@@ -130,8 +132,10 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
 def _row_figures(
     site: ResultsSite, points: list[dict[str, Point]], config_id: str, metric: Metric | None
 ) -> dict[str, Any]:
-    """Both figures of one configuration, and the second as a multiple of the first. A side without a usable run has the
-    figure of its invalid ones in brackets, of which there is no multiple."""
+    """Return both figures of one configuration and the ratio B ÷ A.
+
+    A side without usable runs shows the figure of its invalid runs in parentheses, without a ratio.
+    """
     found = [side.get(config_id) for side in points]
     figures = [point.figure(metric.key) if point and metric else Figure(0) for point in found]
     a, b = figures

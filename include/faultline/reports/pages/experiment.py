@@ -1,4 +1,4 @@
-"""The page of one experiment: the view of its run; and that of two over each other, with their figures."""
+"""Page of one experiment, and page that overlays two experiments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from faultline.system.errors import FaultlineError
 
 
 def experiment_page(site: ResultsSite, attempt: str) -> str:
-    """The page of one attempt. Raises Unknown when there is no such record, or it cannot be read."""
+    """Return the page of one attempt. Raises PageNotFound if its record is missing or invalid."""
     site.index.refresh()
     entry = site.index.of_attempt(attempt)
     if entry is None:
@@ -55,11 +55,11 @@ def experiment_page(site: ResultsSite, attempt: str) -> str:
 
 
 def _read(path: Path) -> Record:
-    """The whole record of a file that the index knows."""
+    """Return the record of an indexed file."""
     try:
         return Record.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        raise PageNotFound(f"The record {path.name} has just been moved or changed; load the page again.") from None
+        raise PageNotFound(f"The record {path.name} has changed; reload the page.") from None
 
 
 def _rerun_command(record: Record) -> str:
@@ -69,16 +69,13 @@ def _rerun_command(record: Record) -> str:
         return ""
 
 
-# Two experiments over each other: their curves on one time axis, and their figures side by side.
-
-
 MAX_SUGGESTIONS = 200
-# Figures under other headings say how it was measured, not what came of it.
+# Metric groups of results; the others describe the measurement.
 _HEADINGS = ("Latency", "Throughput", "Recovery", "CPU", "Memory and state", "Audit")
 
 
 def overlay_page(site: ResultsSite, a: str, b: str) -> str:
-    """The page; a form while one of both is missing. Raises Unknown for an experiment that is not there."""
+    """Return the page, or a form without two experiments. Raises PageNotFound for an unknown experiment."""
     site.index.refresh()
     chosen = [_entry(site, attempt) for attempt in (a, b) if attempt]
     both = len(chosen) == 2
@@ -86,7 +83,7 @@ def overlay_page(site: ResultsSite, a: str, b: str) -> str:
     return render(
         site,
         "overlay",
-        title="Two experiments over each other",
+        title="Experiment overlay",
         given={"a": a, "b": b},
         options=_options(site, chosen),
         sides=[_side(site, entry) for entry in chosen] if both else [],
@@ -98,12 +95,12 @@ def overlay_page(site: ResultsSite, a: str, b: str) -> str:
 
 
 def experiment_label(entry: IndexEntry) -> str:
-    """What an experiment was, and which repetition, as a list shows it."""
+    """Return the label of an experiment and its repetition in a list."""
     return f"{', '.join([*load_parts(entry.config), label(entry.fault)])} · r{entry.repetition} · {entry.attempt}"
 
 
 def overlay_options(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]]:
-    """Other experiments of its sweep that have figures, its own configuration first: attempt and name."""
+    """Return other experiments of the sweep with figures, same configuration first: attempt and label."""
     others = [
         other
         for other in (site.index.of_sweep(entry.sweep_id) if entry.sweep_id else site.index.of_sweep(None))
@@ -116,12 +113,12 @@ def overlay_options(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str
 def _entry(site: ResultsSite, attempt: str) -> IndexEntry:
     found = site.index.of_attempt(attempt)
     if found is None:
-        raise PageNotFound(f"No attempt {attempt} has a record.")
+        raise PageNotFound(f"No record of the attempt {attempt}.")
     return found
 
 
 def _options(site: ResultsSite, chosen: Sequence[IndexEntry]) -> list[tuple[str, str]]:
-    """What can be chosen: the sweeps of those that are chosen, else the newest ones."""
+    """Return the available experiments: of the selected sweeps, else of the newest ones."""
     sweeps = list(dict.fromkeys(entry.sweep_id for entry in chosen)) or [one.name for one in site.index.sweeps(5)]
     entries = [*chosen, *(one for sweep in sweeps for one in reversed(site.index.of_sweep(sweep)) if one.metrics)]
     return [(one.attempt, experiment_label(one)) for one in {one.attempt: one for one in entries}.values()][
@@ -140,7 +137,7 @@ def _side(site: ResultsSite, entry: IndexEntry) -> dict[str, Any]:
 
 
 def _overlay(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str, go.Figure], list[str]]:
-    """The curves of both, or why there are none."""
+    """Return the overlay of both experiments, or the causes of missing curves."""
     curves, problems = [], []
     for letter, entry in zip("AB", chosen, strict=True):
         try:
@@ -148,17 +145,17 @@ def _overlay(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str,
             recovered = value_of(entry, MACRO)
             curves.append(AttemptCurves(f"{letter}: {entry.attempt}", series, recovered))
         except (FaultlineError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            problems.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
+            problems.append(f"attempts/{entry.attempt}/series.json: reading failed ({type(error).__name__})")
     if problems:
         return {}, problems
     try:
         return {"overlay": overlay_figure(curves)}, []
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        return {}, [f"A series.json does not hold what is expected ({type(error).__name__}: {error})."]
+        return {}, [f"series.json: unexpected content ({type(error).__name__}: {error})"]
 
 
 def _differences(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
-    """The parameters in which both differ, and what else of them does."""
+    """Return the parameters and properties that differ."""
     points = [points_of([entry])[0] for entry in chosen]
     parameters = ((axis.name, [axis.label(point) for point in points]) for axis in axes_of(points) if axis.key != FAULT)
     others = (
@@ -171,7 +168,7 @@ def _differences(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
 
 
 def _figure_groups(chosen: Sequence[IndexEntry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """The figures that at least one of both has, under their headings: name, both texts, and the ratio."""
+    """Return the figures of either experiment by group: name, both texts, and ratio."""
     known = [(metric, [value_of(entry, metric.key) for entry in chosen]) for metric in KNOWN]
     wanted = {metric: values for metric, values in known if any(value is not None for value in values)}
     return [
@@ -182,7 +179,7 @@ def _figure_groups(chosen: Sequence[IndexEntry]) -> list[tuple[str, list[tuple[s
 
 
 def _texts(metric: Metric, values: Sequence[float | None]) -> list[str]:
-    """Both figures, and the second as a multiple of the first."""
+    """Return both figures and the ratio B ÷ A."""
     first, second = values
     ratio = NONE if not first or second is None else f"{second / first:,.2f}"
     return [*(metric.text(value) for value in values), ratio]

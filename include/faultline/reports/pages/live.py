@@ -1,7 +1,4 @@
-"""One experiment while it runs: throughput, lag and CPU over the last minutes, and the fault as it strikes.
-
-Read from the journals that the experiment writes, so it shows what is known so far, not what a judge will say of it.
-"""
+"""Page of a running experiment: throughput, lag, CPU and faults of the last minutes, from its journals."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from faultline.system.errors import FaultlineError
 from faultline.system.measured_window import NS
 from faultline.system.process_tags import ENGINE
 
-# What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.
+# Shown seconds, and bytes read per journal; a recorder writes about 5 kB/s.
 WINDOW_S = 300
 READ_BYTES = 1_600_000
 _ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
@@ -47,7 +44,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class LiveSeries:
-    """What is known of a run: instants in s after T0 (or after its first sample), and the values at them."""
+    """Series of a running experiment, over s after T0 (or after the first sample)."""
 
     began_ns: int
     is_started: bool
@@ -58,7 +55,7 @@ class LiveSeries:
 
 
 def live_page(site: ResultsSite, attempt_id: str) -> str:
-    """The page of an attempt that is in work; of one that is over a way to its record. Raises Unknown for another."""
+    """Return the page of a running attempt; a finished one links to its record. Raises PageNotFound if unknown."""
     folder = site.results / "attempts" / attempt_id
     if "/" in attempt_id or attempt_id.startswith(".") or not (folder / "attempt.json").is_file():
         raise PageNotFound(f"No attempt {attempt_id}.")
@@ -67,7 +64,7 @@ def live_page(site: ResultsSite, attempt_id: str) -> str:
         order, phase = read_plan(attempt).order, phase_of(attempt)
         series = read_live_series(attempt)
     except (FaultlineError, OSError, KeyError, ValueError) as error:
-        raise PageNotFound(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
+        raise PageNotFound(f"{attempt_id}: reading its files failed: {error}; fix: reload the page") from None
     sweep = order.sweep_id
     plan = SweepPlans(site.results).read(sweep) if sweep else None
     site.index.refresh()
@@ -91,7 +88,7 @@ def live_page(site: ResultsSite, attempt_id: str) -> str:
 
 
 def read_live_series(attempt: Attempt) -> LiveSeries | None:
-    """What the journals tell; None before the first sample."""
+    """Return the series of the journals; None before the first sample."""
     recorder = _last_lines(attempt.recorder_journal)
     samples = [line for line in recorder if line.get("kind") == "offsets" and line.get("topic") == "input"]
     if not recorder:
@@ -100,7 +97,7 @@ def read_live_series(attempt: Attempt) -> LiveSeries | None:
     barrier = next((line for line in scheduler if line.get("event") == "gate"), None)
     newest_ns = int(recorder[-1]["wall_ns"])
     began_ns = int(barrier["t0_wall_ns"]) if barrier else int(recorder[0]["wall_ns"])
-    # Of a long journal only the end is read: what a process used before that belongs to no second of it.
+    # CPU used before the part of the journal that is read must not count.
     from_ns = max(began_ns, newest_ns - WINDOW_S * NS, int(recorder[0]["wall_ns"]))
     produced = [((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end"].values()))) for line in samples]
     progressed = [line for line in _last_lines(attempt.listener_journal) if line.get("event") == "progress"]
@@ -126,7 +123,7 @@ def read_live_series(attempt: Attempt) -> LiveSeries | None:
 
 
 def lag_of(series: LiveSeries) -> list[tuple[float, float]]:
-    """Records that were produced and not committed, at each sample of the input, once anything was committed."""
+    """Return the consumer lag at each sample of the input topic, from the first commit on."""
     if not series.committed or not series.produced:
         return []
     times, ends = (np.array(column) for column in zip(*series.committed, strict=True))
@@ -139,7 +136,7 @@ def lag_of(series: LiveSeries) -> list[tuple[float, float]]:
 
 
 def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Records a second between two samples of a count, at the later one."""
+    """Return the rate between consecutive samples of a count, at the later one."""
     return [
         (after[0], max(0.0, (after[1] - before[1]) / (after[0] - before[0])))
         for before, after in zip(points, points[1:], strict=False)
@@ -148,11 +145,11 @@ def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def current_figures(series: LiveSeries) -> list[tuple[str, str]]:
-    """The newest figures, by name."""
+    """Return the newest figures by name."""
     produced, lag = rates(series.produced), lag_of(series)
     since = series.produced[-1][0] if series.produced else 0.0
-    found = [("since the gate" if series.is_started else "since it began", f"{since:,.0f} s")]
-    found += [("arriving", f"{produced[-1][1]:,.0f} records/s")] if produced else []
+    found = [("since T0" if series.is_started else "since the first sample", f"{since:,.0f} s")]
+    found += [("input", f"{produced[-1][1]:,.0f} records/s")] if produced else []
     found += [("lag", f"{lag[-1][1]:,.0f} records")] if lag else []
     if series.cores:
         used = sum(series.cores[-1].get(role, 0.0) for role in ENGINE)
@@ -161,10 +158,10 @@ def current_figures(series: LiveSeries) -> list[tuple[str, str]]:
 
 
 def live_figure(series: LiveSeries) -> go.Figure:
-    """Throughput, lag and CPU over one time axis."""
+    """Return throughput, lag and CPU on one time axis."""
     figure = go.Figure()
     for name, colour, points, axis, shape in (
-        ("arriving", FAINT_COLOUR, rates(series.produced), "y", "linear"),
+        ("input", FAINT_COLOUR, rates(series.produced), "y", "linear"),
         ("committed", STRONG_COLOUR, rates(series.committed), "y", "vh"),
         ("lag", STRONG_COLOUR, lag_of(series), "y2", "linear"),
     ):
@@ -203,7 +200,7 @@ def live_figure(series: LiveSeries) -> go.Figure:
 
 
 def _last_lines(path: Path) -> list[Line]:
-    """The newest whole lines of a journal that is being written; none where there is none yet."""
+    """Return the last complete lines of a journal; empty if missing."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -212,7 +209,7 @@ def _last_lines(path: Path) -> list[Line]:
     except OSError:
         return []
     lines = content.split(b"\n")
-    # Cut at the front by where reading began, at the back by whoever writes.
+    # The first line may be cut by the offset, the last by the writer.
     whole = lines[1:-1] if size > READ_BYTES else lines[:-1]
     found = []
     for line in whole:

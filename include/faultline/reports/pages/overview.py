@@ -1,4 +1,4 @@
-"""The first page: sweeps and matrices with their counts, newest first, and the files that could not be read."""
+"""Overview page: sweeps and matrices with status counts, newest first, and unreadable files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultline.reports.views.runs import load_parts
 from faultline.system.errors import FaultlineError
 
 SWEEPS_PER_PAGE = 100
-# Newest sweeps that are asked for an answer, if they have that many judged records, and few enough configurations.
+# Number of newest sweeps considered for a summary, and their required judged records and maximum configurations.
 MAX_SUMMARY_SWEEPS, MIN_SUMMARY_RECORDS, MAX_SUMMARY_CONFIGURATIONS = 5, 4, 40
 MAX_SUMMARY_LINES = 6
 MAX_FAILURES = 5
@@ -27,13 +27,13 @@ MAX_PROBLEMS = 100
 
 
 def overview_page(site: ResultsSite, page: int = 1) -> str:
-    """The list of sweeps, page `page` of it; one that does not exist shows the nearest."""
+    """Return page `page` of the list of sweeps, or the nearest existing one."""
     site.index.refresh()
     total = site.index.count_sweeps()
     page, pages, offset = paginate(page, total, SWEEPS_PER_PAGE)
     problems = [*site.index.problems(), *SweepPlans(site.results).problems()]
     matrices, sweeps = site.index.matrices(), site.index.sweeps(SWEEPS_PER_PAGE, offset)
-    # A column for what there is: six of zeros would leave no room for the names.
+    # Columns of unused statuses are omitted, to leave space for names.
     statuses = [one for one in STATUSES if one == "valid" or any(getattr(row, one) for row in (*matrices, *sweeps))]
     return render(
         site,
@@ -55,15 +55,14 @@ def overview_page(site: ResultsSite, page: int = 1) -> str:
 
 
 def active_runs_page(site: ResultsSite) -> str:
-    """Only what is measured now, for whoever looks again and again: it answers in a moment."""
+    """Return the active runs only, which is fast enough for polling."""
     site.index.refresh()
     return render(site, "active_runs", title="Now", active=active_runs(site))
 
 
 def newest_summary(site: ResultsSite) -> dict[str, object] | None:
-    """The answer of the newest sweep that has one, in a few lines, and what its invalid runs would add; None where no
-    sweep has any."""
-    # Statistics take a second to import, which the start of Airflow's API server need not wait for.
+    """Return the first lines of the summary of the newest sweep that has one; None without a summary."""
+    # Imported here because statistics take a second to import, which would delay the start of Airflow's API server.
     from faultline.comparison.selection import entries_of_sweep
     from faultline.comparison.sweep_summary import invalid_runs_of, summary_of
     from faultline.reports.views.sweep_summary import invalid_text, short_summary
@@ -91,7 +90,7 @@ def newest_summary(site: ResultsSite) -> dict[str, object] | None:
 
 
 def newest_failures(site: ResultsSite) -> list[dict[str, str]]:
-    """The newest experiments without usable figures, each with its reason."""
+    """Return the newest experiments without usable figures, each with its reason."""
     found = [one for one in site.index.newest_without_figures(MAX_FAILURES)]
     return [
         {
@@ -107,7 +106,7 @@ def newest_failures(site: ResultsSite) -> list[dict[str, str]]:
 
 def _row(site: ResultsSite, tally: StatusCounts, kind: str, statuses: Sequence[str]) -> dict[str, object]:
     return {
-        "name": tally.name or "without a sweep",
+        "name": tally.name or "no sweep",
         "href": site.link(kind, tally.name) if tally.name else site.link("unswept"),
         "about": tally.matrix or _single_run_label(site, tally),
         "counts": [getattr(tally, status) for status in statuses],
@@ -117,26 +116,23 @@ def _row(site: ResultsSite, tally: StatusCounts, kind: str, statuses: Sequence[s
 
 
 def _single_run_label(site: ResultsSite, tally: StatusCounts) -> str:
-    """What the one experiment of a sweep without a matrix was about, since its id does not say it."""
+    """Return the label of the only experiment of a sweep without a matrix."""
     if tally.name is None or tally.total != 1:
         return NONE
-    # Counted before, and it may be gone since.
+    # The record may have been removed since it was counted.
     entry = next(iter(site.index.of_sweep(tally.name)), None)
     if entry is None:
         return NONE
     return ", ".join([*load_parts(entry.config), label(entry.fault)])
 
 
-# What is measured at this moment, by the files of attempts that are not closed.
-
-
-# Of attempts, the newest first: two are in work at most, and an older one that is not closed is nobody's any more.
+# Newest attempts searched for active ones; at most two are active, older open ones are orphaned.
 MAX_OPEN_ATTEMPTS = 6
 
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """An experiment in work: what it is, where it stands, and how far its sweep is."""
+    """Running or queued experiment, with its phase and the progress of its sweep."""
 
     attempt: str
     title: str
@@ -145,16 +141,16 @@ class ActiveRun:
     href: str
     sweep: str | None
     sweep_href: str | None
-    sweep_progress: str
+    progress: str
 
 
 def active_runs(site: ResultsSite) -> list[ActiveRun]:
-    """The experiments in work, the one that is measured first."""
+    """Return the running and queued experiments, the running one first."""
     found = [(is_waiting(attempt), attempt) for attempt in _open_attempts(site)]
     ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
     runs = [(is_queued, one) for is_queued, attempt in ordered if (one := _active_run(site, attempt))]
     measured = next((one for is_queued, one in runs if not is_queued), None)
-    # Where none of this installation's is measured, it waits for another's.
+    # Without a running experiment, it waits for another installation.
     return [replace(one, detail=f"for {measured.title}") if is_queued and measured else one for is_queued, one in runs]
 
 
@@ -169,7 +165,7 @@ def _open_attempts(site: ResultsSite) -> Iterator[Attempt]:
 
 
 def _active_run(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
-    """None for an attempt whose files cannot be read, or that closes as it is looked at."""
+    """Return the active run of an attempt; None if its files are unreadable."""
     try:
         order, phase = read_plan(attempt).order, phase_of(attempt)
     except (FaultlineError, OSError, KeyError, ValueError):
@@ -189,7 +185,7 @@ def _active_run(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
 
 
 def sweep_progress(site: ResultsSite, plan: SweepPlan) -> str:
-    """How many cells of a plan have a valid record: `3 of 12`."""
+    """Return the number of cells of a plan with a usable record: `3 of 12`."""
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
     sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound}
     wanted = {Cell(cell.config_id, cell.repetition, plan.series) for cell in plan.cells}

@@ -1,4 +1,4 @@
-"""Where the pages find records and what they link to, and what all of them have in common."""
+"""Common parts of the results pages: store, links and rendering."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from faultline.reports.pages import PREFIX
 from faultline.reports.views.sweep import PageNotFound as PageNotFound
 
 PAGE_ROWS = 200
-# A cell that many sweeps have measured links to its newest experiments only.
+# Maximum number of links to experiments of one cell.
 MAX_ATTEMPTS = 20
 STATUSES = ("valid", "unmet", "invalid", "failed", "cancelled")
 
 
 class RecordPending(PageNotFound):
-    """What was asked for will exist when a run has measured it; `address` is where to look again."""
+    """The requested record does not exist yet; `address`: page to retry."""
 
     def __init__(self, message: str, address: str) -> None:
         super().__init__(message)
@@ -33,18 +33,18 @@ class RecordPending(PageNotFound):
 
 @dataclass(frozen=True)
 class AirflowRun:
-    """A run of a DAG in Airflow."""
+    """Run of an Airflow DAG."""
 
     dag_id: str
     run_id: str
 
     @property
     def path(self) -> str:
-        """Its page in Airflow's UI, from the UI's root on."""
+        """Path of its page below the root of Airflow's UI."""
         return f"/dags/{quote(self.dag_id, safe='')}/runs/{quote(self.run_id, safe='')}"
 
 
-# Which runs of a DAG there are: of some ids, or whose ids begin with a text. Arguments: DAG, ids, beginnings.
+# Finds existing runs of a DAG by id or prefix. Arguments: DAG id, run ids, prefixes of run ids.
 FindRuns = Callable[[str, Sequence[str], Sequence[str]], Sequence[str]]
 
 
@@ -54,10 +54,10 @@ def _most_likely_run(dag_id: str, run_ids: Sequence[str], prefixes: Sequence[str
 
 @dataclass(frozen=True)
 class ResultsSite:
-    """The store as pages: `results` holds records and attempts; `prefix` stands before each link of a page.
+    """Store of the results pages: `results` holds records and attempts; `prefix`: prefix of page links.
 
-    `airflow`: what stands before a link to Airflow's UI. `find_runs` says which runs there are, of those that records
-    may come from; without an Airflow to ask, the likeliest is taken to exist.
+    `airflow`: prefix of links to Airflow's UI. `find_runs`: finds the Airflow runs of a record; the default assumes
+    that the most likely run exists.
     """
 
     index: Index
@@ -67,17 +67,17 @@ class ResultsSite:
     find_runs: FindRuns = field(default=_most_likely_run)
 
     def link(self, *parts: str, **query: str | int | None) -> str:
-        """The address of a page; parts are quoted, query values that are None or empty are left out."""
+        """Return the address of a page; parts are quoted, empty query values omitted."""
         given = {name: value for name, value in query.items() if value not in (None, "")}
         path = f"{self.prefix}/{'/'.join(quote(part, safe='') for part in parts)}"
         return f"{path}?{urlencode(given)}" if given else path
 
     def asset(self, name: str) -> str:
-        """The address of a style sheet or script; another one when its content changes, so that it may be cached."""
+        """Return the address of a style sheet or script; it changes with the content, so it may be cached."""
         return self.link("static", name, v=asset_version(name))
 
     def run_link(self, run: AirflowRun) -> str:
-        """The address of a run in Airflow's UI."""
+        """Return the address of a run in Airflow's UI."""
         return f"{self.airflow}{run.path}"
 
 
@@ -89,7 +89,7 @@ def render(
     figures: Mapping[str, go.Figure] | None = None,
     **values: Any,
 ) -> str:
-    """A page: the template with what every page needs. `figures`: by the name of their place in it."""
+    """Render a page from its template and the common values. `figures`: by id of their element."""
     return (
         environment()
         .get_template(f"pages/{template}.html.j2")
@@ -105,14 +105,14 @@ def render(
 
 
 def not_found_page(site: ResultsSite, why: Exception) -> str:
-    """The page for whatever does not exist, with a way to look again for what may exist soon."""
+    """Return the page for missing content, with a retry link for pending records."""
     retry_address = why.address if isinstance(why, RecordPending) else None
-    title = "Not found" if retry_address is None else "Nothing measured yet"
+    title = "Not found" if retry_address is None else "Not measured yet"
     return render(site, "not_found", title=title, message=str(why), retry=retry_address)
 
 
 def attempt_links(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str, Any]:
-    """Links to single experiments, as short as their repetition: `shown`, the newest ones; `more`, how many others."""
+    """Return links to experiments, labelled by repetition: `shown`: the newest; `more`: number of older ones."""
     shown = [
         {
             "href": site.link("experiments", entry.attempt),
@@ -126,7 +126,7 @@ def attempt_links(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str,
 
 
 def paginate(number: int, rows: int, per_page: int = PAGE_ROWS) -> tuple[int, int, int]:
-    """The page that is shown for the wanted `number`, how many there are, and the first row's offset."""
+    """Return the page nearest to `number`, the number of pages, and the offset of the first row."""
     last = max(1, -(-rows // per_page))
     shown = min(max(1, number), last)
     return shown, last, (shown - 1) * per_page

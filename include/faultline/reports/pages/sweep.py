@@ -1,4 +1,4 @@
-"""The pages of one sweep, of a matrix, and of the nightly runs: their views, and the ways to experiments and sweeps."""
+"""Pages of a sweep, a matrix and the nightly runs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MAX_MISSING = 100
 
 
 def sweep_page(site: ResultsSite, sweep_id: str | None, choice: SweepPageQuery | None = None) -> str:
-    """The page of a sweep; of None: of the records that belong to none. Raises Unknown when it has no record."""
+    """Return the page of a sweep; None: of the records without a sweep. Raises PageNotFound without a record."""
     site.index.refresh()
     entries = entries_of_sweep(site.index, site.results, sweep_id)
     if not entries:
-        raise PageNotFound(f"No sweep {sweep_id} has a record." if sweep_id else "Every record belongs to a sweep.")
+        raise PageNotFound(f"No record of the sweep {sweep_id}." if sweep_id else "No record without a sweep.")
     return _page(site, entries, choice or SweepPageQuery(), sweep=sweep_id)
 
 
 def matrix_page(site: ResultsSite, matrix: str, choice: SweepPageQuery | None = None) -> str:
-    """The page of a matrix over all its sweeps. Raises Unknown when it has no record."""
+    """Return the page of a matrix over all its sweeps. Raises PageNotFound without a record."""
     site.index.refresh()
     entries = site.index.of_matrix(matrix)
     if not entries:
-        raise PageNotFound(f"No matrix {matrix} has a record.")
+        raise PageNotFound(f"No record of the matrix {matrix}.")
     return _page(site, entries, choice or SweepPageQuery(), matrix=matrix)
 
 
@@ -53,7 +53,7 @@ def _page(
 ) -> str:
     view = SweepView(entries, choice)
     figures: dict[str, go.Figure] = {} if view.figure is None else {"metric": view.figure}
-    # A night is judged against others: what it would answer by itself is nothing that anybody asked.
+    # A nightly run is compared with others, so it has no summary of its own.
     nightly_date = (
         next((minute_text(one.logical_date) for one in view.members if one.logical_date), None) if sweep else None
     )
@@ -64,7 +64,7 @@ def _page(
     return render(
         site,
         "sweep",
-        title=sweep or matrix or "Without a sweep",
+        title=sweep or matrix or "Records without a sweep",
         kind="Matrix" if matrix else "Sweep",
         page_parts=_page_parts(sweep, matrix),
         view=view,
@@ -100,19 +100,19 @@ def _page(
             if sweep or matrix
         ],
         neighbours=[other for other in siblings if other != sweep],
-        # The newest first, so what follows this one was measured before it.
+        # Newest first, so the next sweep is the previous one in time.
         before=next(iter(siblings[siblings.index(sweep) + 1 :]), None) if whole_matrix and sweep in siblings else None,
         sweep=sweep,
     )
 
 
 def _page_parts(sweep: str | None, matrix: str | None) -> tuple[str, ...]:
-    """The parts of this page's own address."""
+    """Return the parts of the address of this page."""
     return ("sweeps", sweep) if sweep else ("matrices", matrix) if matrix else ("unswept",)
 
 
 def _missing_cells(site: ResultsSite, sweep: str | None) -> dict[str, Any] | None:
-    """What the sweep set out to measure and has no valid record of; None when its plan is not known."""
+    """Return the planned cells without a usable record; None without a plan."""
     plan = SweepPlans(site.results).read(sweep) if sweep else None
     if plan is None:
         return None
@@ -123,8 +123,10 @@ def _missing_cells(site: ResultsSite, sweep: str | None) -> dict[str, Any] | Non
 
 
 def nightly_page(site: ResultsSite, choice: NightlyPageQuery | None = None) -> str:
-    """The page; before the first night one that says how to set it up. Raises Unknown for nights, a cell or a metric
-    that there are not."""
+    """Return the page of nightly runs, or setup instructions before the first one.
+
+    Raises PageNotFound for an unknown DAG, axis, configuration or metric.
+    """
     choice = choice or NightlyPageQuery()
     site.index.refresh()
     kinds = sorted(
@@ -132,18 +134,18 @@ def nightly_page(site: ResultsSite, choice: NightlyPageQuery | None = None) -> s
         key=lambda one: one != NIGHTLY,
     )
     if choice.dag_id and choice.dag_id not in kinds:
-        raise PageNotFound(f"No night of {choice.dag_id} has a record yet.")
+        raise PageNotFound(f"No nightly run of {choice.dag_id} has a record.")
     if choice.axis not in ("", *AXES):
-        raise PageNotFound(f"Nights are drawn by {' or '.join(AXES)}, not by {choice.axis}.")
+        raise PageNotFound(f"by: got {choice.axis}; expected {' or '.join(AXES)}.")
     dag_id = choice.dag_id or (kinds[0] if kinds else NIGHTLY)
     view = NightlyView(site.results, site.index.of_matrix(dag_id), dag_id, choice)
-    if not view.nights:
-        return render(site, "nightly_setup", title="Nights")
+    if not view.runs:
+        return render(site, "nightly_setup", title="Nightly runs")
     page, pages, offset = paginate(choice.page, len(view.dates), nightly.RUNS_PER_PAGE)
     return render(
         site,
         "nightly",
-        title="Nights",
+        title="Nightly runs",
         view=view,
         figures={"history": view.figure} if view.figure is not None else {},
         axes=AXES,

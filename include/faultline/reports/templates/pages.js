@@ -1,9 +1,9 @@
-// What the pages do beyond links and forms; all of them work without it.
+// Progressive enhancement: all pages work without this script.
 (function () {
   "use strict";
 
-  // The document of Airflow's UI around this page, when there is one that may be looked at.
-  function around() {
+  // Returns the document of Airflow's UI around this page, or null if missing or of another origin.
+  function outerDocument() {
     try {
       return window.parent === window ? null : window.parent.document;
     } catch {
@@ -11,14 +11,14 @@
     }
   }
 
-  const outer = around();
+  const outer = outerDocument();
 
-  // Airflow has a theme of its own, which may differ from the system's, and a ground that the page shall not stand out of.
+  // Adopts Airflow's theme, which may differ from the system's, and its background.
   function followTheme() {
-    const grounds = [outer.body, outer.documentElement].map((place) => getComputedStyle(place).backgroundColor);
-    const ground = grounds.find((colour) => !/^rgba\(.*, 0\)$/.test(colour));
-    if (ground) {
-      document.documentElement.style.setProperty("--page", ground);
+    const backgrounds = [outer.body, outer.documentElement].map((place) => getComputedStyle(place).backgroundColor);
+    const background = backgrounds.find((colour) => !/^rgba\(.*, 0\)$/.test(colour));
+    if (background) {
+      document.documentElement.style.setProperty("--page", background);
     }
     const theme = ["dark", "light"].find((name) => outer.documentElement.classList.contains(name));
     if (theme && document.documentElement.dataset.theme !== theme) {
@@ -27,12 +27,12 @@
     }
   }
 
-  // The entry of Airflow's navigation leads to where this frame already is, and then does nothing: it shall lead to the
-  // overview. The page around outlives this one, so what listens there goes with it.
+  // Airflow's navigation entry has no effect if this frame is open already, so it is redirected to the overview. The
+  // outer page outlives this one, so its listener is removed with this page.
   function followEntry() {
     const overview = document.querySelector(".trail a");
-    const gone = new AbortController();
-    window.addEventListener("pagehide", () => gone.abort());
+    const unload = new AbortController();
+    window.addEventListener("pagehide", () => unload.abort());
     outer.addEventListener(
       "click",
       function (event) {
@@ -41,7 +41,7 @@
           location.assign(overview.href);
         }
       },
-      { signal: gone.signal, capture: true }
+      { signal: unload.signal, capture: true }
     );
   }
 
@@ -56,7 +56,7 @@
     if (!link || !outer || event.ctrlKey || event.metaKey || event.shiftKey || event.button) {
       return;
     }
-    // A frame may not lead the window around it elsewhere, but a link of that window's own document may.
+    // Frames must not navigate the outer window, but a link of the outer document may.
     event.preventDefault();
     const own = outer.createElement("a");
     own.href = link.href;
@@ -65,7 +65,7 @@
     own.remove();
   });
 
-  // A choice takes effect at once; the button is for pages without scripts.
+  // Selections apply immediately; the button serves pages without scripts.
   document.addEventListener("change", function (event) {
     const form = event.target.closest("form.choice");
     if (form && event.target.matches("select") && form.checkValidity() && !form.querySelector("input:not([type=hidden])")) {
@@ -73,8 +73,8 @@
     }
   });
 
-  // What changes by itself is asked for anew while somebody looks at it: the element of the same id takes its place, and
-  // figures that are drawn get the new data. It ends where the new page has no such element, or asks for no more.
+  // Polls live content while the page is visible: replaces the element of the same id and updates its figures. Polling
+  // stops if the new page lacks the element or its data-refresh attribute.
   function refresh(element) {
     const again = () => setTimeout(() => refresh(element), 1000 * (Number(element.dataset.every) || 4));
     if (document.hidden) {
@@ -82,7 +82,7 @@
       return;
     }
     fetch(element.dataset.refresh, { credentials: "same-origin" })
-      .then((answer) => (answer.ok ? answer.text() : Promise.reject(new Error(answer.statusText))))
+      .then((response) => (response.ok ? response.text() : Promise.reject(new Error(response.statusText))))
       .then(function (text) {
         const page = new DOMParser().parseFromString(text, "text/html");
         const fresh = page.getElementById(element.id);
@@ -96,7 +96,7 @@
           document.dispatchEvent(new CustomEvent("newfigures", { detail: JSON.parse(data.textContent) }));
         }
         if (data && !document.getElementById("figures")) {
-          location.reload(); // the first sample has come
+          location.reload(); // the first sample is available
           return;
         }
         if (fresh.dataset.refresh) {

@@ -1,4 +1,4 @@
-// Draws the figures when they come near the window, in the colours of the page, and all of them before printing.
+// Draws figures when they approach the viewport, in the colours of the page, and all of them before printing.
 (function () {
   "use strict";
   const figures = JSON.parse(document.getElementById("figures").textContent);
@@ -6,7 +6,7 @@
   const config = {
     responsive: true,
     displaylogo: false,
-    // Named one by one: among plotly's own choice is a button that shares the chart through a server.
+    // Explicit list, since plotly's default includes a button that uploads the chart to a server.
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
     plotlyServerURL: "",
     toImageButtonOptions: { format: "png", scale: 2 },
@@ -15,9 +15,9 @@
   let printing = false;
 
   function colours() {
-    // A page inside another one may have been told which theme that one has.
-    const told = document.documentElement.dataset.theme;
-    return (told ? told === "dark" : dark.matches) && !printing
+    // pages.js sets the theme of the surrounding page.
+    const outerTheme = document.documentElement.dataset.theme;
+    return (outerTheme ? outerTheme === "dark" : dark.matches) && !printing
       ? { text: "#b9c2ca", grid: "#2b3137", line: "#454d55", box: "#1d2226" }
       : { text: "#434c55", grid: "#e6e8ea", line: "#b9bfc5", box: "#ffffff" };
   }

@@ -1,4 +1,4 @@
-"""Scatter of recoveries between and within runs in words, and whether more injections or more runs pay."""
+"""Variance of recoveries between and within runs in words, and the best number of injections per run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from faultline.system.text import finite_or_none
 
 
 def allocation_lines(found: Allocation) -> list[str]:
-    """Variance components, the best number of injections, and recovery by number of the injection."""
+    """Return variance components, best number of injections, and trend over the injections of a run."""
     ageing = "" if found.drift is None else ageing_text(found.drift)
     return [line for line in (scatter_text(found), best_text(found), ageing) if line]
 
 
 def scatter_text(found: Allocation) -> str:
-    """`Recoveries scatter by 2.1 s within a run and by 1.0 s between runs (standard deviations; …)`."""
+    """Return `Recoveries vary by 2.1 s within a run and by 1.0 s between runs (standard deviations; …)`."""
     parts = found.components
     count = f"{parts.values} recoveries in {_runs(parts.runs)}"
     if found.censored:
-        count += f", {found.censored} not seen to end and counted as far as they were watched"
-    within = f"Recoveries scatter by {math.sqrt(parts.within):.1f} s within a run"
+        count += f", {found.censored} of them censored and counted with their lower bound"
+    within = f"Recoveries vary by {math.sqrt(parts.within):.1f} s within a run"
     if parts.between is None or parts.correlation is None:
-        return f"{within} (standard deviation; {count}). Single runs cannot show how much runs differ."
+        return f"{within} (standard deviation; {count}). The variance between runs requires several runs."
     low, high = (round(100 * one) for one in (parts.correlation.low, parts.correlation.high))
     return (
         f"{within} and by {math.sqrt(parts.between):.1f} s between runs (standard deviations; {count}): "
@@ -40,7 +40,7 @@ def scatter_text(found: Allocation) -> str:
 
 
 def best_text(found: Allocation) -> str:
-    """The number of injections per run with the narrowest interval per machine-hour, and why; empty for single runs."""
+    """Return the number of injections per run with the narrowest interval per machine-hour; empty for single runs."""
     if found.best is None:
         return ""
     start, injection = (
@@ -49,39 +49,41 @@ def best_text(found: Allocation) -> str:
     )
     range_text = "" if found.least == found.most else f" ({found.least} … {found.most})"
     text = (
-        f"Most is known per machine-hour with {found.best} {_injections(found.best)} per run{range_text}; these runs "
-        f"have {found.injections}. A start costs {start}, an injection {injection}"
+        f"The most efficient number per run is {found.best} {_injections(found.best)}{range_text}; these runs "
+        f"have {found.injections}. A start takes {start}, an injection {injection}"
     )
     if found.best == found.injections or not found.is_worthwhile:
-        return f"{text}: no other number saves a tenth of the time."
+        return f"{text}: no other number saves 10 % of the time."
     return f"{text}: injections={found.best} takes {100 * found.saving:.0f} % less time for the same interval."
 
 
 def ageing_text(ageing: Slope) -> str:
-    """Recovery by number of the injection: whether the engine ages within a run."""
+    """Return the trend of recovery over the injections of a run."""
     change = ageing.change
     if math.isinf(change.high):
-        text = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection (one run)"
-        return f"{text}. One run cannot show whether the engine ages."
+        text = f"Trend over the injections of a run: {signed(change.value, 1)} s per injection (one run)"
+        return f"{text}. One run shows no significant trend."
     ends = f"95 %: {signed(change.low, 1)} … {signed(change.high, 1)}, {_runs(ageing.runs)}"
-    text = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection ({ends})"
+    text = f"Trend over the injections of a run: {signed(change.value, 1)} s per injection ({ends})"
     if change.low > 0:
-        return f"{text}. The engine ages: later recoveries take longer."
+        return f"{text}. Later recoveries take longer."
     if change.high < 0:
-        return f"{text}. Later recoveries take less time."
-    return f"{text}. No change with the number is shown."
+        return f"{text}. Later recoveries are faster."
+    return f"{text}. No trend detected."
 
 
 def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Sequence[Decision]) -> list[str]:
-    """Each decision of a sweep in a line, and what is the way on where a recovery is undecided."""
+    """Return one line per decision of a sweep, and the next step if a recovery is inconclusive."""
     points = points_of([one for blocks in counted_entries(plan, entries).values() for one in blocks.values()])
     further = next_step_text(decisions, allocation_of(points, entries))
     return [one.text for one in decisions] + ([further] if further else [])
 
 
 def next_step_text(decisions: Sequence[Decision], found: Allocation | None) -> str:
-    """Whether a sweep that decides about recoveries should continue, or a new one with another number of injections
-    costs less machine time; empty where nothing is open, or single runs say nothing of it."""
+    """Return whether to continue a sequential sweep or to start one with another number of injections.
+
+    Empty if no recovery is inconclusive or the costs are unknown.
+    """
     more = [
         one.pairs + one.more_pairs
         for one in decisions
@@ -90,17 +92,17 @@ def next_step_text(decisions: Sequence[Decision], found: Allocation | None) -> s
     if found is None or found.best is None or not more:
         return ""
     now = f"{found.injections} {_injections(found.injections)} per run"
-    here = f"This sweep needs about {max(more)} pairs in all with {now}"
+    here = f"This sweep needs about {max(more)} pairs with {now}"
     if not found.is_worthwhile:
         return f"{here}: measure more runs. {best_text(found)}"
     return (
         f"{here}, a new one with injections={found.best} about {found.equivalent_runs(max(more))}. {best_text(found)} "
-        "`injections` is part of a configuration, so a sweep keeps it."
+        "`injections` is part of the configuration, so changing it requires a new sweep."
     )
 
 
 def allocation_json(found: Allocation | None) -> dict[str, Any] | None:
-    """The same for programs: variances in s², costs in s; an unknown or infinite end null."""
+    """Return the allocation as JSON values: variances in s², costs in s, unknown or infinite ends as null."""
     if found is None:
         return None
     parts = found.components

@@ -1,4 +1,4 @@
-"""The story of one attempt as values and texts: events, faults, restarts, and recoveries with their parts."""
+"""Report about one attempt as values and texts: events, faults, restarts, and recoveries with their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class ReportEvent:
-    """One event. Seconds after T0 and after the fault's t0, None where there is none; `source` is the evidence."""
+    """One event: seconds after T0 and after the fault's t0, None if unknown; `source`: evidence."""
 
     name: str
     words: str
@@ -25,7 +25,7 @@ class ReportEvent:
 
     @property
     def letter(self) -> str:
-        """`t0` to `t7`, whose letters are known from the definitions; else empty."""
+        """`t0` to `t7` for the instants of a recovery; else empty."""
         plain = self.name.partition("#")[0]
         return plain if len(plain) == 2 and plain[0] == "t" and plain[1].isdigit() else ""
 
@@ -36,13 +36,13 @@ class ReportEvent:
 
     @property
     def after_fault(self) -> str:
-        """Seconds after the fault, with a sign."""
+        """Seconds after the fault, signed."""
         return NONE if self.after_fault_s is None else signed(self.after_fault_s)
 
 
 @dataclass(frozen=True)
 class RecoverySpan:
-    """A part of a recovery, in seconds after t0. `seen` is False for the time that was watched without recovery."""
+    """A part of a recovery, in seconds after t0. `seen`: False for the observed time without recovery."""
 
     name: str
     start_s: float
@@ -52,9 +52,9 @@ class RecoverySpan:
 
 @dataclass(frozen=True)
 class InjectionReport:
-    """What the conductor did for one planned fault, from its journal.
+    """Injection of one planned fault, from the journal of the fault scheduler.
 
-    `planned_at_s`: seconds after T0; `late_ms`: actual − planned of the last delivery; `undone`: what healed it.
+    `planned_at_s`: seconds after T0; `late_ms`: actual − planned instant of the last delivery; `undone`: undo actions.
     """
 
     planned_at_s: float | None
@@ -67,7 +67,7 @@ class InjectionReport:
 
 @dataclass(frozen=True)
 class FaultReport:
-    """One planned fault: `number` from 1, `what` was planned, the `verdict` in words, and how it went."""
+    """One fault: `number` from 1, `what`: plan in words, `verdict`: outcome in words."""
 
     number: int
     what: str
@@ -80,12 +80,12 @@ class FaultReport:
 
     @property
     def headline(self) -> str:
-        """The verdict, with a capital letter."""
+        """Verdict, capitalized."""
         return self.verdict[:1].upper() + self.verdict[1:]
 
     @property
     def is_censored(self) -> bool:
-        """Whether the recovery was not seen to end."""
+        """True if the recovery is censored."""
         return self.recovery.recovered is False
 
     @property
@@ -95,7 +95,7 @@ class FaultReport:
 
     @property
     def facts(self) -> Pairs:
-        """What was done, how it went, and how deep it cut; what is not known is left out."""
+        """Injection, outcome and impact; unknown values are omitted."""
         injection, recovery, pairs = self.injection, self.recovery, []
         if injection is not None:
             late = "" if injection.late_ms is None else f", {signed(injection.late_ms, 2)} ms off"
@@ -108,13 +108,17 @@ class FaultReport:
             ]
         if (trigger := recovery.trigger) is not None:
             pairs.append((
-                "Came after",
-                f"{seconds(trigger.waited_s)} s: the engine was back to normal {seconds(trigger.normal_s)} s after the "
-                f"fault before; {count(trigger.baseline_commits)} commits followed",
+                "Injected",
+                f"{seconds(trigger.waited_s)} s after the previous fault; the engine was back to normal after "
+                f"{seconds(trigger.normal_s)} s, {count(trigger.baseline_commits)} commits followed",
             ))  # fmt: skip
         drift_s, note = recovery.drift_since_first_s, recovery.note if recovery.recovered is not None else None
         known = (
-            ("By the first baseline", None if drift_s is None else -drift_s, lambda value: f"{signed(value, 2)} s"),
+            (
+                "By first baseline",
+                None if drift_s is None else -drift_s,
+                lambda value: f"{signed(value, 2)} s",
+            ),
             ("Remark", note, str),
             ("Snapshot", self.snapshot_age_s, lambda value: f"{seconds(value)} s old at the fault"),
             ("Dip", recovery.dip_depth, lambda value: f"{share(value)} of the usual throughput"),
@@ -127,7 +131,7 @@ class FaultReport:
 
 @dataclass(frozen=True)
 class RestartReport:
-    """Who started what again. `after_gate_s`: seconds after T0."""
+    """One restart: component `who` restarted process `what`. `after_gate_s`: seconds after T0."""
 
     after_gate_s: float | None
     who: str
@@ -142,7 +146,7 @@ class RestartReport:
 
 @dataclass(frozen=True)
 class ExperimentReport:
-    """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
+    """Whole report. `edges`: events that belong to no fault; `offenders`: first mismatched keys of the audit."""
 
     attempt_events: tuple[ReportEvent, ...] = ()
     faults: tuple[FaultReport, ...] = ()
@@ -151,36 +155,31 @@ class ExperimentReport:
     remarks: tuple[str, ...] = ()
 
 
-# The recoveries of one record: in words, one line each, and in their parts.
-
-
-# Parts of a recovery in order; the last one ends at t7.
+# Recovery parts in order: key, name, colour; the last one ends at t7.
 PARTS = (
     ("detection_s", "detection", "#5B4B9A"),
     ("redeploy_s", "redeploy", "#3F72A8"),
     ("load_s", "load", "#2A9D9D"),
     ("replay_s", "replay", "#52B788"),
     ("catchup_s", "catch-up", "#A7C957"),
-    ("settling", "until all normal", "#E9C46A"),
+    ("settling", "stabilization", "#E9C46A"),
 )
 
 
 def parts_of(record: Record) -> list[RecoveryPart]:
-    """The recovery from each injection, in order; of a record from before there were several, its one; of a control
-    none."""
+    """Return the recovery from each injection, in order; empty for control runs."""
     parts = record.metrics.recoveries or [record.metrics.recovery]
     return [part for part in parts if part.recovered is not None]
 
 
 def repeated_parts(record: Record) -> list[RecoveryPart]:
-    """The recoveries whose medians are the run's own figures: those of one fault that was injected several times; none
-    of any other run."""
+    """Return the recoveries behind the medians of a run with repeated injections; empty for other runs."""
     parts = parts_of(record) if is_repeated(record.config) else []
     return parts if len(record.metrics.recoveries) > 1 else []
 
 
 def recovery_lines(record: Record) -> list[str]:
-    """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
+    """Return `recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; …`."""
     parts = parts_of(record)
     lines = [
         f"{f'recovery {injection_number(part, number)}: ' if len(parts) > 1 else ''}{_text(part)}"
@@ -195,7 +194,7 @@ def recovery_lines(record: Record) -> list[str]:
 
 
 def injection_number(part: RecoveryPart, place: int) -> int:
-    """The number of the injection; of other faults of a plan the `place` among them, from 1."""
+    """Return the number of the injection, or the `place` of another fault in its plan, from 1."""
     return part.injection or place
 
 
@@ -205,16 +204,16 @@ def _text(part: RecoveryPart) -> str:
         ("detected", part.detection_s),
         ("state loaded" if part.load_s else "running again", part.reload_s),
         ("caught up", caught_up_s),
-        ("as before", part.macro_s),
+        ("recovered", part.macro_s),
     )
     known = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
     if part.censored_at_s is not None:
-        known.append(f"not yet as before after {part.censored_at_s:.1f} s")
-    return "; ".join(known) or "no instant of it is known"
+        known.append(f"not recovered after {part.censored_at_s:.1f} s")
+    return "; ".join(known) or "no instant known"
 
 
 def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
-    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
+    """Return the length in seconds of each known part; `settling` ends at t7, `unseen` at the end of observation."""
     known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
     lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
     total = sum(lengths.values())

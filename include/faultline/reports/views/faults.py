@@ -1,6 +1,6 @@
-"""What happened in one attempt, gathered from its record and, where they are still there, its raw files.
+"""Report about one attempt, from its record and, if available, its raw files.
 
-The record is the truth; a raw file that is gone or broken leaves its part empty and adds a remark, and never a guess.
+The record is authoritative. A missing or broken raw file leaves its part empty; a broken one adds a remark.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Line, events, find_last, read_journal
 
 NS = 1e9
-# The words of the journal for how an act ended.
+# Fault outcomes in words.
 _OUTCOMES = {
-    "effective": "it took effect",
-    "no-effect": "it had no effect",
-    "missed-window": "it missed its instant",
-    "unknown": "whether it took effect is unknown",
+    "effective": "the fault took effect",
+    "no-effect": "the fault had no effect",
+    "missed-window": "the fault missed its time window",
+    "unknown": "the outcome of the fault is unknown",
 }
 
 
-# What is not known where a figure of this name is not measured.
+# Names of unmeasured figures in words.
 NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
 
 
 def build_report(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> ExperimentReport:
-    """The story of `record`; raw files of `attempt` may be gone."""
+    """Return the report of `record`; raw files of `attempt` may be missing."""
     remarks = [f"{what} not measured: {end}" for what, end in missing_figures(record)]
     remarks += early_end_lines(record)
     conductor = _journal(attempt.conductor_journal, remarks)
@@ -65,13 +65,13 @@ def build_report(record: Record, attempt: Attempt, curves: Mapping[str, Any] | N
 
 
 def missing_figures(record: Record) -> list[tuple[str, str]]:
-    """Figures that a job of the user's cannot have, each in words with why."""
+    """Return the figures that a user job lacks, each with the reason."""
     reasons = record.metrics.not_measured or {}
     return [(NOT_MEASURED.get(name, name), end) for name, end in sorted(reasons.items())]
 
 
 def early_end_lines(record: Record) -> list[str]:
-    """Why a run ended before its last injection, in words; empty where it did not."""
+    """Return why a run ended before its last injection; empty if it did not."""
     made = record.metrics.injections
     if made is None or made.ended_early is None:
         return []
@@ -84,7 +84,7 @@ def early_end_lines(record: Record) -> list[str]:
 
 
 def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
-    """The lines of a raw journal; a broken one gives none and a remark, a missing one none."""
+    """Return the lines of a raw journal; empty if missing or broken, with a remark if broken."""
     try:
         return read_journal(path)
     except InfrastructureError as error:
@@ -93,7 +93,7 @@ def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
 
 
 def _events_of(record: Record, t0_wall_ns: int | None) -> Iterable[tuple[int, ReportEvent]]:
-    """Each event in order of time with the number of its fault; 0 for those of the attempt."""
+    """Yield each event in order of time with the number of its fault; 0 for events of the attempt."""
     at = {event.name: event.wall_ns for event in record.timeline}
     for event in sorted(record.timeline, key=lambda event: event.wall_ns):
         plain, number = split_name(event.name)
@@ -114,7 +114,7 @@ def _events_of(record: Record, t0_wall_ns: int | None) -> Iterable[tuple[int, Re
 def _faults(
     record: Record, conductor: Sequence[Line], t0_wall_ns: int | None, series: Mapping[str, Any] | None
 ) -> Iterable[FaultReport]:
-    """One story for each fault that was planned, or that left a trace."""
+    """Yield one report for each fault that was planned or left a trace."""
     planned = _planned(record)
     metrics = record.metrics
     recoveries = list(metrics.recoveries)
@@ -123,7 +123,7 @@ def _faults(
     events: dict[int, list[ReportEvent]] = {}
     for number, event in _events_of(record, t0_wall_ns):
         events.setdefault(number, []).append(event)
-    if metrics.injections is not None:  # what was never made has no story
+    if metrics.injections is not None:  # faults that were never injected have no report
         planned = planned[: metrics.injections.made]
     for number in range(1, max(len(planned), len(recoveries), *events.keys(), 0) + 1):
         recovery = recoveries[number - 1] if number <= len(recoveries) else RecoveryPart.empty()
@@ -143,7 +143,7 @@ def _faults(
 
 
 def _planned(record: Record) -> list[str]:
-    """Each planned fault in words; from a configuration that can no longer be read, its short form."""
+    """Return each planned fault in words; the short form if the configuration is no longer valid."""
     try:
         faults = parse_configuration(record.config).planned_faults()
     except ConfigError:
@@ -152,7 +152,7 @@ def _planned(record: Record) -> list[str]:
 
 
 def fault_text(planned: PlannedFault) -> str:
-    """`2 × executor kill at T0 + 41 s`, `kafka delay of 200 ms for 10 s at phase 0.5 of …`."""
+    """Return `2 × executor kill at T0 + 41 s`, `kafka delay of 200 ms for 10 s at phase 0.5 of …`."""
     fault = planned.fault
     many = f"{fault.count} × " if fault.count > 1 else ""
     how = f" of {fault.delay_ms:g} ms" if fault.delay_ms is not None else ""
@@ -163,7 +163,7 @@ def fault_text(planned: PlannedFault) -> str:
 def _time_text(fault: Fault, at_s: float) -> str:
     if fault.cycle is None:
         return f"at T0 + {at_s:g} s"
-    return f"at phase {fault.phase:g} of the first {fault.cycle} cycle from T0 + {at_s:g} s on"
+    return f"at phase {fault.phase:g} of the first {fault.cycle} cycle after T0 + {at_s:g} s"
 
 
 def _verdict(
@@ -173,22 +173,22 @@ def _verdict(
     injection: InjectionReport | None,
     series: Mapping[str, Any] | None,
 ) -> str:
-    """How it ended, in words that cannot be taken for something else."""
+    """Return the outcome of the recovery in words."""
     if recovery.recovered:
         return f"recovered in {seconds(recovery.macro_s, 2)} s{recovered_since(recovery)}"
     if recovery.recovered is False:
         out, tail = last_violation_text(record, number, recovery, series), plateau_text(recovery)
-        reasons = f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
+        reasons = f"censored: not recovered {seconds(recovery.censored_at_s)} s after the fault"
         return reasons + (f", when {out}" if out else "") + (f"; {tail}" if tail else "")
     if recovery.note is not None:
         return f"no recovery: {recovery.note}"
     if injection is not None and injection.outcome is not None and injection.outcome != "effective":
         return f"no recovery: {_OUTCOMES.get(injection.outcome, injection.outcome)}"
-    return f"no recovery was measured: the attempt is {record.status}"
+    return f"no recovery measured: the attempt is {record.status}"
 
 
 def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
-    """The parts one after another; a part that is missing ends the chain, since the next one's start is unknown."""
+    """Yield the consecutive parts; a missing part ends the chain, since the next start is unknown."""
     lengths = part_lengths(recovery)
     at = 0.0
     for key, name, _ in PARTS:
@@ -197,11 +197,11 @@ def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
         yield RecoverySpan(name, round(at, 6), lengths[key])
         at += lengths[key]
     if "unseen" in lengths:
-        yield RecoverySpan("watched on", round(at, 6), lengths["unseen"], seen=False)
+        yield RecoverySpan("not recovered", round(at, 6), lengths["unseen"], seen=False)
 
 
 def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) -> InjectionReport | None:
-    """The conductor's lines on one fault; None when it wrote none."""
+    """Return the fault scheduler's report on one fault; None without lines."""
     lines = [line for line in conductor if line.get("fault") == fault]
     named = next((line for line in reversed(events(conductor, "victims")) if _concerns(fault, line)), Line())
     victims = [victim for victim in named.get("victims") or () if victim.get("fault", fault) == fault]
@@ -227,13 +227,13 @@ def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) ->
 
 
 def _concerns(fault: int, line: Line) -> bool:
-    """Whether a line of victims names one of this fault."""
+    """Return True if a line of victims names one of this fault."""
     victims = line.get("victims") or ()
     return any(victim.get("fault", line.get("fault", 0)) == fault for victim in victims)
 
 
 def _victim_text(victim: Line) -> str:
-    """`executor 0 (pid 200 on node1)`."""
+    """Return `executor 0 (pid 200 on node1)`."""
     where = f" on {victim['host']}" if victim.get("host") else ""
     pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"
     lost = victim.get("executors")
@@ -248,7 +248,7 @@ def _undo_text(line: Line, first_ns: int | None) -> str:
 
 
 def _restarts(record: Record, attempt: Attempt, t0_wall_ns: int | None, remarks: list[str]) -> list[RestartReport]:
-    """Whatever was started again after T0, in order of time."""
+    """Return all restarts after T0, in order of time."""
     replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
     found = [
         *_supervisor_restarts(_journal(attempt.supervisor_journal, remarks)),
@@ -267,12 +267,12 @@ _Started = tuple[int, str, str, str]
 
 
 def _supervisor_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
-    """Incarnations of each process but the first, and state lineages: instant, who, what, source."""
+    """Yield process restarts and new state epochs: instant, component, process, source."""
     who, source, after = "the workload supervisor", "supervisor.jsonl", ""
     for line in lines:
         event, wall_ns = line.get("event"), int(line.get("wall_ns") or 0)
         if event == "restart":
-            after = f", {line.get('delay_s')} s after the last one ended"
+            after = f", {line.get('delay_s')} s after the previous one ended"
         elif event == "start" and line.get("incarnation"):
             what = f"the {line.get('role', DRIVER)}, incarnation {line['incarnation']} (pid {line.get('pid')})"
             yield wall_ns, who, f"{what}{after}", source
@@ -281,16 +281,16 @@ def _supervisor_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
 
 
 def _service_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
-    """Services that were started during the attempt: instant, who, what, source."""
+    """Yield services started during the attempt: instant, component, process, source."""
     for line in lines:
         if line.get("event") == "started":
-            held = f", held back for {line['waited_s']:g} s" if line.get("waited_s") else ""
+            held = f", delayed by {line['waited_s']:g} s" if line.get("waited_s") else ""
             what = f"{line.get('service')} (pid {line.get('pid')}){held}"
             yield int(line.get("wall_ns") or 0), "supervisord", what, "services.jsonl"
 
 
 def _offenders(path: Path, remarks: list[str]) -> list[Mapping[str, Any]]:
-    """The first offending keys; none when the file is not there."""
+    """Return the first mismatched keys; empty if the file is missing."""
     try:
         found = renamed_audit(json.loads(path.read_text(encoding="utf-8")))["offenders"]
         return [{name: entry.get(name) for name in ("kind", "key", "expected", "final")} for entry in found]
@@ -302,5 +302,5 @@ def _offenders(path: Path, remarks: list[str]) -> list[Mapping[str, Any]]:
 
 
 def _seconds_between(start_ns: int | None, end_ns: int | None) -> float | None:
-    """Seconds from one instant to the other; None when either is unknown."""
+    """Return the seconds between two instants; None if either is unknown."""
     return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / NS, 6)

@@ -1,4 +1,4 @@
-"""The view of the nightly runs of one set: one figure over all of them, and what each came to."""
+"""View of the nightly runs of one DAG: one metric over all of them, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ from faultline.reports.views.sweep import PageNotFound, select_metric
 
 RUNS_PER_PAGE = 60
 AXES = ("night", "commit")
-_NOT_MEASURED = "not measured; ./faultline missing {} --measure makes up for it, or a backfill"
+_NOT_MEASURED = "not measured; run ./faultline missing {} --measure, or backfill the DAG"
 
 
 @dataclass(frozen=True)
 class NightlyPageQuery:
-    """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown,
-    `by` what its figure is drawn along."""
+    """Selection of the user; an empty value means the default.
+
+    `cell`: id of a configuration; `dag_id`: DAG whose runs are shown; `axis`: horizontal axis of the figure.
+    """
 
     metric: str = ""
     cell: str = ""
@@ -49,7 +51,7 @@ class NightlyPageQuery:
 
 @dataclass(frozen=True)
 class NightlyRow:
-    """One nightly run; or several in a row, back to `until`, of which nothing was measured."""
+    """One nightly run, or consecutive unmeasured ones back to `until`."""
 
     day: str
     verdict: NightlyVerdict
@@ -66,8 +68,10 @@ class NightlyRow:
 
 @dataclass(frozen=True)
 class NightlyView:
-    """The nightly runs `of` one set and what a reader chose of them. Raises Unknown, as soon as it is asked for, for a
-    configuration or a metric that there is not."""
+    """Nightly runs of one DAG and the selection of the user.
+
+    The properties raise PageNotFound for an unknown configuration or metric.
+    """
 
     results: Path
     entries: Sequence[IndexEntry]
@@ -75,67 +79,67 @@ class NightlyView:
     choice: NightlyPageQuery
 
     @cached_property
-    def nights(self) -> list[NightlyRun]:
-        """Those that have a record, the oldest first."""
+    def runs(self) -> list[NightlyRun]:
+        """Runs with a record, oldest first."""
         return nightly_runs_of(self.entries)
 
     @cached_property
     def cells(self) -> dict[str, str]:
-        """The names of the configurations by their ids."""
+        """Names of the configurations by id."""
         points = points_of(self.entries)
         names = names_of(points)
         return {point.config_id: names[point.config_id] for point in sort_points(points, axes_of(points))}
 
     @cached_property
     def cell(self) -> str:
-        """The configuration that is drawn."""
+        """Configuration of the figure."""
         cell = self.choice.cell or next(iter(self.cells))
         if cell not in self.cells:
-            raise PageNotFound(f"No night has measured the configuration {cell}.")
+            raise PageNotFound(f"No nightly run measured the configuration {cell}.")
         return cell
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """What can be drawn of it."""
+        """Metrics of the configuration."""
         return metrics_of([entry for entry in self.entries if entry.config_id == self.cell])
 
     @cached_property
     def metric(self) -> Metric | None:
-        """What is drawn."""
+        """Metric of the figure."""
         return select_metric(self.metrics, self.choice.metric)
 
     @property
     def axis(self) -> str:
-        """Along what it is drawn."""
+        """Horizontal axis of the figure."""
         return self.choice.axis or AXES[0]
 
     @cached_property
     def environment_changes(self) -> Mapping[str, str]:
-        """What was different around the engine, by date."""
-        return environment_changes(self.nights)
+        """Changes of the environment, by date."""
+        return environment_changes(self.runs)
 
     @cached_property
     def history(self) -> MetricHistory | None:
-        """The metric over the nightly runs."""
-        return history_of(self.nights, self.cell, self.metric) if self.metric else None
+        """Metric over the nightly runs."""
+        return history_of(self.runs, self.cell, self.metric) if self.metric else None
 
     @cached_property
     def _verdict_of(self) -> Callable[[str | None], NightlyVerdict]:
-        # Of a year of nights only the verdicts that are looked at are read.
+        # Verdicts are read on demand, since a year of runs has many.
         return cache(lambda sweep_id: stored_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
 
     @cached_property
     def limit(self) -> SLO | None:
-        """The limit of the metric by the newest nightly run that had limits."""
-        kept = (self._verdict_of(night.entries[-1].sweep_id) for night in reversed(self.nights[-RUNS_PER_PAGE:]))
+        """Limit of the metric in the newest nightly run with limits."""
+        kept = (self._verdict_of(run.entries[-1].sweep_id) for run in reversed(self.runs[-RUNS_PER_PAGE:]))
         bounds = next((one.limits for one in kept if one.limits), {})
         return SLO(self.metric, bounds[self.metric.key]) if self.metric and self.metric.key in bounds else None
 
     @cached_property
     def figure(self) -> go.Figure | None:
-        """The metric over nightly runs or commits; None where there is nothing to draw."""
+        """Metric over nightly runs or commits; None without values."""
         by_commit = self.axis == "commit"
-        drawn = commit_history_of(self.nights, self.cell, self.metric) if self.metric and by_commit else self.history
+        drawn = commit_history_of(self.runs, self.cell, self.metric) if self.metric and by_commit else self.history
         if drawn is None or not any(drawn.values):
             return None
         return history_figure(drawn, self.environment_changes, by_commit=by_commit, limit=self.limit)
@@ -146,8 +150,8 @@ class NightlyView:
 
     @cached_property
     def _unmeasured(self) -> dict[str, NightlyRow]:
-        """By date those that have no record, and perhaps no plan."""
-        measured = {night.date for night in self.nights}
+        """Return rows of the runs without a record, by date."""
+        measured = {run.date for run in self.runs}
         waiting = [plan for plan in self._plans if plan.logical_date not in measured]
         rows = [(str(plan.logical_date), "nothing measured yet", gap_of(plan, ()).planned) for plan in waiting]
         missed = missed_runs(self._plans, datetime.now(UTC))
@@ -156,12 +160,12 @@ class NightlyView:
 
     @cached_property
     def dates(self) -> list[str]:
-        """Of all of them, the newest first."""
-        return sorted({*(night.date for night in self.nights), *self._unmeasured}, reverse=True)
+        """Dates of all runs, newest first."""
+        return sorted({*(run.date for run in self.runs), *self._unmeasured}, reverse=True)
 
     def rows(self, dates: Iterable[str]) -> list[NightlyRow]:
-        """The rows of these dates; those in a row of which nothing was measured are one."""
-        measured = {night.date: night for night in self.nights}
+        """Return the rows of these dates; consecutive unmeasured runs share a row."""
+        measured = {run.date: run for run in self.runs}
         found: list[NightlyRow] = []
         for date in dates:
             row = self._row(measured[date]) if date in measured else self._unmeasured[date]
@@ -173,21 +177,21 @@ class NightlyView:
                 found.append(row)
         return found
 
-    def _row(self, night: NightlyRun) -> NightlyRow:
-        sweep = night.entries[-1].sweep_id
-        plan = next((plan for plan in self._plans if plan.logical_date == night.date), None)
-        every = [entry for entry in self.entries if str(entry.logical_date) == night.date]
-        place = self.history.positions.index(night.date) if self.history else -1
+    def _row(self, run: NightlyRun) -> NightlyRow:
+        sweep = run.entries[-1].sweep_id
+        plan = next((plan for plan in self._plans if plan.logical_date == run.date), None)
+        every = [entry for entry in self.entries if str(entry.logical_date) == run.date]
+        place = self.history.positions.index(run.date) if self.history else -1
         value = self.history.values[place] if self.history else None
         return NightlyRow(
-            day=night.day,
+            day=run.day,
             sweep=sweep,
-            valid=len(night.valid),
-            total=len(night.entries),
+            valid=len(run.valid),
+            total=len(run.entries),
             missing=None if plan is None else len(gap_of(plan, every).missing),
-            build=night.build or NONE,
+            build=run.build or NONE,
             value=self.history.metric.text(value.value) if self.history and value is not None else NONE,
             is_new_level=self.history is not None and place in self.history.changes,
             verdict=self._verdict_of(sweep),
-            changed=self.environment_changes.get(night.date, ""),
+            changed=self.environment_changes.get(run.date, ""),
         )

@@ -1,4 +1,4 @@
-"""The view of one run: figures, tables, curves and story as plain texts, for the terminal, the pages and the report."""
+"""View of one run: figures, tables, curves and report as plain texts for terminal, pages and HTML report."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from faultline.reports.views.runs import load_parts, run_name
 from faultline.reports.views.series import FILE, FILE_GONE, last_violation_text, recovery_bounds, try_read_curves
 from faultline.system.errors import FaultlineError
 
-# Raw files are other programs' work, and a view must survive whatever stands in them.
+# Raw files come from other programs, so a view must survive any content.
 READ_ERRORS = (
     FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
 _VERDICTS = {
-    "unmet": "The engine did not do what was asked of it; its figures count:",
-    "invalid": "The measurement failed; its figures do not count:",
-    "failed": "Not measured, because the attempt failed:",
-    "cancelled": "Not measured, because the attempt was cancelled:",
+    "unmet": "The engine missed the request; the figures count:",
+    "invalid": "The measurement failed; the figures do not count:",
+    "failed": "Not measured; the attempt failed:",
+    "cancelled": "Not measured; the attempt was cancelled:",
 }
 DISTURBED = "background-load:"
 _BACKGROUND_CPU = "background_cpu."
@@ -57,7 +57,7 @@ MAX_OFFENDERS = 30
 
 @dataclass(frozen=True)
 class RunView:
-    """One run. `curves`: the content of series.json; None where `no_curves` says why there are none."""
+    """One run. `curves`: content of series.json; None if missing, with the cause in `missing_curves_reason`."""
 
     record: Record
     curves: Mapping[str, Any] | None
@@ -67,23 +67,23 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """What it was, with a capital letter."""
+        """Name of the experiment, capitalized."""
         name = run_name(self.record)
         return name[0].upper() + name[1:]
 
     @property
     def status(self) -> str:
-        """Of the record."""
+        """Status of the record."""
         return self.record.status
 
     @property
     def has_figures(self) -> bool:
-        """Whether it has figures."""
+        """True if the record has figures."""
         return self.record.status in JUDGED
 
     @property
     def identity_text(self) -> str:
-        """What identifies it, in one line."""
+        """Identity of the run in one line."""
         record = self.record
         return (
             f"Attempt {record.attempt}, measured {minute_text(record.measured_at)} UTC, "
@@ -92,17 +92,17 @@ class RunView:
 
     @property
     def path(self) -> str:
-        """The file of the record, below the results."""
+        """Path of the record below the results folder."""
         return f"records/{self.record.config_id}/{self.record.attempt}.json"
 
     @property
     def reasons_heading(self) -> str:
-        """What the reasons below it are about."""
+        """Heading of the reasons."""
         return _VERDICTS.get(self.record.status, "Remarks:")
 
     @property
     def reasons(self) -> list[str]:
-        """Why it does not count, or what it did not do."""
+        """Reasons of the status, with the background CPU where it was the cause."""
         background = self.record.metrics.background_cpu
         return explain_reasons(
             self.record.reasons, {f"{_BACKGROUND_CPU}{name}": value for name, value in background or ()}
@@ -113,53 +113,52 @@ class RunView:
         shown = f"attempts/{self.record.attempt}/{FILE}"
         if self.curves is None:
             return None, f"{shown} {self.missing_curves_reason}."
-        # A rate in records is no line among words.
+        # The offered rate counts records, so it fits only workloads whose throughput does too.
         offered = offered_rate(self.record.config) if self._unit == "records" else None
         machine_cores, bounds = self.record.environment.cores, recovery_bounds(self.record)
         try:
             return time_figure(self.curves, rate=offered, machine_cores=machine_cores, bounds=bounds), ""
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
+            return None, f"{shown}: unexpected content ({type(error).__name__}: {error})."
 
     @property
     def figure(self) -> go.Figure | None:
-        """The figure over time; None where `no_plot` says why there is none."""
+        """Figure over time; None if missing, with the cause in `missing_figure_reason`."""
         return self._drawn[0]
 
     @property
     def missing_figure_reason(self) -> str:
-        """Why there is no figure."""
+        """Cause of a missing figure."""
         return self._drawn[1]
 
     @property
     def _unit(self) -> str:
-        """What the throughput of the workload is of."""
+        """Unit that the throughput of the workload counts."""
         return workload_of(self.record.config).counts
 
     @property
     def figure_id(self) -> str:
-        """The name of the figure's place."""
+        """Id of the figure's element on the page."""
         return f"time-{self.number}"
 
     @property
     def caption(self) -> str:
-        """What the figure shows."""
+        """Caption of the figure."""
         marks = (
-            " The orange line is the signal; dotted lines and the marks above are the events of the recovery."
+            " Orange line: fault signal. Dotted lines and the markers above: recovery events."
             * any(event.name == "t0" for event in self.record.timeline)
         )  # fmt: skip
-        shades = (
-            " Dashed: the bounds L* and lag* that count as recovered; shaded: where the p99 or the lag was above them."
-            * bool(recovery_bounds(self.record))
+        shades = " Dashed: the recovery thresholds L* and lag*. Shaded: p99 or lag above its threshold." * bool(
+            recovery_bounds(self.record)
         )
         return (
-            "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by "
+            "Latency by second of output; throughput per committed batch; lag at each commit; CPU stacked by "
             f"role.{marks}{shades} Drag to zoom, double-click to reset."
         )
 
     @property
     def tiles(self) -> list[dict[str, str]]:
-        """The figures that one looks for first."""
+        """Main figures: name, value, unit and note of each tile."""
         if not self.has_figures:
             return []
         metrics, recovery, latency = self.record.metrics, self.record.metrics.recovery, self.record.metrics.latency_ms
@@ -175,7 +174,7 @@ class RunView:
         ]
         if recovery.recovered is not None:
             resolution = recovered_since(recovery).strip(" ()")
-            unrecovered = last_violation_text(self.record, 1, recovery, None) or "not seen to recover"
+            unrecovered = last_violation_text(self.record, 1, recovery, None) or "recovery censored"
             tiles += [
                 _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
                 _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),
@@ -192,7 +191,7 @@ class RunView:
 
     @property
     def lost_cores(self) -> str:
-        """Cores that the measured processes lost to others and to the host; empty where that is not known."""
+        """CPU wait of the measured processes due to other processes and steal; empty if unknown."""
         waited = self.record.metrics.waited
         if waited is None or waited.others is None:
             return ""
@@ -201,7 +200,7 @@ class RunView:
 
     @property
     def recoveries(self) -> list[list[str]]:
-        """A row for each fault of several; a single one stands in the headline and under all figures."""
+        """One row per fault if there are several; the tiles and the table of all figures show a single one."""
         recoveries = self.record.metrics.recoveries
         if len(recoveries) < 2:
             return []
@@ -209,7 +208,7 @@ class RunView:
 
     @cached_property
     def audit(self) -> list[tuple[Metric, str]]:
-        """The figures of the audit with their texts; none of events that the engine made, of which nothing is kept."""
+        """Audit figures with their texts; none for events that the engine generates, since none are stored."""
         if not self.has_figures or self.record.metrics.audit.expected is None:
             return []
         entry = IndexEntry.of(self.record)
@@ -217,8 +216,8 @@ class RunView:
 
     @property
     def offenders(self) -> list[dict[str, str]]:
-        """The first offending keys of the audit."""
-        # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+        """First mismatched keys of the audit."""
+        # JSON may hold lone surrogates, which UTF-8 cannot encode.
         return [
             {name: value_text(value).encode("utf-8", "replace").decode() for name, value in one.items()}
             for one in (self.report.offenders[:MAX_OFFENDERS] if self.has_figures else ())
@@ -226,7 +225,7 @@ class RunView:
 
     @property
     def collapsed_tables(self) -> list[tuple[str, str, Pairs]]:
-        """Tables that are there when asked for: heading, class of their names, and rows; empty ones are left out."""
+        """Collapsed tables that are not empty: heading, CSS class of the names, and rows."""
         environment = self.record.environment
         tables = [
             ("All figures", "", self._figures),
@@ -240,8 +239,7 @@ class RunView:
 
     @property
     def _figures(self) -> Pairs:
-        """All figures but the audit, by name and unit; of several faults the recovery from the first,
-        of several injections of one fault their median."""
+        """All figures except the audit; recovery: of the first fault, or medians of repeated injections."""
         metrics = self.record.metrics.model_dump()
         metrics.pop("audit")
         first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
@@ -256,7 +254,7 @@ class RunView:
 
     @property
     def facts(self) -> Pairs:
-        """Which cell it is, and where it was measured."""
+        """Cell and environment of the run."""
         record, environment = self.record, self.record.environment
         memory = "" if environment.memory_mb is None else f", {environment.memory_mb / 1024:.0f} GB"
         load = ", ".join([*load_parts(record.config), f"measured for {plain(window_of(record)[1])} s"])
@@ -280,24 +278,24 @@ class RunView:
 
     @property
     def clocks(self) -> str:
-        """How far the clocks of other hosts are ahead of this one's; empty where there are none."""
+        """Offsets of other hosts' clocks; empty without other hosts."""
         return ", ".join(
-            f"{host} {signed(one.offset_s * 1000, 1)} ms (asked in {one.round_trip_s * 1000:.1f} ms)"
+            f"{host} {signed(one.offset_s * 1000, 1)} ms (round trip {one.round_trip_s * 1000:.1f} ms)"
             for host, one in (self.record.environment.clock_offsets or {}).items()
         )
 
     @property
     def latency_clock(self) -> str:
-        """Which clock ends latencies, and how exactly it is known; empty where it is the one that begins them."""
+        """Clock that ends latencies, with its uncertainty; empty if it is also the clock that starts them."""
         ends = self.record.environment.latency_clock
         if ends is None:
             return ""
-        known = "nobody knows how exactly" if ends.uncertain_ms is None else f"known to {ends.uncertain_ms:.2f} ms"
-        text = f"that of {ends.host}, {signed(ends.ahead_ms, 0)} ms ahead and so corrected, {known}"
-        return text + ": they are no more exact" * ends.uncertain
+        known = "uncertainty unknown" if ends.uncertain_ms is None else f"uncertainty {ends.uncertain_ms:.2f} ms"
+        text = f"{ends.host}, offset {signed(ends.ahead_ms, 0)} ms (corrected), {known}"
+        return text + "; latencies are no more precise" * ends.uncertain
 
     def as_dict(self) -> dict[str, Any]:
-        """All facts as JSON values."""
+        """Return all facts as JSON values."""
         record, report = self.record, self.report
         kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
         facts = record.as_dict()
@@ -314,19 +312,21 @@ class RunView:
         }
 
 
-OVERSUBSCRIBED = "yes: the executors ask for more cores than there are"
+OVERSUBSCRIBED = "yes: the executors use more cores than the machine has"
 
 
 def run_view(record: Record, results: Path, number: str = "") -> RunView:
-    """The view of `record`; `results` holds `attempts/` with its raw files, which may be gone. `number`: of its section
-    among others."""
+    """Return the view of `record`.
+
+    `results`: folder of `attempts/`, whose raw files may be missing. `number`: number of the section in a report.
+    """
     attempt = Attempt(results / "attempts" / record.attempt)
     curves, why = try_read_curves(attempt.folder)
     try:
         report = build_report(record, attempt, curves if isinstance(curves, dict) else None)
     except READ_ERRORS as error:
         report = ExperimentReport(
-            remarks=(f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown.",)
+            remarks=(f"raw files: reading failed ({type(error).__name__}: {error}); only the record is shown",)
         )
     if why and FILE_GONE not in why:
         report = replace(report, remarks=(*report.remarks, f"{FILE} {why}"))
@@ -334,9 +334,9 @@ def run_view(record: Record, results: Path, number: str = "") -> RunView:
 
 
 def explain_reasons(reasons: Sequence[str], figures: Mapping[str, float | bool | None]) -> list[str]:
-    """The reasons, each once; that of a disturbed experiment with the cores that each kind took on average.
+    """Return the distinct reasons; a background load is broken down by origin, in mean cores.
 
-    `figures`: those of its record by path, as an Entry has them.
+    `figures`: figures of the record by path, as an IndexEntry holds them.
     """
     others, services, stolen = (figures.get(f"{_BACKGROUND_CPU}{name}") for name in ("processes", "services", "steal"))
     background = others if others is None or services is None else max(0.0, others - services)
@@ -351,7 +351,7 @@ def _tile(name: str, value: str, unit: str, note: str) -> dict[str, str]:
 
 
 def _fault_label(number: int, recovery: RecoveryPart) -> str:
-    """`2 at T0 + 71.0 s, not-steady`: of injections in one run also when it came, and what speaks against it."""
+    """Return `2 at T0 + 71.0 s, not-steady`: number, and for repeated injections the time and remark."""
     when = "" if recovery.at_s is None else f" at T0 + {seconds(recovery.at_s)} s"
     return f"{number}{when}" + (f", {recovery.note.partition(':')[0]}" if recovery.note else "")
 
@@ -368,7 +368,7 @@ def _recovery_row(recovery: RecoveryPart) -> list[str]:
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Pairs:
-    """Nested names joined by dots, in the order given."""
+    """Return nested names joined by dots, in the given order."""
     pairs: Pairs = []
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -379,7 +379,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Pairs:
 
 
 def value_text(value: Any) -> str:
-    """A value of whatever kind."""
+    """Return the text of any JSON value."""
     if value is None:
         return NONE
     if isinstance(value, float):
@@ -388,12 +388,12 @@ def value_text(value: Any) -> str:
 
 
 def minute_text(text: str) -> str:
-    """An instant to the minute, as `2026-11-21 06:15`."""
+    """Return an instant to the minute, as `2026-11-21 06:15`."""
     return text[:16].replace("T", " ")
 
 
 def period_text(first: str, last: str) -> str:
-    """From one instant to another, to the minute: `2026-11-21 06:15 to 07:02`."""
+    """Return a period to the minute, as `2026-11-21 06:15 to 07:02`."""
     began, ended = minute_text(first), minute_text(last)
     if began == ended:
         return began

@@ -1,4 +1,4 @@
-"""Rows of runs: the texts of the catalogue's columns for each of several records, in order."""
+"""Rows of the result table: texts of the catalogue's columns for each record, in order."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from faultline.reports.views.experiment_report import repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.text import sort_key
 
-# Given by the workload's name, or following from the others.
+# Given by the workload's name, or appended by `rerun_command` itself.
 _OMITTED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
-# What identifies a run first, what became of it last.
+# Identifying columns first, status last.
 COLUMNS = sorted(columns_in(Sheet.RUNS), key=lambda column: column.key == "status")
-# Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
+# Shown even if empty; the other columns only if a row has a value.
 _ALWAYS = frozenset({"number", "fault", "latency_ms.p50", TAIL, "status"})
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
 
 def load_parts(config: Mapping[str, Any]) -> list[str]:
-    """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
+    """Return workload and offered load in parts: `nexmark`, `query q5`, `unthrottled`."""
     title = workload_of(config).title(config)
     rate = config.get("rate", "?")
     offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
-    offered = f"{offered} records/s" if has_schedule(config) else "as fast as it can"
+    offered = f"{offered} records/s" if has_schedule(config) else "unthrottled"
     return [str(config.get("workload", "?")), *([title] if title else []), offered]
 
 
 def run_name(record: Record) -> str:
-    """One experiment in a few words."""
+    """Return the short name of an experiment."""
     return title_of(record.config)
 
 
 def sort_records(records: Sequence[Record]) -> list[Record]:
-    """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
+    """Sort by workload, state, interval, other varying parameters, faults before controls, repetition and attempt."""
     others = sorted(_varying_keys(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
 
     def key(record: Record) -> tuple[Any, ...]:
@@ -61,20 +61,19 @@ def sort_records(records: Sequence[Record]) -> list[Record]:
 
 
 def table_rows(records: Sequence[Record]) -> list[dict[str, str]]:
-    """One row of texts for each record, sorted by the matrix's axes.
+    """Return one row of texts per record, sorted by the axes of the matrix.
 
-    Keys: those of COLUMNS, `reason` (the first one, else empty) and `varies` (other parameters in which
-    the records differ, else empty).
+    Keys: those of COLUMNS, `reason` (the first one, or empty) and `varies` (other varying parameters, or empty).
     """
     others = sorted(_varying_keys(records) - _SHOWN)
     repeated = len({record.repetition for record in records}) > 1
     builds = len({record.build for record in records}) > 1
-    # Next to figures of others a dash would look like something that nobody knows.
+    # A dash next to figures of other runs would look like an unknown value.
     usual = "offered" if any(map(_has_own_throughput, records)) else NONE
     rows = []
     for number, record in enumerate(sort_records(records), start=1):
         entry, metrics, config = IndexEntry.of(record), record.metrics, record.config
-        # What one was not given says nothing of it, whatever others were.
+        # A parameter that this run lacks does not describe it.
         varies = [f"{name} {plain(config[name])}" for name in others if config.get(name) is not None]
         varies += [f"build {record.build}"] if builds else []
         rows.append(
@@ -89,7 +88,7 @@ def table_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def used_columns(rows: Sequence[Mapping[str, str]]) -> list[Any]:
-    """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
+    """Return the columns with a value in any row; zero CPU counts as no value."""
     useless = {NONE, cores(0)}
     return [
         column for column in COLUMNS if not rows or column.key in _ALWAYS or {row[column.key] for row in rows} - useless
@@ -101,13 +100,13 @@ def _text(value: Any, column: Any) -> str:
 
 
 def _has_own_throughput(record: Record) -> bool:
-    """Whether what was handled is a figure: where records keep a schedule and the engine keeps up, it is the offer."""
+    """Return True unless the throughput equals the offered load: records on schedule, sustained by the engine."""
     kind = workload_of(record.config)
     return kind.counts != "records" or not has_schedule(record.config) or record.metrics.sustained is False
 
 
 def _injection_count(record: Record) -> str:
-    """The number of recoveries whose medians a run's row shows; of how many injections, where some were not seen."""
+    """Return the number of recoveries behind the medians of a row, with the number of injections if it differs."""
     planned, seen = len(record.metrics.recoveries), len(repeated_parts(record))
     if not seen:
         return NONE
@@ -115,14 +114,14 @@ def _injection_count(record: Record) -> str:
 
 
 def _varying_keys(records: Sequence[Record]) -> set[str]:
-    """Configuration keys whose values differ between the records, but for a length of windows that follows."""
+    """Return the configuration keys that differ between records, without a derived `duration_s`."""
     keys = {key for record in records for key in record.config}
     found = {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
     return found - {"duration_s"} if found & {"checkpoint_interval_s", "fault"} else found
 
 
 def rerun_command(record: Record) -> str:
-    """The command that runs the same experiment again: what differs from the workload's defaults, for a shell."""
+    """Return the shell command that repeats the experiment, with all values that differ from the defaults."""
     config = record.config
     defaults = {name: field.default for name, field in Configuration.model_fields.items()}
     defaults |= workload_of(config).defaults(config)
@@ -144,7 +143,7 @@ def rerun_command(record: Record) -> str:
 
 
 def _is_derived(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
-    """Whether a changed field would come out the same if it were left out."""
+    """Return True if the field has the same value when it is omitted."""
     rest = {key: value for key, value in changed.items() if key != name}
     try:
         made = parse_configuration({"workload": config.get("workload"), **rest})

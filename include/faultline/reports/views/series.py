@@ -1,7 +1,7 @@
-"""An attempt over time, and what of it was out of its bound after a fault.
+"""Curves of an attempt over time, and the spans in which they violate the recovery thresholds.
 
-`series.json` has the curves as the judge left them; a bundle that was unpacked has none, so they are made of the raw
-files. The record says which signal was the last one out, and the bounds; how far it was out stands in the curves.
+The judge writes the curves to `series.json`. Unpacked bundles lack it, so the curves are computed from raw files.
+The record names the last violating signal and the thresholds; the curves hold the size of the violation.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from faultline.system.errors import FaultlineError
 NS = 1e9
 LATENCY, LAG, COVERED = "latency", "lag", "covered"
 FILE = "series.json"
-FILE_GONE = "is missing, because the attempt was not judged or its raw files were removed"
+FILE_GONE = "is missing; the attempt was not judged, or its raw files were removed"
 _TUPLES = Path("harvest", "tuples.parquet")
-# A page is loaded more than once, and making them takes a second.
+# Computing curves takes a second, and pages are reloaded.
 _CACHE_SIZE = 8
-# How the timeline's evidence of the last thing out of its bound begins, by signal.
+# Prefixes of the timeline's evidence for the last violation, by signal.
 _SIGNALS = {"tuples later": LATENCY, "lag above": LAG, "not caught up": COVERED, "no commit": COVERED}
 
 
 def has_curves(folder: Path) -> bool:
-    """Whether `read_curves` has something to read in the attempt's folder."""
+    """Return True if `read_curves` has something to read in the attempt's folder."""
     return any((folder / name).exists() for name in (FILE, _TUPLES))
 
 
 def read_curves(folder: Path) -> Any:
-    """The content of `series.json`, or what it would be.
+    """Return the content of `series.json`, computed if the file is missing.
 
-    Raises FileNotFoundError where there are no raw files either, InfrastructureError naming the raw file that nothing
-    can be made of, and OSError, ValueError or RecursionError for a `series.json` that cannot be read.
+    Raises FileNotFoundError if the raw files are missing, too; InfrastructureError if a raw file is unusable; OSError,
+    ValueError or RecursionError if `series.json` is unreadable.
     """
     try:
         return renamed_series(json.loads((folder / FILE).read_text(encoding="utf-8")))
@@ -49,14 +49,14 @@ def read_curves(folder: Path) -> Any:
 
 @functools.lru_cache(maxsize=_CACHE_SIZE)
 def _judge_curves(folder: Path, mtime_ns: int) -> Any:
-    # Most pages need nothing that judges.
+    # Imported here because most pages do not need the judge.
     from faultline.records.judge.judge import judged
 
     return judged(folder).course
 
 
 def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
-    """The curves; or None and why, with `is missing` where there is nothing to make them of."""
+    """Return the curves, or None and the cause."""
     try:
         found = read_curves(folder)
     except FileNotFoundError:
@@ -64,14 +64,17 @@ def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
     except (OSError, ValueError, RecursionError) as error:
         return None, f"cannot be read ({type(error).__name__})"
     except (FaultlineError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return None, f"is missing, and cannot be made of the raw files ({type(error).__name__}: {error})"
+        return None, f"is missing, and the raw files are unusable ({type(error).__name__}: {error})"
     return found, ""
 
 
 @dataclass(frozen=True)
 class RecoveryBounds:
-    """The bounds of the recovery from one fault. `from_s`, `until_s`: the fault, and where it was over or no longer
-    watched, in seconds after T0. `latency_ms`: None where no output tells of which input it is."""
+    """Recovery thresholds of one fault.
+
+    `latency_ms`: None if outputs do not identify their input. `from_s`: fault; `until_s`: recovery or end of
+    observation; both in seconds after T0.
+    """
 
     latency_ms: float | None
     lag: float
@@ -80,7 +83,7 @@ class RecoveryBounds:
 
 
 def recovery_bounds(record: Record) -> list[RecoveryBounds]:
-    """Those of each fault that struck and has bounds, in order."""
+    """Return the thresholds of each injected fault that has any, in order."""
     at = {event.name: event.wall_ns for event in record.timeline}
     gate = at.get("gate")
     metrics = record.metrics
@@ -99,20 +102,22 @@ def recovery_bounds(record: Record) -> list[RecoveryBounds]:
 
 
 def latency_violations(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
-    """Spans of seconds after T0 in which the p99 of what was emitted lay above L*, from the fault on; what came after a
-    silence was late during it."""
+    """Return the spans in seconds after T0 with a p99 above L*, from the fault on.
+
+    Outputs that follow a silence extend the span over the silence.
+    """
     if bound.latency_ms is None:
         return []
     return _spans(((point["t_s"], point["t_s"] + 1, point["p99_ms"]) for point in points), bound.latency_ms, bound)
 
 
 def lag_violations(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
-    """Spans of seconds after T0 that ended in a commit with a lag above lag*, from the fault on."""
+    """Return the spans in seconds after T0 that end in a commit with a lag above lag*, from the fault on."""
     return _spans(((point["t_s"], point["t_s"], point["records"]) for point in points), bound.lag, bound)
 
 
 def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: RecoveryBounds) -> list[tuple[float, float]]:
-    """Each value tells of the time since the one before; neighbours that are out are one span."""
+    """Return the spans above `limit`: a value covers the time since its predecessor; adjacent spans are merged."""
     found: list[tuple[float, float]] = []
     before = -math.inf
     for begin, end, value in values:
@@ -128,8 +133,10 @@ def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: Recovery
 
 
 def last_violation_text(record: Record, number: int, part: RecoveryPart, series: Mapping[str, Any] | None) -> str:
-    """What kept the recovery from fault `number` from its end when it was last known not to be over: `latency was
-    6,120 ms, 53 % above the bound L* of 4,012 ms`. Empty where nobody knows."""
+    """Return the last violation before the recovery from fault `number` ended; empty if unknown.
+
+    Example: `latency was 6,120 ms, 53 % above the threshold L* of 4,012 ms`.
+    """
     event = next((one for one in record.timeline if one.name == _event_name("last_violation", number)), None)
     if event is None or part.lag_limit is None:
         return ""
@@ -140,18 +147,18 @@ def last_violation_text(record: Record, number: int, part: RecoveryPart, series:
     if signal == LATENCY and part.latency_limit_ms is not None:
         bound = f"L* of {milliseconds(part.latency_limit_ms)} ms"
         return _violation_text(
-            "tuples came later than", "latency was", bound, part.latency_limit_ms, seen, milliseconds, "ms"
+            "latency was above", "latency was", bound, part.latency_limit_ms, seen, milliseconds, "ms"
         )
     if signal == LAG:
         bound = f"lag* of {count(part.lag_limit)} records"
         return _violation_text("lag was above", "lag was", bound, part.lag_limit, seen, count, "records")
     if signal == COVERED:
-        return "no commit had covered what was there at the fault"
+        return "no commit had covered the input present at the fault"
     return ""
 
 
 def plateau_text(part: RecoveryPart) -> str:
-    """How the tail of latency at the end compares with before the fault; empty where it is not known."""
+    """Return the ratio of the final tail latency to that before the fault; empty if unknown."""
     if part.plateau_ratio is None:
         return ""
     held = "" if part.hold_s is None else f" of the last {part.hold_s:.0f} s"
@@ -162,14 +169,14 @@ def _violation_text(
     unknown: str, known: str, bound: str, limit: float, seen: float | None, text: Callable[[float], str], unit: str
 ) -> str:
     if seen is None or seen <= limit or limit <= 0:
-        return f"{unknown} the bound {bound}"
+        return f"{unknown} the threshold {bound}"
     times = seen / limit
     by = f"{(times - 1) * 100:.0f} % above" if times < 3 else f"{times:.1f} times"
-    return f"{known} {text(seen)} {unit}, {by} the bound {bound}"
+    return f"{known} {text(seen)} {unit}, {by} the threshold {bound}"
 
 
 def _value_at(series: Mapping[str, Any], signal: str | None, at_s: float) -> float | None:
-    """What the signal was at that instant, by the course of the attempt."""
+    """Return the value of the signal at that instant."""
     try:
         if signal == LATENCY:
             near = [one for one in series["latency"] if one["t_s"] <= at_s < one["t_s"] + 1]

@@ -1,4 +1,4 @@
-"""The view of a sweep, or of any records beside each other: points on axes, figures over them, texts and the answer."""
+"""View of a sweep or other set of records: points on axes, figures, texts and summary."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from faultline.reports.figures.style import SERIES_COLOURS
 from faultline.reports.views.run import explain_reasons, period_text
 from faultline.system.errors import ConfigError
 
-# What advice can be asked for: the cost, what the form calls its limit, and its unit.
+# Costs of a recommendation: key, label of the limit in the form, unit.
 COST_FIELDS = (
     ("recovery", "Recovery under", "s"), ("latency", "Latency p99 under", "ms"),
     ("latency_p50", "Latency p50 under", "ms"), ("cpu", "CPU under", "cores"),
 )  # fmt: skip
-# Of more configurations nobody reads an answer, and a page answers within a second.
+# A page must respond within a second.
 MAX_CONFIGURATIONS = 100
-# Axes along which a report draws.
+# Axes with figures in a report.
 MAX_AXES = 3
 
 
 class PageNotFound(LookupError):
-    """What was asked for does not exist; its text is one clear line for the reader."""
+    """The requested page, record or parameter value does not exist; the message is one line."""
 
 
 @dataclass(frozen=True)
 class SweepPageQuery:
-    """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`.
+    """Selection of the user; an empty value means the default.
 
-    `minimise` and `limits` are what advice is asked for.
+    `x`: key of the horizontal axis; `view`: `heat` or `curves`; `minimise`, `limits`: objective of the recommendation.
     """
 
     metric: str = ""
@@ -59,13 +59,13 @@ class SweepPageQuery:
     view: str = ""
     page: int = 1
     minimise: str = ""
-    # By cost, as it was typed.
+    # Unparsed values by cost.
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """Records of one group, what a reader chose of them, and all that a page shows."""
+    """Records of one group, the selection of the user, and everything a page shows."""
 
     entries: Sequence[IndexEntry]
     choice: SweepPageQuery
@@ -76,54 +76,56 @@ class SweepView:
 
     @property
     def group(self) -> str:
-        """The build and series that is shown."""
+        """Selected build and series."""
         return self._chosen_group[0]
 
     @property
     def groups(self) -> list[str]:
-        """All that there are to choose from."""
+        """All builds and series."""
         return self._chosen_group[1]
 
     @cached_property
     def members(self) -> list[IndexEntry]:
-        """The records of the group."""
+        """Records of the group."""
         return [entry for entry in self.entries if entry.group == self.group]
 
     @cached_property
     def points(self) -> list[Point]:
-        """The configurations in order."""
+        """Configurations in order of the axes."""
         points = points_of(self.members)
         return sort_points(points, axes_of(points))
 
     @cached_property
     def measured(self) -> list[Point]:
-        """Those that have figures."""
+        """Configurations with figures."""
         return [point for point in self.points if point.valid or point.invalid]
 
     @cached_property
     def axes(self) -> list[Axis]:
-        """The axes of what has figures."""
+        """Axes of the configurations with figures."""
         return axes_of(self.measured)
 
     @cached_property
     def cell_axes(self) -> list[Axis]:
-        """The columns that tell configurations apart."""
+        """Table columns that distinguish configurations."""
         return [axis for axis in axes_of(self.points) if axis.key != FAULT]
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """What can be drawn. Where nothing is usable, what is invalid is shown all the same, under its label."""
+        """Metrics of the usable records; without any, those of the invalid records."""
         return metrics_of(self.members) or metrics_of(self.members, invalid=True)
 
     @cached_property
     def metric(self) -> Metric | None:
-        """What is drawn."""
+        """Metric of the figure."""
         return select_metric(self.metrics, self.choice.metric)
 
     @cached_property
     def columns(self) -> list[Metric]:
-        """The columns of the table: the chosen metric first, then the usual ones that the records have. Beside the p99
-        what stands for it where there are few batches would say it again."""
+        """Columns of the table: the selected metric first, then the usual ones.
+
+        Next to the p99, its substitute for few batches is redundant.
+        """
         shown = {self.metric.key} if self.metric else set()
         shown |= {TAIL} if DEFAULT in shown else set()
         usual = [one for one in metrics_in(Sheet.CELLS) if one in self.metrics and one.key not in shown]
@@ -135,17 +137,17 @@ class SweepView:
 
     @property
     def x(self) -> Axis | None:
-        """The horizontal axis."""
+        """Horizontal axis."""
         return self._chosen_view[0]
 
     @property
     def view(self) -> str:
-        """`heat`, `curves`, or nothing to draw along."""
+        """`heat`, `curves`, or empty without an axis."""
         return self._chosen_view[1]
 
     @property
     def views(self) -> list[str]:
-        """What there is to choose from."""
+        """Available views."""
         return ["heat", "curves"] if _two_numbers(self.axes) else []
 
     @cached_property
@@ -166,56 +168,56 @@ class SweepView:
 
     @property
     def figure(self) -> go.Figure | None:
-        """The metric over the axes; None where there are none."""
+        """Metric over the axes; None without axes."""
         return self._drawn[0]
 
     @property
     def omitted_lines(self) -> int:
-        """How many lines it leaves out."""
+        """Number of lines that the figure omits."""
         return self._drawn[1]
 
     @property
     def has_limit(self) -> bool:
-        """Whether it has the line of a limit."""
+        """True if the figure shows a limit."""
         return self.view == "curves" and self.metric is not None and _limit(self.choice, self.metric) is not None
 
     @property
     def usable(self) -> int:
-        """The number of usable runs."""
+        """Number of usable runs."""
         return sum(len(point.valid) for point in self.points)
 
     @property
     def invalid(self) -> int:
-        """The number of invalid runs."""
+        """Number of invalid runs."""
         return sum(len(point.invalid) for point in self.points)
 
     @property
     def is_repeated(self) -> bool:
-        """Whether a configuration has several usable runs."""
+        """True if a configuration has several usable runs."""
         return any(len(point.valid) > 1 for point in self.points)
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a median is only a lower bound."""
+        """True if a median is only a lower bound."""
         return self.metric is not None and any(point.figure(self.metric.key).bound for point in self.measured)
 
     @property
     def has_controls(self) -> bool:
-        """Whether there are controls among faults."""
+        """True if there are control runs among faults."""
         return bool(split_controls(self.measured)[1])
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """When and on what; several values of one thing are all named."""
+        """Dates, workloads and machines of the records."""
         return _facts(self.entries)
 
     @property
     def controls(self) -> list[str]:
-        """What a heat map has no cell for: runs without a fault among runs with one."""
+        """Control runs, which have no cell in a heat map."""
         return _controls(self.measured, self.cell_axes, self.metric) if self.view == "heat" else []
 
     def row(self, point: Point) -> dict[str, Any]:
-        """The texts of one configuration."""
+        """Return the texts of one configuration."""
         usable = bool(point.valid)
         figures = [(one, point.figure(one.key) if usable else point.invalid_figure(one.key)) for one in self.columns]
         return {
@@ -231,7 +233,7 @@ class SweepView:
 
     @property
     def problems(self) -> list[tuple[int, str, IndexEntry]]:
-        """The kinds of reasons why experiments are not valid, the commonest first: how many, and the newest example."""
+        """Kinds of reasons of experiments that are not valid, most frequent first: count, example, newest record."""
         found: dict[str, list[tuple[IndexEntry, str]]] = {}
         for entry in self.members:
             for reason in explain_reasons(entry.reasons, entry.metrics) if entry.status != "valid" else ():
@@ -239,8 +241,8 @@ class SweepView:
         return [(len(cases), cases[-1][1], cases[-1][0]) for cases in sorted(found.values(), key=len, reverse=True)]
 
     def summary(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
-        """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
-        # Statistics take a second to import, and not every page needs them.
+        """Return the summary section and add the front to `figures`; an invalid objective yields its error text."""
+        # Imported here because statistics take a second to import and few pages need them.
         from faultline.comparison.sweep_summary import invalid_runs_of, objective_of, summary_of
         from faultline.reports.figures.front import summary_view
 
@@ -260,7 +262,7 @@ class SweepView:
 
     @cached_property
     def panels(self) -> list[tuple[str, list[tuple[Metric, go.Figure]]]]:
-        """For each axis its name, and a small figure along it of every known figure of an overview."""
+        """Name of each axis with a small figure of every known metric along it."""
         wanted = [metric for metric in metrics_in(Sheet.COMPARED) if metric in self.metrics]
         found = []
         for x in self.axes[:MAX_AXES]:
@@ -272,42 +274,42 @@ class SweepView:
 
 
 def select_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
-    """The metric of that key, by default the latency p99 or else the first; None when there is none at all."""
+    """Return the metric with that key, by default the latency p99 or else the first; None without metrics."""
     if not metrics:
         return None
     for metric in metrics:
         if metric.key == (key or DEFAULT):
             return metric
     if key:
-        raise PageNotFound(f"No valid record here has the metric {key}.")
+        raise PageNotFound(f"No valid record has the metric {key}.")
     return metrics[0]
 
 
 def select_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[str]]:
-    """The group of that name, by default the newest one with a valid record, and all groups.
+    """Return the group of that name, by default the newest with a usable record, and all groups.
 
-    Of a night it is the night's own: a baseline that is measured beside it may be measured last.
+    The default of a nightly run is its own build, even if the reference build was measured last.
     """
     groups = groups_of(entries)
     if group and group not in groups:
-        raise PageNotFound(f"No record here is of build {group}.")
+        raise PageNotFound(f"No record has the build {group}.")
     own = [entry for entry in entries if not entry.series.endswith(BASELINE)] or entries
     believed = groups_of([entry for entry in own if entry.sound])
     return group or (believed or groups_of(own))[0], groups
 
 
 def _parse_limit(name: str, text: str) -> float | None:
-    """A limit as it was typed; None where nothing was."""
+    """Return the number of a limit; None if empty."""
     if not text.strip():
         return None
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"{name}: {text} is no number; give one above 0") from None
+        raise ConfigError(f"{name}: got {text!r}; expected a number above 0") from None
 
 
 def _limit(choice: SweepPageQuery, metric: Metric | None) -> float | None:
-    """What advice is asked to keep of the figure that is drawn; None where nothing is, or what is no limit."""
+    """Return the limit of the selected metric; None if missing or invalid."""
     if not any(choice.limits.values()):
         return None
     from faultline.comparison.candidates import COSTS
@@ -321,11 +323,11 @@ def _limit(choice: SweepPageQuery, metric: Metric | None) -> float | None:
 
 
 def select_view(axes: Sequence[Axis], choice: SweepPageQuery) -> tuple[Axis | None, str]:
-    """The horizontal axis and the view; a heat map where there are two axes and both are numbers."""
+    """Return horizontal axis and view; two numeric axes default to a heat map."""
     if choice.view not in ("", "heat", "curves"):
-        raise PageNotFound(f"No view is called {choice.view}.")
+        raise PageNotFound(f"Unknown view {choice.view}.")
     if choice.x and choice.x not in [axis.key for axis in axes]:
-        raise PageNotFound(f"The valid records here do not differ in {choice.x}.")
+        raise PageNotFound(f"The records do not vary {choice.x}.")
     if not axes:
         return None, ""
     x = next((axis for axis in axes if axis.key == choice.x), None) or _best_axis(axes)
@@ -333,7 +335,7 @@ def select_view(axes: Sequence[Axis], choice: SweepPageQuery) -> tuple[Axis | No
 
 
 def _best_axis(axes: Sequence[Axis]) -> Axis:
-    """The first axis along which there are no more lines than colours, else the one with the fewest lines."""
+    """Return the first axis with no more lines than colours, else the one with the fewest lines."""
     cells = math.prod(len(axis.values) for axis in axes)
     few = (axis for axis in axes if cells <= len(axis.values) * len(SERIES_COLOURS))
     return next(few, max(axes, key=lambda axis: len(axis.values)))
@@ -344,7 +346,7 @@ def _two_numbers(axes: Sequence[Axis]) -> bool:
 
 
 def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
-    """When and on what; several values of one thing are all named."""
+    """Return dates, workloads and machines, with all values where they differ."""
     times = sorted(entry.measured_at for entry in entries)
     workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)
     cores = sorted({entry.cores for entry in entries if entry.cores})
@@ -357,7 +359,7 @@ def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
 
 
 def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:
-    """What a heat map has no cell for: runs without a fault among runs with one."""
+    """Return the control runs, which have no cell in a heat map."""
     texts = []
     for point in split_controls(points)[1]:
         one = point.figure(metric.key) if metric else Figure(0)

@@ -18,22 +18,21 @@ from faultline.system.text import pluralize
 
 SHORT_NAMES = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
 _COST_NAMES = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
-# From such a factor on a share is harder to read than the factor.
+# Smaller factors are shown as percentages.
 _FACTOR = 1.6
 SINGLE_RUNS_TEXT = (
-    f"Each configuration was measured once. A single run is noise, so nothing can be told yet: "
-    f"measure with repetitions={MIN_REPETITIONS} or more; what is there is not measured again."
+    f"Each configuration was measured once; single runs show no effects. "
+    f"Measure with repetitions={MIN_REPETITIONS} or more; existing records are kept."
 )
 
 
-# The figures by which a step is chosen, and which one line tells of the only step; the others follow below.
+# Metrics in the headline of a sweep with a single step; the others follow below it.
 HEADLINE_METRICS = (CPU_TOTAL, P50, MACRO)
-# Heads the list of what is open.
-INCONCLUSIVE_HEADING = "Undecided, and how many more repetitions of each configuration would tell"
+INCONCLUSIVE_HEADING = "Inconclusive, with the additional repetitions required per configuration"
 
 
 def size_text(effect: Effect) -> str:
-    """The change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
+    """Return the change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
     change = effect.found.change
     if math.isnan(change.value):
         return "unknown"
@@ -48,16 +47,16 @@ def size_text(effect: Effect) -> str:
 
 
 def effect_text(effect: Effect) -> str:
-    """One figure of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
+    """Return one effect of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
     name = SHORT_NAMES[effect.metric.key]
     if effect.verdict is EffectVerdict.EQUIVALENT:
         return f"{name} differs by less than {bound_text(effect)}"
-    both = " (with the other parameters both ways)" if effect.has_opposite_rows else ""
+    both = " (sign depends on the other parameters)" if effect.has_opposite_rows else ""
     return f"{name} {size_text(effect)}{both}"
 
 
 def bound_text(effect: Effect) -> str:
-    """Beyond which a difference can be ruled out; of recoveries never less than how exactly they are known."""
+    """Return the bound of an equivalent difference; for recoveries at least their resolution."""
     if not effect.ratio:
         return f"{math.ceil(effect.margin * 10) / 10:g} s"
     change = effect.found.change
@@ -65,26 +64,26 @@ def bound_text(effect: Effect) -> str:
 
 
 def required_repetitions_text(effect: Effect) -> str:
-    """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
+    """Return what an inconclusive effect requires: `requires about 7 more repetitions of each configuration`."""
     short = required_repetitions(effect)
-    return f"{short} of each configuration would tell" if effect.more_repetitions is not None else short
+    return f"requires {short} of each configuration" if effect.more_repetitions is not None else short
 
 
 def required_repetitions(effect: Effect) -> str:
-    """The same where a heading says what the number is."""
+    """Return the same without the unit, for a list whose heading names it."""
     parts = [effect.why] if effect.why else []
     if effect.more_repetitions is not None:
         parts.append(f"about {pluralize(effect.more_repetitions, 'more repetition')}")
-    return "; ".join(parts) or "no number of repetitions that one would measure tells"
+    return "; ".join(parts) or "no practical number of repetitions suffices"
 
 
 def step_lines(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
-    """For each step: its name, what is decided of it with n, and what is open with what would tell it."""
+    """Return name, decided effects with n, and inconclusive effects with required repetitions of each step."""
     return [(step_text(same[0]), _decided_text(same), _inconclusive_text(same)) for same in group_by_step(effects)]
 
 
 def group_by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
-    """The effects of each step, in order."""
+    """Group the effects by step, in order."""
     found: dict[tuple[str, str, str], list[Effect]] = {}
     for effect in effects:
         found.setdefault((effect.axis.key, effect.before, effect.after), []).append(effect)
@@ -92,7 +91,7 @@ def group_by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def step_text(effect: Effect) -> str:
-    """`checkpoint interval 5 s instead of 2 s`."""
+    """Return `checkpoint interval 5 s instead of 2 s`."""
     return f"{effect.axis.noun} {effect.after} instead of {effect.before}"
 
 
@@ -115,7 +114,7 @@ def _inconclusive_text(effects: Sequence[Effect]) -> str:
 
 
 def headline_effects(effects: Sequence[Effect]) -> list[Effect]:
-    """The effects of one line: those of the only step; none where there are several, whose lines come by verdict."""
+    """Return the headline effects of a sweep with a single step; empty for several steps."""
     return (
         [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
         if len(group_by_step(effects)) == 1
@@ -124,19 +123,19 @@ def headline_effects(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def remaining_effects(effects: Sequence[Effect]) -> list[Effect]:
-    """The effects that `headline_lines` leaves out."""
+    """Return the effects that `headline_lines` omits."""
     shown = headline_effects(effects)
     return [effect for effect in effects if effect not in shown]
 
 
 def single_run_lines(effects: Sequence[Effect]) -> list[str]:
-    """What single runs show, without any claim: a line a step."""
+    """Return one line per step with the differences of single runs, which prove nothing."""
     shown = [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
-    return [f"Seen so far: {lower_first(step_figures_text(same))}." for same in group_by_step(shown)]
+    return [f"Single runs: {lower_first(step_figures_text(same))}." for same in group_by_step(shown)]
 
 
 def headline_lines(effects: Sequence[Effect]) -> list[str]:
-    """The only step with all of its intervals, and how many more runs would settle what is open; else nothing."""
+    """Return the only step with its intervals and the runs that inconclusive effects require; else empty."""
     shown = headline_effects(effects)
     if not shown:
         return []
@@ -147,29 +146,29 @@ def headline_lines(effects: Sequence[Effect]) -> list[str]:
         for effect in inconclusive:
             required.setdefault(_required_runs_text(effect), []).append(SHORT_NAMES[effect.metric.key])
         decided = "; ".join(f"{', '.join(names)} ({what})" for what, names in required.items())
-        lines.append(f"Not shown yet: {decided}.")
+        lines.append(f"Inconclusive: {decided}.")
     return lines
 
 
 def step_figures_text(effects: Sequence[Effect]) -> str:
-    """`Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), recovery +3.1 s (−0.5 … +6.8), n = 3 runs each`.
+    """Return `Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), …, n = 3 runs each`.
 
-    `effects`: of one step, one at least.
+    `effects`: those of one step, at least one.
     """
     figures = ", ".join(f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}" for effect in effects)
     return f"{capitalize_first(step_text(effects[0]))}: {figures}, {_runs_text(effects)}"
 
 
 def _required_runs_text(effect: Effect) -> str:
-    """`about 4 more runs of each would tell`."""
+    """Return `requires about 4 more runs of each`."""
     parts = [effect.why] if effect.why else []
     if effect.more_repetitions is not None:
-        parts.append(f"about {pluralize(effect.more_repetitions, 'more run')} of each would tell")
-    return "; ".join(parts) or "no number of runs that one would measure tells"
+        parts.append(f"requires about {pluralize(effect.more_repetitions, 'more run')} of each")
+    return "; ".join(parts) or "no practical number of runs suffices"
 
 
 def _runs_text(effects: Sequence[Effect]) -> str:
-    """`n = 3 runs each`; where figures differ in it, of the one with the least."""
+    """Return `n = 3 runs each`, with the smallest n of the effects."""
     found = min((effect.found for effect in effects), key=lambda one: one.n)
     if len(found.rows) > 1:
         return n_text(found)
@@ -177,23 +176,23 @@ def _runs_text(effects: Sequence[Effect]) -> str:
 
 
 def n_text(found: EffectEstimate) -> str:
-    """`n = 12 pairs`; where repetitions do not pair, so many on either side."""
+    """Return `n = 12 pairs`, or `n = 12 a side` without pairs."""
     if not found.is_paired:
         return f"n = {found.n} a side"
     return f"n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
 
 
 def recommendation_lines(summary: SweepSummary) -> list[str]:
-    """The advice in a sentence or more; why there is none."""
+    """Return the recommendation in sentences, or the reason why there is none."""
     advice = summary.recommendation
     if advice is None:
         return [summary.why[0].upper() + summary.why[1:] + "."] if summary.why else []
     if advice.best is None:
         return [f"{unmet_limits_text(advice)}."]
     lines = []
-    # Draws from a few runs say too little.
+    # Bootstrap draws from few runs are not informative.
     is_ranked = advice.best.repetitions >= MIN_REPETITIONS
-    share = f"; the best in {_share_text(advice.confidence)} of draws" if is_ranked else ""
+    share = f"; best in {_share_text(advice.confidence)} of draws" if is_ranked else ""
     objective = capitalize_first(_objective_text(advice))
     choice = f"{advice.best.name} ({_cost_text(advice, advice.best)}{share})."
     if advice.is_conclusive:
@@ -206,47 +205,49 @@ def recommendation_lines(summary: SweepSummary) -> list[str]:
         lines.append(f"Second: {second.name} ({_cost_text(advice, second)}; in {_share_text(often)}).")
     if len(summary.choice.circumstances) > 1:
         cases = "; ".join(summary.choice.circumstances)
-        lines.append(f"Each configuration counts at its worst of these cases: {cases}.")
+        lines.append(f"Worst case over: {cases}.")
     if advice.unknown or summary.choice.incomplete:
         lacking = "; ".join([*advice.unknown, *summary.choice.incomplete])
-        lines.append(f"Left out, since not all of it was measured: {lacking}.")
+        lines.append(f"Excluded for missing figures: {lacking}.")
     if summary.choice.overloaded:
-        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(summary.choice.overloaded)}.")
+        lines.append(f"Excluded because the load was not sustained: {'; '.join(summary.choice.overloaded)}.")
     return lines
 
 
 def unmet_limits_text(advice: Recommendation) -> str:
-    """That no configuration is within the limits, which is the nearest, and by how much it misses; one line."""
+    """Return in one line the configuration nearest to the limits and by how much it exceeds them."""
     if advice.nearest is None:
-        return "no configuration has all of these figures measured"
+        return "no configuration has all required figures"
     misses = []
     for key, figure in advice.missed.items():
         limit = advice.objective.limits.get(key, math.inf)
         if math.isinf(figure):
             over = unit_text(key, advice.nearest.lower_bound(COSTS[key]))
-            misses.append(f"{_COST_NAMES[key]} was not seen to end ({over} at least)")
+            misses.append(f"{_COST_NAMES[key]} censored (at least {over})")
         else:
-            misses.append(f"{_COST_NAMES[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
+            misses.append(
+                f"{_COST_NAMES[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} over the limit"
+            )
     return f"no configuration has {_limits_text(advice)}; the nearest is {advice.nearest.name}: {', '.join(misses)}"
 
 
 def unit_text(cost: str, value: float) -> str:
-    """A cost with its unit."""
+    """Return a cost with its unit."""
     metric = BY_KEY[COSTS[cost]]
     return f"{metric.text(value)} {metric.unit}"
 
 
 def _objective_text(advice: Recommendation) -> str:
-    """`the least CPU with recovery under 30 s`."""
+    """Return `lowest CPU with recovery under 30 s`."""
     limits = f" with {_limits_text(advice)}" if advice.objective.limits else ""
-    return f"the least {_COST_NAMES[advice.objective.minimise]}{limits}"
+    return f"lowest {_COST_NAMES[advice.objective.minimise]}{limits}"
 
 
 def _limits_text(advice: Recommendation) -> str:
     if not advice.objective.limits:
         return f"a known {_COST_NAMES[advice.objective.minimise]}"
     return " and ".join(
-        "a recovery that ends" if math.isinf(limit) else f"{_COST_NAMES[key]} under {unit_text(key, limit)}"
+        "a completed recovery" if math.isinf(limit) else f"{_COST_NAMES[key]} under {unit_text(key, limit)}"
         for key, limit in advice.objective.limits.items()
     )
 
@@ -263,7 +264,7 @@ def _cost_text(advice: Recommendation, one: Candidate) -> str:
 
 
 def _share_text(share: float) -> str:
-    """A share of draws, of which all are not certainty."""
+    """Return a share of bootstrap draws; 100 % of the draws is shown as more than 99 %."""
     return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
 
 
@@ -272,11 +273,11 @@ def _required_experiments_text(advice: Recommendation) -> str:
         return "No feasible number of repetitions would decide."
     more = "experiment" if advice.experiments == 1 else "experiments"
     each = f"{advice.target_repetitions} repetitions of each that may be best"
-    return f"About {advice.experiments:,} more {more} would tell ({each})."
+    return f"A decision requires about {advice.experiments:,} more {more} ({each})."
 
 
 def front_rows(summary: SweepSummary) -> list[tuple[str, list[str], str, int]]:
-    """For each candidate: name, figures with units, where it stands, and repetitions."""
+    """Return name, figures with units, position and repetitions of each candidate."""
     rows = []
     for place in summary.front.entries:
         figures = []
@@ -285,31 +286,31 @@ def front_rows(summary: SweepSummary) -> list[tuple[str, list[str], str, int]]:
             infinite = math.isinf(value)
             shown = place.candidate.lower_bound(key) if infinite else value
             figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")
-        where = "on the front" if place.dominated_by is None else f"beaten by {place.dominated_by}"
-        sure = "" if place.is_certain else ", not certain"
+        where = "on the Pareto front" if place.dominated_by is None else f"dominated by {place.dominated_by}"
+        sure = "" if place.is_certain else ", uncertain"
         rows.append((place.candidate.name, figures, where + sure, place.candidate.repetitions))
     return rows
 
 
 def front_headings(summary: SweepSummary) -> list[str]:
-    """The names of a front's figures."""
+    """Return the names of the front's figures."""
     return [capitalize_first(SHORT_NAMES[key]) for key in summary.front.keys]
 
 
 def placebo_text(placebo: Placebo | None) -> str:
-    """What the controls say of how far recoveries can be relied on."""
+    """Return the result of the placebo test: the recovery rule applied to controls."""
     if placebo is None:
-        return "No control was measured, so how often the rule finds a recovery where nothing broke is unknown."
-    macro = "not seen to end" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
-    known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
-    many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
-    called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
-    text = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
-    return text if placebo.is_reliable else f"{text} The recoveries here are not to be relied on."
+        return "No control run was measured, so the false-positive rate of the recovery rule is unknown."
+    macro = "censored" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
+    known = "" if placebo.resolution_s is None else f" (resolution {placebo.resolution_s:.1f} s)"
+    many = "1 control run" if placebo.controls == 1 else f"{placebo.controls} control runs"
+    called = f"Placebo test: the recovery rule calls {placebo.unrecovered} of {many} unrecovered"
+    text = f"{called} ({placebo.share * 100:.0f} %); the median recovery is {macro}{known}."
+    return text if placebo.is_reliable else f"{text} The recoveries of this sweep are not reliable."
 
 
 def summary_lines(summary: SweepSummary) -> list[str]:
-    """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
+    """Return the whole summary: effects, inconclusive effects, recommendation, allocation and placebo test."""
     if summary.is_unrepeated:
         lines = [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
     else:
@@ -327,7 +328,7 @@ def summary_lines(summary: SweepSummary) -> list[str]:
 
 
 def short_summary(summary: SweepSummary) -> list[str]:
-    """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
+    """Return the summary for a note, most important first: reliability, headline, recommendation, effects."""
     if summary.is_unrepeated:
         return [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
     advice = recommendation_lines(summary) if summary.recommendation is not None else []
@@ -336,33 +337,33 @@ def short_summary(summary: SweepSummary) -> list[str]:
     undecided = sum(effect.verdict is EffectVerdict.INCONCLUSIVE for effect in rest)
     doubt = summary.recoveries and summary.placebo is not None and not summary.placebo.is_reliable
     return [
-        *(["the recoveries are not to be relied on"] if doubt else []),
+        *(["the recoveries are not reliable"] if doubt else []),
         *trade,
         *advice[:1],
         *decided,
-        *([f"{undecided} of {len(rest)} effects undecided"] if undecided and not trade else []),
+        *([f"{undecided} of {len(rest)} effects inconclusive"] if undecided and not trade else []),
     ]
 
 
 def verdict_text(effect: Effect) -> str:
-    """The verdict, and what would settle it where it is open."""
+    """Return the verdict; if inconclusive, with the required repetitions."""
     if effect.verdict is EffectVerdict.INCONCLUSIVE:
         return f"inconclusive: {required_repetitions_text(effect)}"
     return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.EQUIVALENT else effect.verdict.value
 
 
 def lower_first(text: str) -> str:
-    """With a small letter."""
+    """Return the text with a lower-case first letter."""
     return text[:1].lower() + text[1:]
 
 
 def capitalize_first(text: str) -> str:
-    """With a capital letter."""
+    """Return the text with an upper-case first letter."""
     return text[:1].upper() + text[1:]
 
 
 def _exp(value: float) -> float:
-    """The factor of a logarithm; an end that nobody knows stays infinite."""
+    """Return the exponential; unknown, infinite ends stay infinite."""
     return math.exp(value) if abs(value) < 700 else value
 
 
@@ -371,7 +372,7 @@ def _factor(value: float) -> str:
 
 
 def _interval_text(change: Interval, text: Callable[[float], str]) -> str:
-    """The interval in parentheses; an end that nobody knows is left open."""
+    """Return the interval in parentheses; an unknown end is omitted."""
     low, high = (math.isfinite(end) for end in (change.low, change.high))
     if not low and not high:
         return ""
@@ -381,19 +382,19 @@ def _interval_text(change: Interval, text: Callable[[float], str]) -> str:
 
 
 def invalid_text(invalid: InvalidRuns) -> str:
-    """What the invalid runs would add, in one line."""
+    """Return in one line the effects that would include the invalid runs."""
     codes = ", ".join(f"{number} {code}" for code, number in sorted(invalid.codes.items(), key=lambda one: -one[1]))
     runs = pluralize(invalid.runs, "invalid run")
-    head = f"{runs} ({codes}) {'does' if invalid.runs == 1 else 'do'} not count"
+    head = f"{runs} excluded ({codes})"
     if not invalid.usable:
-        head = f"No run is usable, so nothing is claimed: {runs} ({codes})"
+        head = f"No usable run; {runs} excluded ({codes})"
     steps = group_by_step(invalid.effects)
     if not steps:
-        return f"{head}; {'it compares' if invalid.runs == 1 else 'they compare'} nothing."
+        return f"{head}."
     if len(steps) == 1:
         shown = headline_effects(invalid.effects) or list(invalid.effects)
         whose = "Their figures" if not invalid.usable else "With it" if invalid.runs == 1 else "With them"
         return f"{head}. {whose}: {lower_first(step_figures_text(shown))}."
     decided = sum(effect.verdict is not EffectVerdict.INCONCLUSIVE for effect in invalid.effects)
     whose = "With it" if invalid.runs == 1 else "With them"
-    return f"{head}. {whose}, {decided} of {len(invalid.effects)} effects would be decided."
+    return f"{head}. {whose}, {decided} of {len(invalid.effects)} effects would be conclusive."

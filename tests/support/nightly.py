@@ -1,4 +1,4 @@
-"""Nights on a real Airflow, as the page on them has one begin."""
+"""Nightly runs on a real Airflow, started as the results page describes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from faultline.orchestration.airflow_api import AirflowApi
 
 
 def switch_on(api: AirflowApi) -> None:
-    """What the page on nights has one do; a night that was due long ago begins then, and refuses itself."""
+    """Unpause the nightly DAG; an overdue run then starts and rejects itself."""
     await_dags(api, NIGHTLY, unpaused=False)
     api._call("PATCH", f"/api/v2/dags/{NIGHTLY}?update_mask=is_paused", {"is_paused": False})
     await_dags(api, NIGHTLY)

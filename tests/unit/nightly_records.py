@@ -1,4 +1,4 @@
-"""Nights of November, made up."""
+"""Synthetic nightly runs in November."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tests.unit.pages_store import record
 RNG_SEED = 3
 
 
-def night_of(number: int) -> str:
-    """The logical date of the night."""
+def date_of(number: int) -> str:
+    """Return the logical date of a nightly run."""
     return f"2026-11-{number:02d}T02:00:00+00:00"
 
 
 def scheduled(
     due: datetime, *, late_min: float = 0.0, clear_number: int = 0, run_type: str = "scheduled"
 ) -> SimpleNamespace:
-    """What Airflow tells a task of its run: one that was due then, and began so many minutes later."""
+    """Return the DAG run context of a run that was due at `due` and started `late_min` minutes later."""
     begun = due + timedelta(minutes=late_min)
     return SimpleNamespace(run_type=run_type, run_after=due, start_date=begun, clear_number=clear_number)
 
 
-def night_records(
+def nightly_records(
     number: int, p99: float, *, build: str = "b1", n: int = 5, versions: str = "4.2.0", **named: Any
 ) -> list[Record]:
-    """The records of one night: `n` repetitions whose p99 lies some 2 % around the given one."""
+    """Return the records of one nightly run: `n` repetitions with 2 % variation of the p99."""
     rng = np.random.default_rng([RNG_SEED, number])
-    date, made = night_of(number), []
+    date, made = date_of(number), []
     for repetition in range(n):
         one = record(
             f"202611{number:02d}T02{repetition:02d}00Z-00000{repetition}",

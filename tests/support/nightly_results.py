@@ -1,6 +1,6 @@
-"""Ten nights of two configurations, made up: from the ninth on, one of them is 9 % slower than the baseline.
+"""Ten synthetic nightly runs of two configurations; from the ninth on, one is 9 % slower than the reference build.
 
-Records are planted; plans, verdicts and whatever the page says of them come from the code that a real night runs.
+Records are synthetic; plans, verdicts and pages come from production code.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from faultline.experiment.nightly_file import NIGHTLY
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.records.sweep_plan import ReferenceBuild, SweepPlan, SweepPlans
-from tests.unit.night_records import night_of
+from tests.unit.nightly_records import date_of
 from tests.unit.pages_store import put, record
 from tests.unit.sample_records import made_plan
 
-NIGHTS, SLOWER_FROM, SLOWER = 10, 9, 0.09
+RUNS, SLOWER_FROM, SLOWER = 10, 9, 0.09
 PAIRS = 12
-# Of these nights only, so that none is missing for a year.
+# Only these dates, so that none is missing for a year.
 SCHEDULE = "0 2 1-10 11 *"
 LIMITS = {"latency_ms.p50": 1200.0}
-BASELINE, TONIGHT = "4f1c2a9be0", "b3d07e6a51"
-# Level of the p50 in ms, and by how much the slower build exceeds it.
+REFERENCE, CURRENT = "4f1c2a9be0", "b3d07e6a51"
+# Level of the p50 in ms, and relative slowdown of the slower build.
 CONFIGS = {
     parse_configuration({"fault": "none", "checkpoint_interval_s": 5}): (1020.0, SLOWER),
     parse_configuration({"fault": "none", "checkpoint_interval_s": 2}): (540.0, 0.0),
@@ -37,45 +37,45 @@ CONFIGS = {
 SLOWER_CELL = next(config.config_id for config, (_, more) in CONFIGS.items() if more)
 
 
-def write_nights(results: Path) -> Path:
-    """Plans, records and verdicts of all nights below `results`; returns that folder."""
-    for number in range(1, NIGHTS + 1):
+def write_nightly_runs(results: Path) -> Path:
+    """Write plans, records and verdicts of all nightly runs below `results`, and return that folder."""
+    for number in range(1, RUNS + 1):
         SweepPlans(results).write(_plan(number))
         put(results, *_records(number))
     index = Index(results)
     index.refresh()
     plans, entries = SweepPlans(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
     for plan in plans:
-        nights = [one for one in paired_runs_of(plans, entries) if one.date <= str(plan.logical_date)]
+        pairs = [one for one in paired_runs_of(plans, entries) if one.date <= str(plan.logical_date)]
         own = [one for one in entries if one.series == plan.series]
         spec = plan.baseline.spec if plan.baseline else {}
-        paired_verdict(judge_gate(nights), spec, check_slos(own, parse_slos(LIMITS))).keep(results, plan.sweep_id)
+        paired_verdict(judge_gate(pairs), spec, check_slos(own, parse_slos(LIMITS))).keep(results, plan.sweep_id)
     return results
 
 
 def _plan(number: int) -> SweepPlan:
-    date = night_of(number)
+    date = date_of(number)
     primary = {config.config_id: "latency_ms.p50" for config in CONFIGS}
     return made_plan(
         [PlannedCell(config, pair, date) for config in CONFIGS for pair in range(PAIRS)],
         sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{date}", series=date,
         schedule=SCHEDULE, build=_build(number), logical_date=date, planned_at=date,
-        baseline=ReferenceBuild(series=f"{date}.baseline", build=BASELINE, spec={"revision": "v1.3"}, primary=primary),
+        baseline=ReferenceBuild(series=f"{date}.baseline", build=REFERENCE, spec={"revision": "v1.3"}, primary=primary),
     )  # fmt: skip
 
 
 def _build(number: int) -> str:
-    return TONIGHT if number >= SLOWER_FROM else BASELINE
+    return CURRENT if number >= SLOWER_FROM else REFERENCE
 
 
 def _records(number: int) -> Iterator[Record]:
-    """Both builds of each pair; a night has a level of its own, which both share."""
-    rng, date = np.random.default_rng([7, number]), night_of(number)
+    """Yield the records of both builds of each pair; they share the level of their nightly run."""
+    rng, date = np.random.default_rng([7, number]), date_of(number)
     level = 1 + 0.04 * rng.standard_normal()
     for place, (config, (usual_ms, more)) in enumerate(CONFIGS.items()):
         for pair in range(PAIRS):
-            for side, (build, series) in enumerate(((BASELINE, f"{date}.baseline"), (_build(number), date))):
-                slower = more if build == TONIGHT else 0.0
+            for side, (build, series) in enumerate(((REFERENCE, f"{date}.baseline"), (_build(number), date))):
+                slower = more if build == CURRENT else 0.0
                 p50 = usual_ms * level * (1 + slower) * (1 + 0.025 * rng.standard_normal())
                 made = record(
                     f"202611{number:02d}T{2 + place:02d}{pair:02d}{side}0Z-00000{side}",
