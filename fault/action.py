@@ -46,13 +46,13 @@ class Daemon:
 class DaemonContext:
     """Addresses and folder of an attempt's daemons.
 
-    `folder`: the attempt's folder. `kafka`: HOST:PORT of a broker listener whose advertised address is `detour`.
-    `detour`: HOST:PORT on which a daemon listens.
+    `folder`: the attempt's folder. `kafka`: HOST:PORT of a broker listener whose advertised address is `proxy_address`.
+    `proxy_address`: HOST:PORT on which a daemon listens.
     """
 
     folder: Path
     kafka: str
-    detour: str
+    proxy_address: str
 
 
 def ignore_restart_delay(service: str, until_mono_ns: int) -> None:

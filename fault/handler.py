@@ -131,9 +131,9 @@ class Handler:
             raise SignalRefused(f"pid: {name} to {victim} failed: {error.strerror}; fix: run as its owner") from None
         return Delivery.SENT
 
-    def _watch(self, seconds: float, victim: ProcessIdentity | None = None, **act: Any) -> None:
+    def _watch(self, seconds: float, victim: ProcessIdentity | None = None, **host_fault: Any) -> None:
         if victim is None:
-            self._start_watchdog({"seconds": seconds, **act})
+            self._start_watchdog({"seconds": seconds, **host_fault})
             return
         existing = self._watchdogs.pop(_key(victim), None)
         if existing is None or not existing.is_running():

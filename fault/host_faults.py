@@ -74,8 +74,9 @@ def injection_name(run: str, index: int) -> str:
 
 def run_step(step: str, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
     """Run one step: `check`, `do`, `undo` or `is_active`, which returns a bool."""
-    act = find_host_fault(kind, name)
-    return {"check": act.check, "do": act.do, "undo": act.undo, "is_active": act.is_active}[step](name, asked)
+    fault = find_host_fault(kind, name)
+    steps = {"check": fault.check, "do": fault.do, "undo": fault.undo, "is_active": fault.is_active}
+    return steps[step](name, asked)
 
 
 # --- the disk

@@ -135,7 +135,7 @@ def check_delay(name: str, parameters: Mapping[str, Any]) -> None:
 def delay(name: str, parameters: Mapping[str, Any]) -> None:
     """Delay packets to the peers by `delay_ms`, plus or minus up to `jitter_ms`."""
     handle = _handle(name)
-    hold = [
+    netem = [
         "netem",
         "delay",
         f"{float(parameters['delay_ms']):g}ms",
@@ -146,7 +146,7 @@ def delay(name: str, parameters: Mapping[str, Any]) -> None:
     try:
         for device in _unshaped_devices(name, "prio", parameters):
             run_program("tc", "qdisc", "add", "dev", device, "root", "handle", handle, *_BANDS)
-            run_program("tc", "qdisc", "add", "dev", device, "parent", f"{handle}{_BAND}", *hold)
+            run_program("tc", "qdisc", "add", "dev", device, "parent", f"{handle}{_BAND}", *netem)
             for family, peers in _by_family(_peers(parameters)).items():
                 words = ["filter", "add", "dev", device, "parent", handle, "protocol", _PROTOCOLS[family]]
                 first = ["match", family, "sport", str(ssh_port()), "0xffff", "flowid", f"{handle}1"]

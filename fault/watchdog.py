@@ -189,14 +189,14 @@ def run_watchdog(order: Mapping[str, Any]) -> None:
             # its modules may be deleted by now.
             from fault.host_faults import find_host_fault
 
-            act = find_host_fault(order["kind"], order["name"])
+            host_fault = find_host_fault(order["kind"], order["name"])
     except Exception as error:
         send_final_reply(to_line({"error": error_as_json(error)}))
         return
     send_final_reply(to_line({"started": paused is not None or "victim" not in order}))
     if "victim" not in order:
         _sleep_until(deadline)
-        _undo(act, order["name"], order["asked"])
+        _undo(host_fault, order["name"], order["asked"])
     elif paused is not None and _await_deadline(paused, deadline):
         paused.resume()
 
@@ -266,12 +266,12 @@ def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     return True
 
 
-def _undo(act: HostFault, name: str, asked: Mapping[str, Any]) -> None:
+def _undo(host_fault: HostFault, name: str, asked: Mapping[str, Any]) -> None:
     """Undo the host fault, and retry while it is still active."""
     for _ in range(MAX_UNDO_TRIES):
         with contextlib.suppress(FaultError, OSError):
-            act.undo(name, asked)
-            if not act.is_active(name, asked):
+            host_fault.undo(name, asked)
+            if not host_fault.is_active(name, asked):
                 return
         _sleep_until(time.monotonic() + RETRY_S)
 

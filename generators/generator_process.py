@@ -144,7 +144,7 @@ def _close(spec: GeneratorSpec) -> None:
         else:
             source = make_source(spec)
             replay = source if isinstance(source, Replay) else None
-            payloads = source.primer(spec.partitions)
+            payloads = source.preload(spec.partitions)
             send_closing(
                 spec, payloads, RecordSender(producer, spec.topic), ahead_s=spec.closing_ahead_s, replay=replay
             )
@@ -213,17 +213,19 @@ def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sen
     engine. Raises GeneratorError if a record was not acknowledged, since the state would be incomplete.
     """
     replay = source if isinstance(source, Replay) else None
-    opener = PRIMER_KEY.encode() if replay is None else next(replay.primer(1))
+    first_value = PRIMER_KEY.encode() if replay is None else next(replay.preload(1))
     for partition in range(spec.partitions):
-        sender.send_primer(opener, partition, partition, **_key_arguments(replay, 0))
+        sender.send_preload_record(first_value, partition, partition, **_key_arguments(replay, 0))
     number = spec.partitions
     for first in range(0, state_keys.count, _STATE_KEYS_PER_CHUNK):
         last = min(state_keys.count, first + _STATE_KEYS_PER_CHUNK)
         for word in state_keys.words(np.arange(first, last, dtype=np.uint64)):
-            sender.send_primer(word, number, number % spec.partitions)
+            sender.send_preload_record(word, number, number % spec.partitions)
             number += 1
-    for line in source.primer(spec.primer_lines):
-        sender.send_primer(line, number, number % spec.partitions, **_key_arguments(replay, number - spec.partitions))
+    for line in source.preload(spec.primer_lines):
+        sender.send_preload_record(
+            line, number, number % spec.partitions, **_key_arguments(replay, number - spec.partitions)
+        )
         number += 1
     _flush(sender, spec, "primer")
     return number
@@ -231,7 +233,7 @@ def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sen
 
 def _key_arguments(replay: Replay | None, number: int) -> dict[str, Any]:
     """Return the key arguments of a record outside the schedule; user data keeps its own keys."""
-    return {} if replay is None else {"key": replay.primer_key(number), "keyed": False}
+    return {} if replay is None else {"key": replay.preload_key(number), "keyed": False}
 
 
 def send_closing(
@@ -248,7 +250,7 @@ def send_closing(
     """
     for number, payload in enumerate(payloads):
         place = number % spec.partitions
-        sender.send_primer(payload, number, place, CLOSING, ahead_s=ahead_s, **_key_arguments(replay, number))
+        sender.send_preload_record(payload, number, place, CLOSING, ahead_s=ahead_s, **_key_arguments(replay, number))
     _flush(sender, spec, "closing")
 
 

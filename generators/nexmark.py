@@ -91,29 +91,31 @@ class NexmarkRules:
 class NexmarkEvents:
     """A source of the events after the preload; record k is a function of the parameters."""
 
-    def __init__(self, rules: NexmarkRules, schedule: SendSchedule | None, primed: int) -> None:
+    def __init__(self, rules: NexmarkRules, schedule: SendSchedule | None, preload_count: int) -> None:
         """Set the number of preload events; without a schedule, event time follows from the number alone."""
-        self._rules, self._schedule, self._primed = rules, schedule, primed
+        self._rules, self._schedule, self._preload_count = rules, schedule, preload_count
 
     def payloads(self, records: Words) -> Texts:
         """Return the events of the given schedule records (shape (n,)) as JSON."""
-        numbers = records + np.uint64(self._primed)
+        numbers = records + np.uint64(self._preload_count)
         if self._schedule is None:
             return self.events(numbers, self.due_ms(numbers))
-        begun = self.due_ms(np.array([self._primed], dtype=np.uint64))[0]
+        begun = self.due_ms(np.array([self._preload_count], dtype=np.uint64))[0]
         return self.events(numbers, begun + self._schedule.due_of(records) // 1_000_000)
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Yield the first n events; n must equal the number of preload events."""
         for numbers in blocks(n):
             yield from self.events(numbers, self.due_ms(numbers))
 
     def closing(self, total: int) -> Texts:
         """Return one cycle of events long after the `total` scheduled ones, which close all windows."""
-        numbers = np.arange(self._primed + total, self._primed + total + self._rules.total, dtype=np.uint64)
+        numbers = np.arange(
+            self._preload_count + total, self._preload_count + total + self._rules.total, dtype=np.uint64
+        )
         numbers += np.uint64(-int(numbers[0]) % self._rules.total)
         last = 0 if self._schedule is None or not total else self._schedule.due_ns(total - 1)
-        at = self.due_ms(np.array([self._primed], dtype=np.uint64)) + last // 1_000_000 + self.closing_ms
+        at = self.due_ms(np.array([self._preload_count], dtype=np.uint64)) + last // 1_000_000 + self.closing_ms
         return self.events(numbers, np.repeat(at, len(numbers)))
 
     @property

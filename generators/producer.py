@@ -160,7 +160,7 @@ class RecordSender:
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: send failed: {error.args[0]}") from None
 
-    def send_primer(
+    def send_preload_record(
         self,
         value: bytes | None,
         number: int,

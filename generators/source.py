@@ -16,7 +16,7 @@ from generators.counter_rng import blocks, stream_key
 from generators.send_progress import InputError
 
 # First number of preload records, above any schedule.
-FIRST_PRIMER_ID = 10**15
+FIRST_PRELOAD_ID = 10**15
 
 
 class Source(Protocol):
@@ -25,7 +25,7 @@ class Source(Protocol):
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
         """Return the payloads of the given records (numbers in the schedule, shape (n,))."""
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Return the payloads of n preload records, sent before T0 to warm up the engine."""
 
 
@@ -39,7 +39,7 @@ class ConstantLines:
         """Return the same payload for each record."""
         return [self.payload] * len(records)
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Return the same payload n times."""
         return repeat(self.payload, n)
 
@@ -54,9 +54,9 @@ class Ids:
         """Return the numbers of the given records, each with the iterations."""
         return [b"%d %d" % (number, self.iterations) for number in records.tolist()]
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Return the same jobs with reserved numbers."""
-        return (b"%d %d" % (FIRST_PRIMER_ID + number, self.iterations) for number in range(n))
+        return (b"%d %d" % (FIRST_PRELOAD_ID + number, self.iterations) for number in range(n))
 
 
 # Lines of a real text, repeated cyclically.
@@ -148,7 +148,7 @@ class TextLines:
         block = self._block
         return [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Yield the lines of the first n records."""
         for records in blocks(n):
             yield from self.payloads(records)

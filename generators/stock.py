@@ -31,7 +31,7 @@ OPEN = np.datetime64("2013-03-01T14:30:00.000", "ms")
 STOCK_SHARE = 0.2
 LATE_MS = 3_600_000
 # Preload records happen in the minute before the opening, so they do not make measured records late.
-PRIMER_MS = 60_000
+PRELOAD_MS = 60_000
 SPREAD = 0.001
 ROUND_MS = 30_000
 LOT = 100
@@ -100,15 +100,15 @@ class StockStreams:
         hundredths = None if self._moving is None else self._moving.hundredths(records)
         return self._lines(records, due_ms - self._shifts.shift_ms(records), hundredths)
 
-    def primer(self, n: int) -> Iterator[bytes]:
-        """Yield n records from PRIMER_MS before the opening on, at the schedule's first rate or faster.
+    def preload(self, n: int) -> Iterator[bytes]:
+        """Yield n records from PRELOAD_MS before the opening on, at the schedule's first rate or faster.
 
         They are faster if they would otherwise pass the opening: preload ahead of the measured records would make those
         late.
         """
-        step_ms = min(1000 / float(self._schedule.rate), PRIMER_MS / max(n, 1))
+        step_ms = min(1000 / float(self._schedule.rate), PRELOAD_MS / max(n, 1))
         for records in blocks(n):
-            event_ms = np.floor(records.astype(np.float64) * step_ms).astype(np.int64) - PRIMER_MS
+            event_ms = np.floor(records.astype(np.float64) * step_ms).astype(np.int64) - PRELOAD_MS
             hundredths = None if self._moving is None else self._moving.at_start(len(records))
             yield from self._lines(records, event_ms, hundredths)
 

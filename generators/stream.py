@@ -207,12 +207,12 @@ class Replay:
             found = self._partitions[key] = partition_of(key, partitions)
         return found
 
-    def primer(self, n: int) -> Iterator[Any]:
+    def preload(self, n: int) -> Iterator[Any]:
         """Yield n preload values; with times, copies of the first one, so later records are not late."""
         values = self._data.values
         return (values[0 if self._data.times_ms else number % len(values)] for number in range(n))
 
-    def primer_key(self, number: int) -> bytes | None:
+    def preload_key(self, number: int) -> bytes | None:
         """Return the key of a preload record."""
         keys = self._data.keys
         return keys[0 if self._data.times_ms else number % len(keys)] if keys else None

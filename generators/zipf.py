@@ -71,7 +71,7 @@ class ZipfLines:
         """Return the lines of the given records (numbers in the schedule, shape (n,))."""
         return self._lines(self.ranks(records))
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def preload(self, n: int) -> Iterator[bytes]:
         """Yield the lines of the first n records, with the exponent at T0."""
         for records in blocks(n):
             hundredths = None if self._moving is None else self._moving.at_start(len(records))

@@ -32,9 +32,9 @@ class ConnectionDriver(FaultDriver):
     command: Callable[[ProxyControl, FaultSpec], int | None]
 
     def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
-        """Return the proxy daemon, which listens on the detour."""
+        """Return the proxy daemon, which listens on `proxy_address`."""
         control = site.folder / CONTROL
-        ends = ("--listen", site.detour, "--upstream", site.kafka)
+        ends = ("--listen", site.proxy_address, "--upstream", site.kafka)
         return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
 
     def create_injection(self, planned: Occurrence, context: Context) -> Injection:

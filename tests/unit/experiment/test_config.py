@@ -187,7 +187,7 @@ def test_identities_of_the_first_records_still_hold() -> None:
         ({"skew_curve": {"kind": "step", "at_s": 5, "to": 1}}, "skew: skew_curve needs an exponent"),
         ({"rate_curve": {"kind": "wave"}}, "rate_curve.kind:"),
         ({"rate_curve": {"kind": "step", "at_s": 0, "to": 0}, "fault": "none"}, "rate_curve: no record is due in 120"),
-        ({"rate_curve": {**STEP, "to": 10**400}}, "rate_curve.to: a far greater number"),
+        ({"rate_curve": {**STEP, "to": 10**400}}, "rate_curve.to: "),
         ({"rate_curve": STEP, "rate": -5}, "rate:"),
         ({"rate_curve": STEP, "rate": "nan"}, "rate:"),
         ({"rate_curve": STEP, "rate": 10**400}, "rate:"),

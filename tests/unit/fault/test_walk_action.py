@@ -14,7 +14,7 @@ import pytest
 from fault.registry import ACTIONS
 from faultline.system.settings import ROOT
 
-PACKAGES = ("fault", "generators", "include", "scripts")
+PACKAGES = ("benchmarks", "fault", "generators", "include", "scripts")
 TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
 
 # Programs run in the copy; the tests check their output.
@@ -53,7 +53,7 @@ print(action_table().splitlines()[-1])
 DRY_RUN = """
 from faultline.cli.run_command import planned_fault_lines
 
-print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
+print(*planned_fault_lines("word_count", ["fault_action=fill", "fault_at_s=41"]))
 """
 CONDUCT = """
 import json, sys

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from generators.generator_process import send_preload
 from generators.pacing import SendSchedule
 from generators.send_progress import InputError
-from generators.source import FIRST_PRIMER_ID, MOBY_DICK, ConstantLines, Ids, TextLines, corpus_files
+from generators.source import FIRST_PRELOAD_ID, MOBY_DICK, ConstantLines, Ids, TextLines, corpus_files
 from generators.spec import GeneratorSpec
 from generators.state_preload import WORD_CHARACTERS, StateKeys, state_key_count
 from generators.stream import make_source, make_state_keys
@@ -35,8 +35,8 @@ def test_ids_are_the_record_numbers(first: int, n: int, iterations: int) -> None
 
 def test_preload_ids_are_above_any_schedule() -> None:
     # The longest schedule at the highest rate.
-    assert SendSchedule.for_duration(10_000_000, 1e7).count <= FIRST_PRIMER_ID
-    assert list(Ids(7).primer(2)) == [b"1000000000000000 7", b"1000000000000001 7"]
+    assert SendSchedule.for_duration(10_000_000, 1e7).count <= FIRST_PRELOAD_ID
+    assert list(Ids(7).preload(2)) == [b"1000000000000000 7", b"1000000000000001 7"]
 
 
 class Collector:
@@ -45,7 +45,7 @@ class Collector:
     def __init__(self) -> None:
         self.values: list[bytes] = []
 
-    def send_primer(self, value: bytes, number: int, partition: int) -> None:
+    def send_preload_record(self, value: bytes, number: int, partition: int) -> None:
         assert number == len(self.values) and partition == number % 2
         self.values.append(value)
 
@@ -59,12 +59,12 @@ def test_preload_has_the_lines_of_its_source(source: str) -> None:
     made, sender = make_source(wanted), Collector()
     assert send_preload(wanted, made, make_state_keys(wanted), sender) == 5002 == len(sender.values)  # type: ignore[arg-type]
     lines = sender.values[2:]
-    assert lines == list(make_source(wanted).primer(5000))
+    assert lines == list(make_source(wanted).preload(5000))
     if source in ("text", "zipf", "constant"):
         assert lines == made.payloads(np.arange(5000, dtype=np.uint64))
     else:
         assert not set(lines) & set(made.payloads(np.arange(10_000, dtype=np.uint64)))
-    assert list(ConstantLines(b"x").primer(0)) == []
+    assert list(ConstantLines(b"x").preload(0)) == []
 
 
 def test_the_schedule_follows_the_curve() -> None:

@@ -74,7 +74,7 @@ def sent(wanted: GeneratorSpec, shard: Shard = Shard(), n: int = 10**6) -> list[
 @pytest.mark.parametrize("name", SOURCES)
 def test_records_stay_the_same(name: str, rows: str) -> None:
     wanted = spec(name, rows, seed=5, repetition=2, rate_curve=SINE)
-    found = hashlib.sha256(repr([*make_source(wanted).primer(100), *sent(wanted)]).encode()).hexdigest()[:16]
+    found = hashlib.sha256(repr([*make_source(wanted).preload(100), *sent(wanted)]).encode()).hexdigest()[:16]
     assert found == SOURCES[name][1]
 
 
@@ -182,7 +182,7 @@ def times_of(lines: list[bytes]) -> Any:
 
 def test_schedule_continues_after_the_preload() -> None:
     source = make_source(nexmark())
-    primer, sent = read(list(source.primer(100))), read(source.payloads(np.arange(2000, dtype=np.uint64)))
+    primer, sent = read(list(source.preload(100))), read(source.payloads(np.arange(2000, dtype=np.uint64)))
     both = [*primer, *sent]
     assert [event["n"] for event in both] == list(range(2100))
     times = [time_of(event) for event in both]

@@ -78,7 +78,7 @@ def price(szcode: str, *moments_ms: int, stocks: int = 100) -> list[Decimal]:
 def test_every_payload_keeps_its_schema(streams: tuple[str, ...]) -> None:
     made = source(streams=streams, stocks=7000, users=10**7, rate=90_000, seconds=10_000, late=0.1)
     validators = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
-    payloads = made.payloads(numbers(2000, 8 * 10**8)) + list(made.primer(300))
+    payloads = made.payloads(numbers(2000, 8 * 10**8)) + list(made.preload(300))
     for payload in payloads:
         value = json.loads(payload)
         validators[value["stream"]].validate(value)
@@ -206,12 +206,12 @@ def test_varying_skew_follows_the_due_time() -> None:
         assert low <= exponent <= high
     plain = source(skew=0.5)
     assert made.payloads(numbers(10_000)) == plain.payloads(numbers(10_000))
-    assert list(made.primer(100)) == list(plain.primer(100))
+    assert list(made.preload(100)) == list(plain.preload(100))
 
 
 @pytest.mark.parametrize(("rate", "n"), [(500, 2000), (5, 2000), (0.1, 3), (500, 0), (40_000, 5000)])
 def test_the_primer_happened_in_the_minute_before_the_opening(rate: float, n: int) -> None:
-    found = [event_ms(record) for record in read(list(source(rate=rate, streams=STREAMS).primer(n)))]
+    found = [event_ms(record) for record in read(list(source(rate=rate, streams=STREAMS).preload(n)))]
     assert len(found) == n and found == sorted(found)
     if n:
         assert found[0] == -60_000 and found[-1] < 0
@@ -222,7 +222,7 @@ def test_the_primer_happened_in_the_minute_before_the_opening(rate: float, n: in
 def test_preload_makes_no_measured_record_late() -> None:
     wanted: dict[str, Any] = {"rate": 5, "watermark_s": 4.0, "disorder": 0.9, "late": 0.05}
     made = source(**wanted)
-    watermark = max(event_ms(record) for record in read(list(made.primer(2000)))) - 4000
+    watermark = max(event_ms(record) for record in read(list(made.preload(2000)))) - 4000
     for record in read(made.payloads(numbers(200))):
         late = event_ms(record) < -LATE_MS // 2
         assert late == (event_ms(record) < watermark)

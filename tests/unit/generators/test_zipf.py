@@ -157,7 +157,7 @@ def test_varying_source_draws_with_the_current_exponent() -> None:
     before, middle, after = (np.arange(k, k + n, dtype=np.uint64) for k, n in ((0, 101), (150, 1), (200, 100)))
     for records, exponent in ((before, 0.5), (middle, 1.25), (after, 2.0)):
         assert moving.payloads(records) == ZipfLines(exponent, 500, 10, 3, 1).payloads(records)
-    assert list(moving.primer(5000)) == ZipfLines(0.5, 500, 10, 3, 1).payloads(np.arange(5000, dtype=np.uint64))
+    assert list(moving.preload(5000)) == ZipfLines(0.5, 500, 10, 3, 1).payloads(np.arange(5000, dtype=np.uint64))
 
 
 DRAWS = draw_uniform(7, np.arange(50_000, dtype=np.uint64))
