@@ -85,7 +85,7 @@ def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def test_a_host_records_its_own_processes_and_what_all_of_it_uses(machines: Machines) -> None:
     machines.pretend("worker-1", instance_option(INSTANCE), WORKER.main, program=SPINNER)
     rules = [asdict(RoleRule("services", WORKER.main, instance_option(INSTANCE)))]
-    told = {"rules": rules, "heirs": {}, "again_s": 0.0, "longest_s": 60.0}
+    told = {"rules": rules, "child_roles": {}, "reread_s": 0.0, "max_s": 60.0}
     addresses = remote_hosts(ssh_hosts(machines.settings))
     used = {}
     for name in ("worker-1", "worker-2"):
@@ -95,7 +95,7 @@ def test_a_host_records_its_own_processes_and_what_all_of_it_uses(machines: Mach
             assert asked.ask("record", step="end", folder=folder)
             text = base64.b64decode(asked.ask("record", step="part", folder=folder, offset=0, size=10**6))
             asked.ask("record", step="drop", folder=folder)
-            with pytest.raises(VictimRefused, match="no recording"):
+            with pytest.raises(VictimRefused, match="record: "):
                 asked.ask("record", step="end", folder=folder)
         lines = [json.loads(line) for line in text.splitlines()]
         used[name] = [line["cpu_s"] for line in lines if line["kind"] == "proc"]
