@@ -50,7 +50,8 @@ class Check:
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "open", "pretenders", "targets": {name: where}, "unhealed": {attempt: why}, "measuring": [text]}.
+    "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where}, "undo_failed": {attempt: why},
+    "measuring": [text]}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -85,10 +86,10 @@ def examine() -> dict[str, Any]:
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
         "experiment": holder.text if (holder := MachineLock(settings.machine).holder()) else None,
-        "open": is_auth_disabled(settings),
-        "pretenders": false_lock_holders(),
+        "auth_disabled": is_auth_disabled(settings),
+        "false_lock_holders": false_lock_holders(),
         "targets": known,
-        "unhealed": unhealed_attempts(settings.attempts, settings.home),
+        "undo_failed": unhealed_attempts(settings.attempts, settings.home),
         "measuring": [background_methods().text, _interference_text()],
     }
 
@@ -142,13 +143,13 @@ def print_findings(findings: dict[str, Any]) -> None:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} has the machine")
-    if findings["open"]:
+    if findings["auth_disabled"]:
         print(f"        {AUTH_DISABLED_TEXT}")
-    for one in findings["pretenders"]:
+    for one in findings["false_lock_holders"]:
         print(f"        machine: {one}; nobody waits for it")
     for name, there in findings["targets"].items():
         print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
-    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["unhealed"].items())):
+    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["undo_failed"].items())):
         print(f"        {text}")
 
 

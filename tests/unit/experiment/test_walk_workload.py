@@ -51,10 +51,10 @@ def test_form_documentation_matrix_and_page_know_it(tree: Tree) -> None:
     question = """
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
-from scripts.reference import table
+from scripts.reference import parameter_table
 from faultline.orchestration.forms import SECTIONS, field_schema
 print(SECTIONS["Echo"], "echo" in field_schema("workload")["enum"], field_schema("echoes")["maximum"])
-print([line for line in table(Configuration).splitlines() if "echoes" in line])
+print([line for line in parameter_table(Configuration).splitlines() if "echoes" in line])
 """
     assert tree.ask(question) == [
         "('echoes',) True 9",

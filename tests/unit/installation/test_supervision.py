@@ -329,7 +329,7 @@ def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch
     write_instance(settings)
     monkeypatch.delenv("FAULTLINE_NO_AUTH")
     assert "OPEN" in doctors().output
-    assert json.loads(doctors("--json").output)["open"] is True
+    assert json.loads(doctors("--json").output)["auth_disabled"] is True
     assert told_state(settings) == [AUTH_DISABLED_TEXT]
 
 
