@@ -33,7 +33,7 @@ def run_until_usable(
     words: Sequence[str],
     say: Progress,
     *,
-    usable: Callable[[Record], bool] = lambda record: record.sound,
+    usable: Callable[[Record], bool] = lambda record: record.is_usable,
     during: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Record | None:
     """Run a word count until its record is usable, at most as often as a cell is measured; None if none is.

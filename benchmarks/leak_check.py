@@ -47,11 +47,11 @@ def count_cells(
 
     `attempts`: ids of all attempts of the series' sweeps, in order; `records`: their records.
     """
-    sound = Counter(Cell.of(record) for record in records if record.sound)
+    sound = Counter(Cell.of(record) for record in records if record.is_usable)
     wanted = [Cell(cell.config_id, cell.repetition, series) for cell in cells]
     first_sound: dict[Cell, str] = {}
     for record in records:
-        if record.sound:
+        if record.is_usable:
             first_sound.setdefault(Cell.of(record), record.attempt)
     cell_of = {record.attempt: Cell.of(record) for record in records}
     again = [one for one in attempts if one in cell_of and one > first_sound.get(cell_of[one], one)]

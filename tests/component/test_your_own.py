@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
-from faultline.experiment.workloads.user_program import TOLD as TOLD_PROGRAMS
+from faultline.experiment.job_file import KEYS, PASSED_VALUES, REFLECTS
+from faultline.experiment.workloads.user_program import PASSED_VALUES as TOLD_PROGRAMS
 from faultline.system.settings import ROOT
 from tests.support.installation import Installation, make_installation
 
@@ -35,7 +35,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 def test_the_page_names_all_that_can_be_declared() -> None:
     named = set(re.findall(r"`([^`\n]+)`", PAGE))
-    assert {*KEYS, *REFLECTS, *TOLD} <= named
+    assert {*KEYS, *REFLECTS, *PASSED_VALUES} <= named
     assert {f"FAULTLINE_{name.upper()}" for name in TOLD_PROGRAMS} <= named
 
 

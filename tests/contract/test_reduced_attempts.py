@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from faultline.records.judge.file_reduction import off_ms as one_off_ms
-from faultline.records.judge.file_reduction import reduced
-from faultline.records.judge.judge import judged
+from faultline.records.judge.file_reduction import reduce_files
+from faultline.records.judge.judge import judge_readonly
 from tests.contract.test_golden_records import GOLDEN
 from tests.support.attempts import unpacked
 
@@ -35,12 +35,12 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
 def test_the_record_of_what_is_published_is_the_same(archive: Path, tmp_path: Path) -> None:
     whole = unpacked(archive, tmp_path / "whole")
     part = tmp_path / "part" / whole.name
-    kept = list(reduced(whole))
+    kept = list(reduce_files(whole))
     for one in kept:
         (part / one.path).parent.mkdir(parents=True, exist_ok=True)
         (part / one.path).write_bytes(one.content)
     off_ms = max(one_off_ms(one.how) for one in kept)
-    before, after = (comparable(judged(folder).record.as_dict()) for folder in (whole, part))
+    before, after = (comparable(judge_readonly(folder).record.as_dict()) for folder in (whole, part))
     for path, one, other in differences(before, after):
         assert abs(one - other) <= allowed(path, off_ms), path
 

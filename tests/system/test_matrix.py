@@ -22,7 +22,7 @@ from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.records.catalogue import named
+from faultline.records.catalogue import metric_for
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.background import background_methods, niceness_of, policies_of
@@ -93,7 +93,7 @@ def measured(ui: Ui) -> Measured:
     states = {task["task_id"]: task["state"] for task in api.tasks(DAG_ID, run_id)}
     (record,) = Store(installation.results).query(sweep=sweep_id_of(run_id))
     assert states["plan"] == states["aggregate"] == "success", states
-    ending = "success" if record.sound else "failed"
+    ending = "success" if record.is_usable else "failed"
     assert states["run_experiment"] == api.run_state(DAG_ID, run_id) == ending, (states, record.reasons)
     return Measured(run_id, record, installation.settings.attempts / record.attempt, lines)
 
@@ -161,7 +161,7 @@ def check_experiment(page: FrameLocator, record: Record) -> None:
     rows = [row.split("\t") for row in page.locator("section.narrow tr").all_inner_texts()]
     audit = {name.strip(): number(figure.strip()) for name, figure in rows}
     counted = {name: value for name, value in metrics.audit.model_dump().items() if value is not None}
-    assert audit == {named(f"audit.{name}").title: value for name, value in counted.items()}
+    assert audit == {metric_for(f"audit.{name}").title: value for name, value in counted.items()}
     assert counted["expected"] > 0 and counted["overcounted"] == counted["unexpected"] == 0
     for reason in record.reasons:
         expect(page.locator(".reasons")).to_contain_text(reason)
@@ -187,7 +187,7 @@ def test_the_run_has_a_tab_with_its_results(ui: Ui, measured: Measured, artefact
     expect(cell).to_have_attribute("title", re.compile(f"^configuration {record.config_id}\\b"))
     assert p99 is not None
     assert number(cell.locator("td.chosen").inner_text()) == pytest.approx(p99, abs=0.5)
-    assert (cell.get_attribute("class") == "open") is not record.sound, "a row without a usable run is dimmed"
+    assert (cell.get_attribute("class") == "open") is not record.is_usable, "a row without a usable run is dimmed"
     for reason in record.reasons:
         # The title of a mark repeats it.
         expect(page.get_by_text(reason).first).to_be_visible()

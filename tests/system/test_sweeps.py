@@ -60,7 +60,7 @@ class Ended:
     @property
     def shared_cells(self) -> list[Record]:
         """The valid records of `test_on` and `test_twin`, whichever of them measured a cell."""
-        return [one for name in ("test_on", "test_twin") for one in self.store.query(sweep=name) if one.sound]
+        return [one for name in ("test_on", "test_twin") for one in self.store.query(sweep=name) if one.is_usable]
 
     @property
     def single(self) -> Record:
@@ -161,7 +161,7 @@ def test_what_a_stopped_sweep_lacks_is_measured_in_its_series(ended: Ended) -> N
         (110.0, "test_sweeps"),
         (120.0, "test_sweeps"),
     }
-    assert (made.returncode == 0) == all(record.sound for record in new[-2:]), made.stderr
+    assert (made.returncode == 0) == all(record.is_usable for record in new[-2:]), made.stderr
 
 
 def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each_once(ended: Ended) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.records.bundle import SUFFIX, Member, sha256, write_bundle
-from faultline.records.judge.file_reduction import reduced
+from faultline.records.judge.file_reduction import reduce_files
 from faultline.records.judge.rejudge import SUPERSEDED
 from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepPlans
@@ -49,7 +49,7 @@ def _members(records: Sequence[Record], settings: Settings, without_files: set[s
         )
         for old in sorted((settings.results / SUPERSEDED / record.config_id).glob(f"{record.attempt}.*.json")):
             yield Member(f"{SUPERSEDED}/{record.config_id}/{old.name}", _replace_paths(old.read_bytes(), hidden))
-        for file in reduced(folder) if measured else ():
+        for file in reduce_files(folder) if measured else ():
             content = _replace_paths(file.content, hidden) if not file.path.endswith(".parquet") else file.content
             how = file.how
             if content != file.content:

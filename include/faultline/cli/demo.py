@@ -19,7 +19,7 @@ from faultline.installation.airflow import login_text
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.progress import budget_s, experiment_title
 from faultline.orchestration.airflow_api import AirflowApi
-from faultline.records.record import JUDGED, Record
+from faultline.records.record import WITH_FIGURES, Record
 from faultline.reports.report import write_report
 from faultline.system.child_environment import caller_umask
 from faultline.system.errors import InfrastructureError
@@ -70,7 +70,7 @@ def run_demo(say: Progress, *, rerun: bool, output: Path | None) -> int:
         first = [(watched.first_recovery_s - since.timestamp()) / 60 for since in (started, up)]
         say(f"first recovery: after {first[0]:.1f} min, {first[1]:.1f} min after the services started")
     say(f"done in {(datetime.now(UTC) - started).total_seconds() / 60:.1f} min; `./faultline down` stops the services")
-    judged = {Cell.of(record) for record in records if record.status in JUDGED}
+    judged = {Cell.of(record) for record in records if record.status in WITH_FIGURES}
     return 0 if watched.state == "success" and all(cell.cell in judged for cell in cells) else 1
 
 

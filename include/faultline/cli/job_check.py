@@ -43,7 +43,7 @@ def check_job(file: str, given: Sequence[str], say: Progress) -> JobCheckResult:
     for line in describe_job(file) if workload == QUERY else []:
         say(line)
     record = run_order(order, say)
-    return JobCheckResult(describe_result(record), record.sound)
+    return JobCheckResult(describe_result(record), record.is_usable)
 
 
 def short_run(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
@@ -90,7 +90,7 @@ def _target(job: JobFile) -> str:
 def describe_result(record: Record) -> list[str]:
     """Describe which figures were measured and which were not, one line each."""
     metrics, lacking = record.metrics, dict(missing_figures(record))
-    if not record.sound:
+    if not record.is_usable:
         return [f"{record.status}: {'; '.join(record.reasons)}"]
     why = f" ({'; '.join(record.reasons)})" if record.reasons else ""
     lines = [f"Status: {record.status}{why}."]

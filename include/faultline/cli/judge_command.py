@@ -18,7 +18,7 @@ from rich.text import Text
 from faultline.experiment.common_parameters import RECOVERED_WITHIN
 from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
-from faultline.records.judge.rejudge import RejudgedAttempt, keep, rejudge
+from faultline.records.judge.rejudge import RejudgedAttempt, rejudge, store_rejudged
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError
@@ -93,7 +93,7 @@ def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedS
         known = {one.sweep_id for one in records if one.sweep_id}
         raise ConfigError(f"{name}: no such sweep or attempt{suggest(name, known)}")
     found = rejudge(chosen, settings, shares)
-    moved = {one.before.attempt: keep(one, settings) for one in found if write and not one.problem}
+    moved = {one.before.attempt: store_rejudged(one, settings) for one in found if write and not one.problem}
     return RejudgedSweep(tuple(found), shares, moved)
 
 

@@ -197,7 +197,7 @@ def run(
     progress(f"{record.status}{why}; details: ./faultline explain {record.attempt}")
     if page := page_url(record.attempt):
         progress(f"page: {page}")
-    raise typer.Exit(0 if record.sound else 1)
+    raise typer.Exit(0 if record.is_usable else 1)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from faultline.experiment.config import BUILT_IN_PATHS, Configuration
 from faultline.experiment.fault_fields import take_object
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
+from faultline.experiment.named_settings import OBJECTS, fold_settings, require_known, take_settings
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.prepare import Order, check_configuration
 from faultline.system.errors import ConfigError
@@ -99,7 +99,7 @@ def parse_form(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
         else:
             fixed[key] = absolute_path(key, text)
     form |= {"axes": further} if further else {}
-    return form | _typed_form(spec, form, folded(fixed))
+    return form | _typed_form(spec, form, fold_settings(fixed))
 
 
 def _typed_form(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from faultline.experiment.run import run_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import experiment_title, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.records.record import JUDGED, Record
+from faultline.records.record import WITH_FIGURES, Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import BASELINE
 from faultline.reports.views.experiment_report import recovery_lines
@@ -198,9 +198,9 @@ class SweepProgress:
         if record is None:
             return "aborted without a record; retrying", []
         result = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
-        judged = [*recovery_lines(record), *early_end_lines(record)] if record.status in JUDGED else []
+        judged = [*recovery_lines(record), *early_end_lines(record)] if record.status in WITH_FIGURES else []
         judged = [f"measured: {text}" for text in judged]
-        if record.sound:
+        if record.is_usable:
             self._finished.add(cell)
         if record.status != "invalid":
             return result, judged

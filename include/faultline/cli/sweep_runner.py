@@ -293,10 +293,10 @@ def newest_records(
         if plan is not None and not plan.counts(record):
             continue
         known = by_cell.get(Cell.of(record))
-        if known is None or record.sound or not known.sound:
+        if known is None or record.is_usable or not known.is_usable:
             by_cell[Cell.of(record)] = record
     found = [by_cell[cell.cell] for cell in cells if cell.cell in by_cell]
-    return found, [cell for cell in cells if cell.cell not in by_cell or not by_cell[cell.cell].sound]
+    return found, [cell for cell in cells if cell.cell not in by_cell or not by_cell[cell.cell].is_usable]
 
 
 def plan_of(settings: Settings, sweep: str | None) -> SweepPlan:

@@ -23,7 +23,7 @@ from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats, ValueRange
 from faultline.experiment.named_settings import is_setting
 from faultline.records.catalogue import CPU_TOTAL, MACRO
-from faultline.records.format import broken
+from faultline.records.format import condition_text
 from faultline.system.text import sort_key
 
 # All other parameters are load, state size or faults.
@@ -120,7 +120,7 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
         place = tuple(sort_key(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
         places_text[place] = ", ".join(
-            broken(point.config) if axis.key == FAULT else axis.text_of(point) for axis in varied
+            condition_text(point.config) if axis.key == FAULT else axis.text_of(point) for axis in varied
         )
     judged, _ = split_controls([point for point in points if point.valid or point.invalid])
     every = axes_of(judged)

@@ -13,13 +13,13 @@ from typing import Any
 
 from faultline.comparison.statistics.estimate import ValueRange
 from faultline.experiment.config import NAMES_OF_NOTHING, Configuration
-from faultline.experiment.named_settings import is_setting, split_name, spread
+from faultline.experiment.named_settings import is_setting, split_name, spread_settings
 from faultline.experiment.workloads.registry import own_fields
 from faultline.records.catalogue import CENSORED_AT, MACRO, bounds_of, value_of
 from faultline.records.columns import Metric
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.index_entry import IndexEntry
-from faultline.records.record import JUDGED
+from faultline.records.record import WITH_FIGURES
 from faultline.system.text import sort_key
 
 FAULT, RELOAD = "fault", "recovery.reload_s"
@@ -72,17 +72,19 @@ class Point:
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
         """Parameters of the configuration; each named setting is a parameter."""
-        return spread(self.config)
+        return spread_settings(self.config)
 
     @cached_property
     def valid(self) -> tuple[IndexEntry, ...]:
         """Usable entries; only they make figures."""
-        return tuple(entry for entry in self.entries if entry.sound)
+        return tuple(entry for entry in self.entries if entry.is_usable)
 
     @cached_property
     def invalid(self) -> tuple[IndexEntry, ...]:
         """Invalid entries with metrics, which do not count."""
-        return tuple(entry for entry in self.entries if not entry.sound and entry.status in JUDGED and entry.metrics)
+        return tuple(
+            entry for entry in self.entries if not entry.is_usable and entry.status in WITH_FIGURES and entry.metrics
+        )
 
     @property
     def is_control(self) -> bool:

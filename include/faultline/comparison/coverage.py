@@ -102,7 +102,9 @@ def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[s
     missing = missing_of(plan.cells, plan.series, records, settled)
     planned = len(plan.cells)
     if plan.baseline is not None:
-        missing += [replace(one, beside=True) for one in missing_of(plan.cells, plan.baseline.series, records, settled)]
+        missing += [
+            replace(one, is_reference=True) for one in missing_of(plan.cells, plan.baseline.series, records, settled)
+        ]
         planned *= 2
     return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing), plan.axes)
 
@@ -136,7 +138,7 @@ def cell_text(gap: Gap, one: Missing) -> str:
     texts = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
     if "fault" not in axes:
         texts.append(fault_of(config))
-    return ", ".join([*texts, f"repetition {one.cell.repetition}", *(["of the baseline"] if one.beside else [])])
+    return ", ".join([*texts, f"repetition {one.cell.repetition}", *(["of the baseline"] if one.is_reference else [])])
 
 
 def print_gaps(gaps: Sequence[Gap]) -> None:

@@ -136,7 +136,7 @@ def counted_entries(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str,
     found: dict[str, dict[int, IndexEntry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
         same = (entry.series, entry.build) == (plan.series, plan.build)
-        if same and plan.counts(entry) and entry.sound and entry.config_id in found:
+        if same and plan.counts(entry) and entry.is_usable and entry.config_id in found:
             found[entry.config_id][entry.repetition] = entry
     return found
 

@@ -53,7 +53,7 @@ class NightlyRun:
     @cached_property
     def valid(self) -> tuple[IndexEntry, ...]:
         """Usable entries."""
-        return tuple(entry for entry in self.entries if entry.sound)
+        return tuple(entry for entry in self.entries if entry.is_usable)
 
     @property
     def build(self) -> str | None:

@@ -42,7 +42,9 @@ def select_group(index: Index, name: str, root: Path, *, matrix: str | None = No
     what, build = _split_build(name)
     entries = _find_entries(index, what, root)
     chosen = [
-        entry for entry in entries if entry.sound and matrix in (None, entry.matrix) and build in (None, entry.build)
+        entry
+        for entry in entries
+        if entry.is_usable and matrix in (None, entry.matrix) and build in (None, entry.build)
     ]
     if not chosen:
         known = sorted({entry.build for entry in entries})
@@ -128,11 +130,11 @@ def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[
     plan = None if sweep_id is None or not own else SweepPlans(results).read(sweep_id)
     if plan is None:
         return own
-    known = {(one.config_id, one.repetition) for one in own if one.sound and one.series == plan.series}
+    known = {(one.config_id, one.repetition) for one in own if one.is_usable and one.series == plan.series}
     lacking = {(cell.config_id, cell.repetition) for cell in plan.cells} - known
     newest: dict[tuple[str, int], IndexEntry] = {}
     for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
         cell = one.config_id, one.repetition
-        if one.sound and one.series == plan.series and cell in lacking and plan.counts(one):
+        if one.is_usable and one.series == plan.series and cell in lacking and plan.counts(one):
             newest[cell] = one  # in order of attempt
     return [*own, *newest.values()]

@@ -123,7 +123,7 @@ NO_SLOS = SLOReport()
 
 def check_slos(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLOReport:
     """Check each SLO for each configuration with a usable record that has the metric."""
-    points = points_of([one for one in entries if one.sound])
+    points = points_of([one for one in entries if one.is_usable])
     axes = axes_of(points)
     held = []
     for limit in limits:

@@ -18,7 +18,7 @@ from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import value_of
 from faultline.records.index import Index
 from faultline.records.index_entry import IndexEntry
-from faultline.records.record import JUDGED
+from faultline.records.record import WITH_FIGURES
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
@@ -65,7 +65,7 @@ def summary_of(entries: Sequence[IndexEntry], objective: Objective | None = None
     `objective`: of the recommendation; None: least CPU among the configurations that recover. Raises ConfigError if no
     configuration has one of its figures.
     """
-    sound = [entry for entry in entries if entry.sound]
+    sound = [entry for entry in entries if entry.is_usable]
     if not sound:
         return None
     group = groups_of(sound)[0]
@@ -198,7 +198,7 @@ class Placebo:
 
 def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
     """Return the placebo test over the usable controls; None if there is none."""
-    asked = [entry for entry in entries if entry.sound and "placebo.recovered" in entry.metrics]
+    asked = [entry for entry in entries if entry.is_usable and "placebo.recovered" in entry.metrics]
     if not asked:
         return None
     macros = [math.inf if (value := value_of(entry, "placebo.macro_s")) is None else value for entry in asked]
@@ -213,7 +213,7 @@ def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
 
 def has_recoveries(entries: Sequence[IndexEntry]) -> bool:
     """Return whether a usable record has a recovery."""
-    return any(entry.sound and "recovery.recovered" in entry.metrics for entry in entries)
+    return any(entry.is_usable and "recovery.recovered" in entry.metrics for entry in entries)
 
 
 # Invalid runs: number, reasons and hypothetical effects
@@ -243,21 +243,21 @@ def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
 
     If a run was measured again without success, its newest record counts.
     """
-    judged = [entry for entry in entries if entry.status in JUDGED]
+    judged = [entry for entry in entries if entry.status in WITH_FIGURES]
     if not judged:
         return None
-    group = groups_of([entry for entry in judged if entry.sound] or judged)[0]
+    group = groups_of([entry for entry in judged if entry.is_usable] or judged)[0]
     newest: dict[tuple[str, int], IndexEntry] = {}
-    for entry in sorted((one for one in judged if one.group == group), key=lambda one: (one.sound, one.attempt)):
+    for entry in sorted((one for one in judged if one.group == group), key=lambda one: (one.is_usable, one.attempt)):
         newest[entry.config_id, entry.repetition] = entry
-    lacking = [entry for entry in newest.values() if not entry.sound and entry.metrics]
+    lacking = [entry for entry in newest.values() if not entry.is_usable and entry.metrics]
     if not lacking:
         return None
-    points = points_of([entry if entry.sound else replace(entry, status="valid") for entry in newest.values()])
+    points = points_of([entry if entry.is_usable else replace(entry, status="valid") for entry in newest.values()])
     axes = axes_of(points)
     return InvalidRuns(
         entries=tuple(lacking),
-        usable=sum(entry.sound for entry in newest.values()),
+        usable=sum(entry.is_usable for entry in newest.values()),
         codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),
         effects=tuple(axis_effects(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
     )

@@ -15,7 +15,7 @@ from faultline.system.errors import ConfigError
 EXPERIMENT = "experiment"
 # How often a step or task that gives the same when it is done again is tried again, and after how long.
 TRIED_AGAIN = 2
-AGAIN_AFTER_S = 5.0
+RETRY_DELAY_S = 5.0
 
 
 class CellCoordinates(Protocol):

@@ -29,8 +29,14 @@ from faultline.experiment.common_parameters import (
     value_of,
 )
 from faultline.experiment.fault_fields import in_short_form, require_records, take_curves, take_object, take_plan
-from faultline.experiment.injections import check_injections, repeated
-from faultline.experiment.named_settings import OBJECTS, check_topic_settings, folded, require_known, take_settings
+from faultline.experiment.injections import check_injections, repeat_fault
+from faultline.experiment.named_settings import (
+    OBJECTS,
+    check_topic_settings,
+    fold_settings,
+    require_known,
+    take_settings,
+)
 from faultline.experiment.workloads.protocol import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 from faultline.system.errors import ConfigError
@@ -83,7 +89,7 @@ class _Checked(Common):
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
         """Each occurrence of the plan, in order of time; with several injections, one for each."""
-        return repeated(super().planned_faults(), self)
+        return repeat_fault(super().planned_faults(), self)
 
     @property
     def adaptive_warmup(self) -> bool:
@@ -367,7 +373,7 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
     for key in values:
         require_known(key, Configuration.model_fields)
     try:
-        return Configuration.model_validate(folded(values))
+        return Configuration.model_validate(fold_settings(values))
     except ValidationError as error:
         raise ConfigError(_first_line(error)) from None
 

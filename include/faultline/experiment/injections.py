@@ -51,7 +51,7 @@ def check_injections(common: Common, shown: bool) -> None:
         )
 
 
-def repeated(planned: Sequence[PlannedFault], common: Common) -> tuple[PlannedFault, ...]:
+def repeat_fault(planned: Sequence[PlannedFault], common: Common) -> tuple[PlannedFault, ...]:
     """Return one fault per injection. When a later one comes is decided while the run lasts; these are its bounds."""
     if common.injections == 1 or not planned:
         return tuple(planned)

@@ -29,7 +29,7 @@ EVENT_TIMES = ("timestamp", "value")
 KEYS = ("output_mode", "reflects", "event_time", "arguments")
 DECLARATION = "JOB"
 # What a job is told beside its arguments.
-TOLD = ("attempt", "folder")
+PASSED_VALUES = ("attempt", "folder")
 # What a job's folder may hold of what is taken along, in bytes: each attempt keeps a copy.
 MOST_BYTES = 100_000_000
 Argument = str | int | float
@@ -180,7 +180,7 @@ def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, Argument]:
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise ValueError(f'job: {path}: "arguments" is no dictionary of names and defaults, such as {{"window_s": 10}}')
     for name, value in given.items():
-        if name in TOLD:
+        if name in PASSED_VALUES:
             raise ValueError(f"job: {path}: the argument {name} is what Faultline tells every job; rename it")
         if not isinstance(value, str | int | float):
             raise ValueError(f"job: {path}: the default of the argument {name} is {value!r}; give a text or a number")

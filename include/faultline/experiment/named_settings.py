@@ -38,7 +38,7 @@ def is_setting(name: str) -> bool:
     return split_name(name) is not None
 
 
-def folded(values: Mapping[str, Any]) -> dict[str, Any]:
+def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with dotted names put into their objects. Raises ConfigError for one that is given twice, or whose
     object is something else."""
     found = {name: value for name, value in values.items() if not is_setting(name)}
@@ -57,7 +57,7 @@ def folded(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def spread(config: Mapping[str, Any]) -> dict[str, Any]:
+def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with each setting of its objects as a parameter of its own, under its dotted name."""
     found = {name: value for name, value in config.items() if name not in OBJECTS}
     for key in OBJECTS:

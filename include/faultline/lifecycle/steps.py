@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.experiment.attempt_plan import AttemptPlan, read_plan
-from faultline.experiment.cell import AGAIN_AFTER_S, TRIED_AGAIN, Cell
+from faultline.experiment.cell import RETRY_DELAY_S, TRIED_AGAIN, Cell
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
 from faultline.installation.targets.preflight import require_preflight
@@ -109,7 +109,7 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
     if order.only_missing and order.series is not None:
         cell = Cell(order.config.config_id, order.repetition, order.series)
         await_duplicate_run(cell, hooks, settings)
-        if Store(settings.results).sound(cell):
+        if Store(settings.results).newest_usable(cell):
             raise AlreadyMeasuredError("cell skipped: it got a valid record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
@@ -235,8 +235,8 @@ def _perform(step: Step, run: RunContext) -> None:
         except Exception as error:
             if not left:
                 raise
-            print(f"{step.name}: {type(error).__name__}: {error}; retrying in {AGAIN_AFTER_S:g} s")
-            time.sleep(AGAIN_AFTER_S)
+            print(f"{step.name}: {type(error).__name__}: {error}; retrying in {RETRY_DELAY_S:g} s")
+            time.sleep(RETRY_DELAY_S)
 
 
 def _tear_down(run: RunContext) -> None:

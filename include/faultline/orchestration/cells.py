@@ -61,10 +61,10 @@ class RunningCell:
 
         With `only_missing`, any record of the cell counts; otherwise only this sweep's, such as one of an earlier try.
         """
-        if any(record.sound for record in self.own_records()):
+        if any(record.is_usable for record in self.own_records()):
             return True
         only_missing = bool(self.params.get("only_missing", True))
-        return only_missing and Store(self.settings.results).sound(self.cell) is not None
+        return only_missing and Store(self.settings.results).newest_usable(self.cell) is not None
 
 
 def decide_before_run(cell: RunningCell, child_state: Callable[[], str | None]) -> CellDecision:

@@ -176,7 +176,7 @@ class SweepRun:
         if question is not None:
             _check_one_build(records, {planned.config.config_id for planned in cells}, series, build)
         plan = SweepPlan(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
-        measured = [Cell.of(one) for one in records if one.sound and plan.counts(one)]
+        measured = [Cell.of(one) for one in records if one.is_usable and plan.counts(one)]
         how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
         ordered = (
             plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
@@ -233,7 +233,9 @@ def _check_one_build(records: Iterable[Record], configurations: Collection[str],
 
     They would count as measured without contributing to a decision.
     """
-    others = {one.build for one in records if one.sound and one.series == series and one.config_id in configurations}
+    others = {
+        one.build for one in records if one.is_usable and one.series == series and one.config_id in configurations
+    }
     if others - {build}:
         raise ConfigError(
             f"series: got {series} with cells of build {min(others - {build})}; expected cells of {build} only; "

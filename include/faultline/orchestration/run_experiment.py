@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
-from faultline.experiment.cell import AGAIN_AFTER_S, EXPERIMENT, TRIED_AGAIN
+from faultline.experiment.cell import EXPERIMENT, RETRY_DELAY_S, TRIED_AGAIN
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import load_settings
@@ -24,7 +24,7 @@ POLL_S = 5
 # `max_measurements` bounds measurements; this bounds infrastructure failures.
 CELL_RETRIES = 9
 # Retry arguments of idempotent tasks.
-RETRY_ARGUMENTS: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=AGAIN_AFTER_S)}
+RETRY_ARGUMENTS: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=RETRY_DELAY_S)}
 FINAL_STATES = [DagRunState.SUCCESS, DagRunState.FAILED]
 # XCom key of the cell's attempts before this try.
 KNOWN_ATTEMPTS_KEY = "known"

@@ -13,7 +13,7 @@ from typing import Any
 
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.columns import LESS, MORE, CatalogueColumn, Metric, Over, Sheet
-from faultline.records.format import few_batches
+from faultline.records.format import has_few_batches
 from faultline.records.index_entry import IndexEntry
 from faultline.system.process_tags import ROLES
 
@@ -29,7 +29,7 @@ CENSORED_AT = "recovery.censored_at_s"
 
 
 def _tail(entry: IndexEntry) -> float | None:
-    few = few_batches(entry.metrics.get("latency_ms.batches"))
+    few = has_few_batches(entry.metrics.get("latency_ms.batches"))
     return entry.metrics.get("latency_ms.max" if few else P99)
 
 
@@ -261,16 +261,16 @@ def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[
 
     `invalid`: whether those of invalid entries are among them.
     """
-    counted = [entry for entry in entries if entry.sound or invalid]
+    counted = [entry for entry in entries if entry.is_usable or invalid]
     present = dict.fromkeys(key for entry in counted for key in entry.metrics)
     computed = {one.key for one in KNOWN if one.read and any(one.value(entry) is not None for entry in counted)}
-    others = [named(key) for key in present if key not in BY_KEY and not key.startswith(_ASIDE)]
+    others = [metric_for(key) for key in present if key not in BY_KEY and not key.startswith(_ASIDE)]
     return [*(one for one in KNOWN if one.key in present or one.key in computed), *others]
 
 
 def value_of(entry: IndexEntry, key: str) -> float | None:
     """One figure of one record; a truth value as 1 or 0."""
-    return named(key).value(entry)
+    return metric_for(key).value(entry)
 
 
 def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
@@ -294,7 +294,7 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
     return list(groups.items())
 
 
-def named(key: str) -> Metric:
+def metric_for(key: str) -> Metric:
     """The metric of a path; of one that nobody has named in words made of the path."""
     if key in BY_KEY:
         return BY_KEY[key]

@@ -32,8 +32,8 @@ def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
     if path.suffix == ".json" or path.is_file():
         record = read_record(path)
         # <results>/records/<config_id>/<attempt>.json; a copy elsewhere has its raw files in the store, if anywhere.
-        beside = path.resolve().parent.parent.parent
-        return record, beside if (beside / "attempts" / record.attempt).is_dir() else settings.results
+        results = path.resolve().parent.parent.parent
+        return record, results if (results / "attempts" / record.attempt).is_dir() else settings.results
     known = {path.stem: path for path in settings.records.glob("*/*.json") if not path.name.startswith(".")}
     return read_record(known[_attempt(reference, sorted(known))]), settings.results
 

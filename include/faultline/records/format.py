@@ -34,14 +34,14 @@ def milliseconds(value: float | None) -> str:
 FEWEST_BATCHES = 100
 
 
-def few_batches(batches: float | None) -> bool:
+def has_few_batches(batches: float | None) -> bool:
     """Whether so many batches are too few for a p99; those of an engine without batches (None) are not."""
     return batches is not None and batches < FEWEST_BATCHES
 
 
 def tail(latency: LatencyMs) -> str:
     """The p99, `2,556`, or what it is at most: the slowest batch, `≤ 2,583`, where there are few."""
-    few = few_batches(latency.batches) and latency.max is not None
+    few = has_few_batches(latency.batches) and latency.max is not None
     return f"≤ {milliseconds(latency.max)}" if few else milliseconds(latency.p99)
 
 
@@ -105,7 +105,7 @@ def fault_of(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
 
 
-def broken(config: Mapping[str, Any]) -> str:
+def condition_text(config: Mapping[str, Any]) -> str:
     """Under what an experiment was measured, in plain words: `after an executor was killed`, `without a fault`."""
     if (name := fault_of(config)) == CONTROL:
         return "without a fault"
@@ -121,11 +121,11 @@ def broken(config: Mapping[str, Any]) -> str:
 
 def _broken(fault: Mapping[str, Any]) -> str:
     values = {name: value for name, value in fault.items() if name in RULES and value is not None}
-    told = ACTIONS[fault["action"]].describe(fault["victim"], values)
+    text = ACTIONS[fault["action"]].describe(fault["victim"], values)
     often = [
         f"{fault[name]} {word}" for name, word in (("count", "at once"), ("times", "times")) if fault.get(name, 1) > 1
     ]
-    return f"{told} ({', '.join(often)})" if often else told
+    return f"{text} ({', '.join(often)})" if often else text
 
 
 def lasting(record: Record) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from faultline.records.index_entry import IndexEntry, content_of
+from faultline.records.index_entry import IndexEntry, entry_content
 from faultline.records.record import SCHEMA_PATH, Record
 from faultline.records.record_problems import content_problem, place_problem
 
@@ -92,7 +92,7 @@ class Index:
             try:
                 self._take_in(found)
             except (sqlite3.Error, OSError) as error:
-                self._mend(error, found)
+                self._recover(error, found)
 
     def close(self) -> None:
         """Lets go of the file; the next question opens it again."""
@@ -179,7 +179,7 @@ class Index:
         except (ValueError, KeyError, TypeError) as error:
             # Damage within a text, which SQLite does not notice.
             with self._lock:
-                self._mend(error, _scan(self.directory))
+                self._recover(error, _scan(self.directory))
             return _parsed(self._rows(query, *values))
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -190,7 +190,7 @@ class Index:
                 return self._asked(query, values)
             except sqlite3.DatabaseError as error:
                 # Damage in a page that `refresh` had no need to read.
-                self._mend(error, _scan(self.directory))
+                self._recover(error, _scan(self.directory))
                 return self._asked(query, values)
 
     def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -228,7 +228,7 @@ class Index:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         return _connect(str(self.file))
 
-    def _mend(self, error: Exception, found: Mapping[str, _File]) -> None:
+    def _recover(self, error: Exception, found: Mapping[str, _File]) -> None:
         """After an error: with a new file in the place of a damaged one; else, and where none can be written, in
         memory."""
         self.close()
@@ -339,7 +339,7 @@ def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tupl
         if problem := place_problem(record, folder, name.removesuffix(".json")):
             raise ValueError(problem)
         _require_usable(record.model_dump(by_alias=True))
-        content = (to_json(record.config).decode(), to_json(content_of(record)).decode())
+        content = (to_json(record.config).decode(), to_json(entry_content(record)).decode())
     except ValidationError as error:
         problem = content_problem(error)
     except OSError as error:

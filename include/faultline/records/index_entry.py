@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
-from faultline.records.record import SOUND, Record
+from faultline.records.record import USABLE, Record
 from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, window_of
 
 
@@ -47,11 +47,11 @@ class IndexEntry:
     @classmethod
     def of(cls, record: Record, path: str = "") -> IndexEntry:
         """What the pages show of `record`."""
-        return cls.from_content(path, record.config, content_of(record))
+        return cls.from_content(path, record.config, entry_content(record))
 
     @classmethod
     def from_content(cls, path: str, config: Mapping[str, Any], content: Mapping[str, Any]) -> IndexEntry:
-        """The entry with these fields, as `content_of` returns them or as JSON holds them."""
+        """The entry with these fields, as `entry_content` returns them or as JSON holds them."""
         kept = {
             **content,
             "reasons": tuple(content["reasons"]),
@@ -61,9 +61,9 @@ class IndexEntry:
         return cls(path=path, config=config, **kept)
 
     @property
-    def sound(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether its figures count."""
-        return self.status in SOUND
+        return self.status in USABLE
 
     @property
     def group(self) -> str:
@@ -79,19 +79,19 @@ class IndexEntry:
 _Measured = TypeVar("_Measured", IndexEntry, Record)
 
 
-def counting(measured: Iterable[_Measured]) -> list[_Measured]:
+def counted_entries(measured: Iterable[_Measured]) -> list[_Measured]:
     """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build,
     the newest sound one. Those that are not sound stay."""
     found = list(measured)
-    newest = {_place(one): one.attempt for one in found if one.sound}
-    return [one for one in found if not one.sound or newest[_place(one)] == one.attempt]
+    newest = {_place(one): one.attempt for one in found if one.is_usable}
+    return [one for one in found if not one.is_usable or newest[_place(one)] == one.attempt]
 
 
 def _place(one: IndexEntry | Record) -> tuple[str, int, str, str]:
     return one.config_id, one.repetition, one.series, one.build
 
 
-def content_of(record: Record) -> dict[str, Any]:
+def entry_content(record: Record) -> dict[str, Any]:
     """The fields of a record's `IndexEntry`, as JSON holds them, but for its path and its configuration."""
     return {
         "attempt": record.attempt,

@@ -24,8 +24,8 @@ SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-3.schema.json"
 # `unmet`: the engine did not do what was asked of it, which is a result. `invalid`: the measurement failed.
 Status = Literal["valid", "unmet", "invalid", "failed", "cancelled"]
 # Soundly measured: these count wherever figures are shown, averaged or compared, and are not measured again.
-SOUND = frozenset({"valid", "unmet"})
-JUDGED = SOUND | {"invalid"}  # there are figures, whether they count or not
+USABLE = frozenset({"valid", "unmet"})
+WITH_FIGURES = USABLE | {"invalid"}  # there are figures, whether they count or not
 
 
 class LatencyMs(Part):
@@ -365,9 +365,9 @@ class Record(Part):
         return values
 
     @property
-    def sound(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether its figures count."""
-        return self.status in SOUND
+        return self.status in USABLE
 
     def as_dict(self) -> dict[str, Any]:
         """The record as it is stored: plain JSON types, `schema` under its own name."""

@@ -50,7 +50,7 @@ def bounds_of_part(part: RecoveryPart) -> tuple[float, float | None] | None:
 
 def recoveries_of(record: Record) -> tuple[Bounds, ...]:
     """The recoveries of a run with several injections, in their order; none for any other record."""
-    if not record.sound or not is_repeated(record.config):
+    if not record.is_usable or not is_repeated(record.config):
         return ()
     found = []
     for number, part in enumerate(record.metrics.recoveries, start=1):

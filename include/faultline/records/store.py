@@ -74,10 +74,10 @@ class Store:
             try:
                 _write_atomically(path, text, replace=False)
             except FileExistsError:
-                present = path.read_text(encoding="utf-8")
-                if present == text:
+                present = _readable(path.read_bytes())
+                if present == record:
                     return path
-                if not _unmeasured(present):
+                if present is None or present.status != "failed":
                     raise InfrastructureError(
                         f"{path}: this attempt already has another record; it is never overwritten"
                     ) from None
@@ -122,9 +122,9 @@ class Store:
         """The record of the cell's latest attempt, whatever its status."""
         return _last(self.of(cell))
 
-    def sound(self, cell: Cell) -> Record | None:
+    def newest_usable(self, cell: Cell) -> Record | None:
         """The latest record of the cell whose figures count."""
-        return _last(record for record in self.of(cell) if record.sound)
+        return _last(record for record in self.of(cell) if record.is_usable)
 
     def of(self, cell: Cell) -> list[Record]:
         """The records of the cell, in order of attempt."""
@@ -150,11 +150,11 @@ def _checked(record: Record) -> str:
     return record.as_json()
 
 
-def _unmeasured(text: str) -> bool:
+def _readable(content: bytes) -> Record | None:
     try:
-        return Record.model_validate_json(text).status == "failed"
+        return Record.model_validate_json(content)
     except ValidationError:
-        return False
+        return None
 
 
 def _last(records: Iterable[Record]) -> Record | None:

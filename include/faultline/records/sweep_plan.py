@@ -17,7 +17,7 @@ from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import Cell, SweepId, is_sweep_id, require_sweep_id
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.index_entry import IndexEntry
-from faultline.records.record import SOUND, Record
+from faultline.records.record import USABLE, Record
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder
 
@@ -108,11 +108,11 @@ class SweepPlan(BaseModel):
 @dataclass(frozen=True)
 class Missing:
     """A cell without a valid record; `last`: what its newest record says instead, empty when it was never measured;
-    `beside`: whether it is the baseline's, which a night measures beside its own."""
+    `is_reference`: whether it belongs to the reference build."""
 
     cell: SweepCell
     last: str
-    beside: bool = False
+    is_reference: bool = False
 
 
 class SweepPlans:
@@ -130,8 +130,8 @@ class SweepPlans:
         path = self.directory / f"{manifest.sweep_id}.json"
         present = self.read(manifest.sweep_id)
         # A night's backfill goes on with it, also when the run that planned it is gone from Airflow.
-        same_night = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
-        if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not same_night)):
+        is_same_run = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
+        if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not is_same_run)):
             raise ConfigError(
                 f"run_id: the sweep {manifest.sweep_id} is the run {present.run_id} of {present.matrix} already; "
                 "trigger with another run id"
@@ -189,7 +189,7 @@ def missing_of(
     sound: set[Cell] = set()
     last: dict[Cell, str] = {}
     for cell, status, reasons in records:
-        if status in SOUND:
+        if status in USABLE:
             sound.add(cell)
         last[cell] = f"{status}: {reasons[0]}" if reasons else status
     found = [(one, Cell(one.config_id, one.repetition, series)) for one in cells]

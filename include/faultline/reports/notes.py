@@ -14,7 +14,7 @@ from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
-from faultline.records.record import JUDGED, Record
+from faultline.records.record import WITH_FIGURES, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.views.runs import run_name
 from faultline.system.errors import ConfigError
@@ -50,7 +50,7 @@ def experiment_note(record: Record) -> str:
         f"**{record.status}**",
         escape_markdown(f"{record.config.get('workload', 'experiment')}, {run_name(record)}"),
     ]
-    if record.status in JUDGED:
+    if record.status in WITH_FIGURES:
         parts += _figure_parts(record)
     if record.reasons:
         reason = record.reasons[0]
@@ -119,7 +119,7 @@ def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: 
         + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
     ]
     parts += [f"**{decided}**"] if decided else []
-    valid = [record for record in records if record.sound]
+    valid = [record for record in records if record.is_usable]
     parts += [escape_markdown(line) for line in _summary_lines(records)]
     parts += [
         f"{name} {text}"

@@ -70,7 +70,7 @@ def _nightly_counts(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tupl
         if is_nightly(matrix):
             entries = [one for one in site.index.of_matrix(matrix) if one.logical_date]
             newest = max((str(one.logical_date) for one in entries), default="")
-            yield matrix, float(sum(one.sound for one in entries if one.logical_date == newest))
+            yield matrix, float(sum(one.is_usable for one in entries if one.logical_date == newest))
 
 
 def _timestamp(text: str) -> float | None:

@@ -27,7 +27,7 @@ from faultline.engines.registry import ENGINES
 from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.format import count
 from faultline.records.index_entry import IndexEntry
-from faultline.records.record import JUDGED, Record
+from faultline.records.record import WITH_FIGURES, Record
 from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_entries
 from faultline.reports.figures.front import summary_view
 from faultline.reports.figures.parts import parts_figure
@@ -77,7 +77,7 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
     ]
     figures |= {view.figure_id: view.figure for view in experiments if view.figure is not None}
     judged = SweepView(
-        [IndexEntry.of(record) for record in sort_records(records) if record.status in JUDGED], SweepPageQuery()
+        [IndexEntry.of(record) for record in sort_records(records) if record.status in WITH_FIGURES], SweepPageQuery()
     )
     overview: list[tuple[str, list[tuple[str, str]], list[tuple[str, str, bool]]]] = []
     for axis, panels in judged.panels if judged.entries else ():
@@ -156,7 +156,7 @@ def _lead_text(records: Sequence[Record]) -> str:
     statuses = Counter(record.status for record in records)
     counts = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
     experiments = "experiment" if len(records) == 1 else "experiments"
-    sound = [record for record in records if record.sound]
+    sound = [record for record in records if record.is_usable]
     if not sound:
         return f"{len(records)} {experiments}: {counts}."
     sums = miscounts(sound)

@@ -32,7 +32,7 @@ from faultline.records.format import (
     throughput,
     window_of,
 )
-from faultline.records.record import SOUND, Record
+from faultline.records.record import USABLE, Record
 from faultline.reports.views.experiment_report import FaultReport, RecoverySpan, ReportEvent
 from faultline.reports.views.run import RunView, run_view
 from faultline.reports.views.runs import load_parts, rerun_command, table_rows, used_columns
@@ -136,7 +136,7 @@ def _fill(table: Table, columns: Sequence[CatalogueColumn], rows: Sequence[Mappi
         table.add_column(_heading(column), justify=justify, no_wrap=True)
     for row in rows:
         # rich would interpret a plain string as markup.
-        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] in SOUND else "dim")
+        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] in USABLE else "dim")
 
 
 def render_run(view: RunView, width: int) -> RenderableType:

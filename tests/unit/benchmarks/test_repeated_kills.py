@@ -53,7 +53,7 @@ def evidence_of(made: Simulated) -> Any:
             fault_window=(0.0, 0.0),
         ),
         is_repeated=True,
-        tells_tuples=True,
+        identifies_tuples=True,
         planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
         traces=made.traces,
         engine=ENGINE,

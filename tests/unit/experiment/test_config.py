@@ -21,7 +21,7 @@ from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_confi
 from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import control_of
-from faultline.experiment.named_settings import OBJECTS, folded, spread
+from faultline.experiment.named_settings import OBJECTS, fold_settings, spread_settings
 from faultline.system.errors import ConfigError
 from tests.support.refusals import refused
 
@@ -260,7 +260,7 @@ NAMES = st.text("abc.", min_size=1).filter(lambda name: name.strip("."))
 )
 def test_spreading_and_folding_are_each_others_inverse(objects: dict[str, Any]) -> None:
     config = {"rate": 1.0, **objects}
-    assert folded(spread(config)) == config
+    assert fold_settings(spread_settings(config)) == config
 
 
 def test_a_setting_is_the_same_however_it_is_written_down() -> None:

@@ -204,7 +204,7 @@ def test_a_harvest_that_fails_is_tried_again(life: list[str], run: RunContext, m
         if error := next(tries):
             raise error
 
-    monkeypatch.setattr(subject, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(subject, "RETRY_DELAY_S", 0.0)
     subject.STEPS["harvest"] = replace(STEPS["harvest"], action=harvest)
     assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
     assert life[-2:] == ["judge", "teardown"]

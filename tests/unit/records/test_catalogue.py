@@ -14,9 +14,9 @@ from rich.console import Console
 from fault.identity import VICTIM_PHRASES, VICTIMS
 from fault.registry import ACTIONS
 from faultline.records import catalogue
-from faultline.records.catalogue import columns_in, metrics_of, named
+from faultline.records.catalogue import columns_in, metric_for, metrics_of
 from faultline.records.columns import LESS, Metric, Sheet
-from faultline.records.format import broken
+from faultline.records.format import condition_text
 from faultline.records.index_entry import IndexEntry
 from faultline.reports import tables, terminal
 from faultline.reports.pages import experiment
@@ -40,7 +40,7 @@ from tests.unit.sample_records import RECOVERED, sample
     ],
 )
 def test_a_path_has_a_name_in_words_and_its_unit_once(key: str, title: str, group: str) -> None:
-    assert (named(key).title, named(key).group) == (title, group)
+    assert (metric_for(key).title, metric_for(key).group) == (title, group)
 
 
 def test_no_list_to_choose_from_shows_a_path() -> None:
@@ -109,7 +109,7 @@ PLAN = {
     ],
 )  # fmt: skip
 def test_what_was_broken_is_told_in_plain_words(config: dict[str, Any], words: str) -> None:
-    assert broken(config) == words
+    assert condition_text(config) == words
 
 
 def test_every_action_tells_itself_of_every_victim() -> None:

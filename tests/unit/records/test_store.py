@@ -113,8 +113,8 @@ def test_cells_know_their_newest_and_their_valid_record(store: Store, tmp_path: 
         store.write(one)
     cell = Cell.of(records[0])
     assert store.newest(cell) == records[1]
-    assert store.sound(cell) == records[0]
-    assert store.sound(Cell.of(records[3])) is None
+    assert store.newest_usable(cell) == records[0]
+    assert store.newest_usable(Cell.of(records[3])) is None
     assert store.newest(Cell("0" * 12, 0, "b1")) is None
     assert store.query(status="valid") == [records[0], records[2]]
     assert store.query(matrix="m", sweep="s1") == records[:3]

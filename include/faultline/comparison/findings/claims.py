@@ -84,7 +84,7 @@ def measure(name: str, path: str, text: Callable[[float], str]) -> Measure:
 
 def valid_records(records: Iterable[Record]) -> list[Record]:
     """Return the usable records."""
-    return [record for record in records if record.sound]
+    return [record for record in records if record.is_usable]
 
 
 def without_fault(records: Iterable[Record]) -> list[Record]:

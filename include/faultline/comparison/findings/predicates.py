@@ -225,7 +225,7 @@ class SeriesClaim:
     def _nothing(self, records: Sequence[Record]) -> ClaimResult:
         if self.repeated:
             return not_covered(f"requires {self.repeated} values of {self.by}, each measured more than once")
-        broken = self.runs is without_fault and any(one.sound for one in records) and not without_fault(records)
+        broken = self.runs is without_fault and any(one.is_usable for one in records) and not without_fault(records)
         return not_covered(ALL_FAULTY) if broken else not_covered()
 
 

@@ -50,7 +50,7 @@ def paired_run_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> PairedRun:
         raise ValueError(f"{plan.sweep_id}: no reference build")
     builds = {plan.series: plan.build, baseline.series: baseline.build}
     known = [one for one in entries if builds.get(one.series) == one.build]
-    found = {(one.series, one.config_id, one.repetition): one for one in known if one.sound}
+    found = {(one.series, one.config_id, one.repetition): one for one in known if one.is_usable}
     named = _names(plan)
     cells = []
     for config_id, key in baseline.primary.items():
@@ -153,7 +153,7 @@ def _names(plan: SweepPlan) -> Mapping[str, str]:
 def _failure_text(entries: Sequence[IndexEntry], series: str, whose: str) -> str:
     """Return why a side has no usable record, in one line; empty if it has one."""
     own = [one for one in entries if one.series == series]
-    if any(one.sound for one in own):
+    if any(one.is_usable for one in own):
         return ""
     if not own:
         return f"{whose} did not run: no attempt has a record"

@@ -28,7 +28,7 @@ def found() -> list[Found]:
     return [(str(module.__file__), one) for module in modules for one in getattr(module, "WORKLOADS", ())]
 
 
-def registered(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
+def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
     """Name to workload, in the order in which lists show them. Raises ImportError naming the file of nonsense."""
     by_name: dict[str, tuple[str, Workload[Any]]] = {}
     fields: dict[str, tuple[str, FieldInfo]] = {}
@@ -48,7 +48,7 @@ def registered(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
     return {one.name: one for one in ordered}
 
 
-WORKLOADS: Mapping[str, Workload[Any]] = registered(found())
+WORKLOADS: Mapping[str, Workload[Any]] = register_all(found())
 
 
 class _Unknown(Workload[Parameters]):

@@ -21,12 +21,12 @@ from faultline.experiment.common_parameters import Common
 from faultline.experiment.job_file import HEADER, NOTHING, JobFile, files_of, read_job
 from faultline.experiment.prerequisites import Application
 from faultline.experiment.workloads.protocol import Parameters, Workload
-from faultline.experiment.workloads.user_query import JARS, METHODS, jar_files, jars_of, require_files, together
+from faultline.experiment.workloads.user_query import JARS, METHODS, jar_files, jars_of, join_files, require_files
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
 # What a program can be told, by the name that stands for it.
-TOLD = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
+PASSED_VALUES = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
 PREFIX = "FAULTLINE_"
 PYTHON, JAR = ".py", ".jar"
 
@@ -94,7 +94,7 @@ class UserProgram(Workload[ProgramParameters]):
                 found = files_of(application)
             except ValueError as error:
                 raise ConfigError(str(error).replace("job:", "application:", 1)) from None
-        return together("application", found, jar_files(self.jars(own)), reference.files if reference else {})
+        return join_files("application", found, jar_files(self.jars(own)), reference.files if reference else {})
 
     def jars(self, own: ProgramParameters) -> tuple[Path, ...]:
         return jars_of(own.jars)
@@ -181,8 +181,8 @@ def _check_arguments(text: str) -> None:
             f"application_arguments: cannot be split ({error}); close quotes, and write {{{{ for a brace"
         ) from None
     for name in names:
-        if name not in TOLD:
-            raise ValueError(f"application_arguments: nothing is called {{{name}}}{suggest(name, TOLD)}")
+        if name not in PASSED_VALUES:
+            raise ValueError(f"application_arguments: nothing is called {{{name}}}{suggest(name, PASSED_VALUES)}")
 
 
 WORKLOADS = (UserProgram(),)

@@ -63,7 +63,7 @@ class UserQuery(Workload[QueryParameters]):
             )
 
     def files(self, own: QueryParameters) -> Mapping[str, Path]:
-        return together("job", job_of(own).files, jar_files(self.jars(own)))
+        return join_files("job", job_of(own).files, jar_files(self.jars(own)))
 
     def jars(self, own: QueryParameters) -> tuple[Path, ...]:
         return jars_of(own.jars)
@@ -136,7 +136,7 @@ def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
     """Jars by name. Raises ConfigError for one that is not there, and for two of one name."""
     for jar in jars:
         require_files("jars", str(jar))
-    return together("jars", *({jar.name: jar} for jar in jars))
+    return join_files("jars", *({jar.name: jar} for jar in jars))
 
 
 def require_files(key: str, *paths: str) -> None:
@@ -146,7 +146,7 @@ def require_files(key: str, *paths: str) -> None:
             raise ConfigError(f"{key}: {path} is no file; name one that is there")
 
 
-def together(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
+def join_files(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
     """Files by name. Raises ConfigError for two of one name."""
     found: dict[str, Path] = {}
     for name, path in (item for some in files for item in some.items()):

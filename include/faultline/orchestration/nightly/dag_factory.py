@@ -361,7 +361,7 @@ def send_alerts() -> list[str]:
     link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
     alert = nightly_alert(
         dag_id, date, link, stored_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
-        missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
+        missing=len(gap.missing) if gap else 0, valid=sum(one.is_usable for one in own),
     )  # fmt: skip
     if alert is None:
         return []

@@ -93,14 +93,14 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
         totals["checksum_mismatches"], offenders["checksum_mismatches"] = 0, []
     beyond = [name for name in ("undrained",) if name in _dataset(counts_path).schema.names]
     # Harvests from before it was counted took all input to be committed.
-    told = bool(beyond) or not undrained
+    is_complete = bool(beyond) or not undrained
     for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable", *beyond, *sums]):
         final, most = frame["final"].fillna(0), frame["expected"].fillna(0)
         drained = most - frame["undrained"].fillna(0) if beyond else most
         known = most > 0
         kinds = {
             # Of what nobody expected none can be lost.
-            "lost": (drained - final).clip(lower=0) * told,
+            "lost": (drained - final).clip(lower=0) * is_complete,
             "overcounted": (final - most).clip(lower=0).where(known, 0),
             "unexpected": frame["unreadable"] + (~known).astype("int64"),
         }
@@ -113,7 +113,7 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
             offenders[kind] += _offenders(kind, frame[amount > 0])
     first = [line for lines in offenders.values() for line in sorted(lines, key=_key)[:OFFENDERS_PER_KIND]]
     counted: dict[str, int | None] = {**totals, "unknown": unknown, "undrained": undrained}
-    return AuditPart(**(counted if told else {**counted, "lost": None})), first
+    return AuditPart(**(counted if is_complete else {**counted, "lost": None})), first
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:
@@ -263,7 +263,7 @@ def chain_work(
         gap_s=max((float(line["gap_s"]) for line in replaced), default=None),
         batch_s=max((float(line["seconds"]) for line in later("batch") if line["stage"] in names), default=None),
         most_queued=max((int(line["most"]) for line in later("queued")), default=None),
-        unstored=None if stored is None else unstored(stored, counts_path),
+        unstored=None if stored is None else count_unstored(stored, counts_path),
     )
 
 
@@ -272,7 +272,7 @@ def store_was_not_read(stages: Events, stored: Mapping[str, int] | None) -> bool
     return stored is None and any("persist" in line["parallelism"] for line in stages["started"])
 
 
-def unstored(stored: Mapping[str, int], counts_path: Path) -> int:
+def count_unstored(stored: Mapping[str, int], counts_path: Path) -> int:
     """Keys that the store and the output topic do not agree on."""
     final: dict[str, int] = {}
     for batch in _batches(counts_path, ["key", "final"]):

@@ -59,7 +59,7 @@ def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float 
     return CpuPerMillion(engine=engine, workers=workers)
 
 
-def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundCpuPart:
+def background_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundCpuPart:
     """Return mean background CPU in [start, end], in cores.
 
     `processes` excludes the experiment with its recorder and fault scheduler; it includes `services`, which run the
@@ -69,7 +69,7 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     used = cpu_seconds(processes, window, tuple(processes["role"].unique()))
     own = {role: float(values[1] - values[0]) for role, values in used.items()}
     services = own.pop(SERVICES, None)
-    total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
+    total = {name: counter_growth(machine, name, window) for name in ("busy_s", "stolen_s")}
     return BackgroundCpuPart(
         processes=None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
         services=None if services is None else services / seconds,
@@ -86,7 +86,9 @@ class BackgroundLoad:
     worst: float
 
 
-def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundLoad | None:
+def background_load(
+    machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int
+) -> BackgroundLoad | None:
     """What the experiment did not get in [start, end], by the machine's counters and those of its own processes.
 
     None where the machine was not sampled. What the system does not count as stolen is taken as none.
@@ -118,7 +120,7 @@ class Lost:
         return self.others + (self.stolen or 0.0)
 
 
-def lost(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Lost | None:
+def lost_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Lost | None:
     """What the measured processes lost in [start, end]; None where their run delay or the machine was not sampled.
 
     The kernel tells of each thread how long it was ready and had no processor, but not who had it. So of each second:
@@ -178,7 +180,7 @@ def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(changed) if changed else processes
 
 
-def grown(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
+def counter_growth(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
     """By how much a counter of a machine grew; None when it was not sampled on both sides."""
     course = _counter(machine, name, window)
     return None if course is None else float(course[-1] - course[0])
@@ -245,7 +247,7 @@ def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple
         yield str(role), samples
 
 
-def taken_anywhere(
+def highest_background_load(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> BackgroundLoad | None:
     """What others took of the machine that they took most of, among those that do not tell what was lost to them.
@@ -253,16 +255,17 @@ def taken_anywhere(
     known = [
         found
         for samples, own in _machines(machine, processes, hosts)
-        if lost(samples, own, start_ns, end_ns) is None and (found := taken(samples, own, start_ns, end_ns)) is not None
+        if lost_cpu(samples, own, start_ns, end_ns) is None
+        and (found := background_load(samples, own, start_ns, end_ns)) is not None
     ]
     return None if not known else BackgroundLoad(max(one.mean for one in known), max(one.worst for one in known))
 
 
-def lost_anywhere(
+def highest_lost_cpu(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> Lost | None:
     """What the measured processes lost on the machine on which they lost most; None where no machine tells."""
-    found = [lost(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
+    found = [lost_cpu(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
     return max((one for one in found if one is not None), key=lambda one: one.mean, default=None)
 
 
@@ -299,10 +302,14 @@ def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, f
     used = cpu_seconds(host.processes, window, tuple(host.processes["role"].unique()))
     seconds = (end_ns - start_ns) / NS
     # On a machine of its own, the agent's group is that of a session.
-    counted = grown(host.group, "cpu_s", window) if host.same_machine else grown(host.machine, "busy_s", window)
+    counted = (
+        counter_growth(host.group, "cpu_s", window)
+        if host.same_machine
+        else counter_growth(host.machine, "busy_s", window)
+    )
     total = sum(float(one[1] - one[0]) for one in used.values()) / seconds
     # Not in journals from before it was written down.
-    recording = grown(host.group, "recording_s", window) or 0.0
+    recording = counter_growth(host.group, "recording_s", window) or 0.0
     return total, None if counted is None else (counted - recording) / seconds
 
 

@@ -252,7 +252,7 @@ def limits_between(evidence: Evidence, signals: Signals, start_ns: int, until_ns
         until_ns=min(signals.window.end_ns, until_ns),
         checkpoint_interval_s=config.checkpoint_interval_s if config.paced else signals.resolution_s,
         within=config.recovered_within,
-        by_lag=not evidence.tells_tuples,
+        by_lag=not evidence.identifies_tuples,
     )
 
 

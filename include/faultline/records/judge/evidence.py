@@ -118,7 +118,7 @@ class Evidence:
         return self.attempt.config
 
     @property
-    def tells_tuples(self) -> bool:
+    def identifies_tuples(self) -> bool:
         """Whether outputs tell of which input they are."""
         return self.traces.method != NO_METHOD and "latency_ms" not in self.not_measured
 

@@ -58,7 +58,7 @@ class ReducedFile:
     how: str = ""
 
 
-def reduced(folder: Path) -> Iterator[ReducedFile]:
+def reduce_files(folder: Path) -> Iterator[ReducedFile]:
     """The files of the attempt in `folder`, as far as it has them. Raises InfrastructureError for a broken one."""
     for name in JOURNALS:
         if (folder / name).is_file():
@@ -89,13 +89,13 @@ def _read(path: Path) -> pa.Table:
 def _smaller(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:
     if name == "tuples":
         # Up: so that no step reaches over the edge of a cell of production.
-        return stepped(table, -(-read_document(folder / "gate.json")["t0_wall_ns"] // 1_000_000))
+        return round_to_steps(table, -(-read_document(folder / "gate.json")["t0_wall_ns"] // 1_000_000))
     if name == "counts" and not (folder / "stored.json").exists():
-        return nameless(table)
+        return replace_names(table)
     return table, ""
 
 
-def stepped(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
+def round_to_steps(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
     """Tuples summed up over steps of production and output, which are counted from T0; and in what steps.
 
     A sum stands in the middle of its steps. What was never put out stays so.
@@ -114,7 +114,7 @@ def off_ms(how: str) -> int:
     return next((-(-a // 2) + -(-b // 2) for a, b in STEPS_MS if how == _STEPS.format(a, b)), 0)
 
 
-def nameless(table: pa.Table) -> tuple[pa.Table, str]:
+def replace_names(table: pa.Table) -> tuple[pa.Table, str]:
     """Counts without what no figure is read from: filler words have numbers for names, sums that agree are 0.
 
     Lengths stay, and so does every row in which something differs.

@@ -43,7 +43,7 @@ class Judgement:
     course: dict[str, Any]
 
 
-def judged(folder: Path, *, within: float | None = None) -> Judgement:
+def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
     """Judges the attempt in `folder`; writes nothing. `within`: another `recovered_within` than the configuration's.
 
     Raises InfrastructureError when raw files are missing or broken.
@@ -62,8 +62,8 @@ def judged(folder: Path, *, within: float | None = None) -> Judgement:
 
 
 def judge(folder: Path) -> Record:
-    """As `judged`; writes `series.json`, `audit.json` and `latency.hlog` there. The record is not stored."""
-    found = judged(folder)
+    """As `judge_readonly`; writes `series.json`, `audit.json` and `latency.hlog` there. The record is not stored."""
+    found = judge_readonly(folder)
     write_findings(folder, found.signals, found.counts, found.course)
     return found.record.model_copy(update={"artifacts": artifacts(folder)})
 

@@ -39,7 +39,7 @@ def latency_of(evidence: Evidence, signals: Signals, recoveries: Recoveries, *, 
 
     def within(spans: Sequence[Span] | None) -> LatencyMs:
         """Of all tuples of the window without spans."""
-        if not (in_step and evidence.tells_tuples):
+        if not (in_step and evidence.identifies_tuples):
             return LatencyMs.model_validate({**dict.fromkeys(LatencyMs.model_fields), "method": method})
         batches = None
         if method != "rank":

@@ -24,7 +24,7 @@ from faultline.records.judge.parts import (
     phase_at,
     settled_ns,
 )
-from faultline.records.judge.signals import Signals, between, columns, offered
+from faultline.records.judge.signals import Signals, between, columns, offered_rates
 from faultline.records.judge.steady import Limits, drifts_of, unsteady
 from faultline.records.judge.timeline import (
     EvidenceEvent,
@@ -175,7 +175,7 @@ def _own_baseline(
         return BaselineWindow(
             bins, limits, f"baseline-too-short: {len(bins)} bins since the last recovery, {needed} needed"
         )
-    course, offered_rps = columns(bins, signals.window), offered(signals.schedule, bins)
+    course, offered_rps = columns(bins, signals.window), offered_rates(signals.schedule, bins)
     moved = unsteady(drifts_of(*course, checkpoint_interval_s=interval_s, offered_rps=offered_rps))
     return BaselineWindow(bins, limits, None if moved is None else f"not-steady: {moved}")
 

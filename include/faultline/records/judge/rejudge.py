@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from faultline.experiment.attempt import Attempt
-from faultline.records.judge.judge import judge, judged
+from faultline.records.judge.judge import judge, judge_readonly
 from faultline.records.record import Record
 from faultline.records.record_problems import content_problem
 from faultline.records.store import Store
@@ -38,14 +39,14 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
 
 def require_valid(record: Record) -> None:
     """Raises InvalidMeasurement with the reasons unless the record's figures count."""
-    if not record.sound:
+    if not record.is_usable:
         raise InvalidMeasurement(f"{record.attempt}: {record.status}: {'; '.join(record.reasons)}")
 
 
 def error_of(record: Record) -> FaultlineError | None:
     """What a finished cell's newest record means for its sweep; None when it is valid."""
     text = "; ".join(record.reasons) or record.status
-    if record.sound:
+    if record.is_usable:
         return None
     if record.status == "invalid":
         return InvalidMeasurement(text)
@@ -83,7 +84,7 @@ def rejudge(records: Sequence[Record], settings: Settings, within: Sequence[floa
     return [_again(record, settings.attempts / record.attempt, within) for record in records]
 
 
-def keep(again: RejudgedAttempt, settings: Settings) -> Path | None:
+def store_rejudged(again: RejudgedAttempt, settings: Settings) -> Path | None:
     """Puts the record of today in the place of the one that stands, which is kept in `superseded`.
 
     Returns where the old one lies now; None when nothing changed. The new one has the configuration's own
@@ -92,13 +93,15 @@ def keep(again: RejudgedAttempt, settings: Settings) -> Path | None:
     store = Store(settings.results)
     record = judge(settings.attempts / again.before.attempt)
     path = store.path(again.before)
-    if record.as_json() == path.read_text(encoding="utf-8"):
+    # The record of an older schema that differs in its names only stays.
+    if record == again.before:
         return None
-    moved = settings.results / SUPERSEDED / path.parent.name / f"{path.stem}.schema-{again.before.schema_}.json"
+    schema = json.loads(path.read_bytes())["schema"]
+    moved = settings.results / SUPERSEDED / path.parent.name / f"{path.stem}.schema-{schema}.json"
     number = 1
     while moved.exists():
         number += 1
-        moved = moved.with_name(f"{path.stem}.schema-{again.before.schema_}.{number}.json")
+        moved = moved.with_name(f"{path.stem}.schema-{schema}.{number}.json")
     store.replace(record, moved)
     return moved
 
@@ -109,6 +112,6 @@ def _again(record: Record, folder: Path, within: Sequence[float]) -> RejudgedAtt
     if not folder.is_dir():
         return RejudgedAttempt(record, {}, "its raw files are gone")
     try:
-        return RejudgedAttempt(record, {share: judged(folder, within=share).record for share in within})
+        return RejudgedAttempt(record, {share: judge_readonly(folder, within=share).record for share in within})
     except InfrastructureError as error:
         return RejudgedAttempt(record, {}, one_line(str(error)))

@@ -17,7 +17,7 @@ from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line
 
 # Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond this.
-CLOCKS_UNSURE_MS = 1.0
+CLOCK_UNCERTAIN_MS = 1.0
 Cores = Mapping[str, float | None]
 
 
@@ -49,9 +49,9 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
         {role: None if (name, role) in unseen else value for role, value in found.items()}
         for name, found in (("cpu_cores", cpu.cores(processes, *span)), ("rss_mb", cpu.rss_mb(processes, *span)))
     )
-    lost = cpu.lost_anywhere(machine, processes, others, *span)
-    taken = cpu.taken_anywhere(machine, processes, others, *span)
-    besides = cpu.besides(machine, cpu.of_this_machine(processes, others), *span)
+    lost = cpu.highest_lost_cpu(machine, processes, others, *span)
+    taken = cpu.highest_background_load(machine, processes, others, *span)
+    background = cpu.background_cpu(machine, cpu.of_this_machine(processes, others), *span)
     here = str(evidence.attempt.environment.get("host"))
     nodes = cpu.cores_by_host(processes, here, *span) if others else cpu.cores_on_one_host(used, here)
     per_core = None if throughput_rps is None else cpu.rps_per_core(throughput_rps, used)
@@ -63,7 +63,7 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
         rps_per_core=per_core,
         cpu_s_per_million=per_million,
         cpu_by_host=nodes or None,
-        background_cpu=besides,
+        background_cpu=background,
         waited=None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst),
         clock_offsets=_clock_offsets(evidence.conductor.clocks),
         hosts={one.name: _host(one, *counted[one.name]) for one in others} or None,
@@ -118,7 +118,7 @@ def _latency_clock(evidence: Evidence) -> LatencyClock | None:
 
 def is_clock_uncertain(uncertain_ms: float) -> bool:
     """Whether latencies that end by a clock which is known to so many ms are to be marked."""
-    return uncertain_ms > CLOCKS_UNSURE_MS
+    return uncertain_ms > CLOCK_UNCERTAIN_MS
 
 
 def _finite(value: float | None) -> float | None:

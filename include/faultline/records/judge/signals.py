@@ -72,7 +72,7 @@ def signals_of(evidence: Evidence) -> Signals:
         watched = between(bins, window.t0_ns, int(reference["end_ns"].iloc[-1]))
         each = max(1, round(config.checkpoint_interval_s)) if by_rank else 1
         fewest = baseline_commits(config.checkpoint_interval_s) * each
-    interval_s, offered_rps = config.checkpoint_interval_s, offered(schedule, reference)
+    interval_s, offered_rps = config.checkpoint_interval_s, offered_rates(schedule, reference)
     course, growing = columns(watched, window), columns(reference, window)
     backlog = schedule.primer_backlog(at_t0[-1] if at_t0 else None)
     ends = evidence.generator.end_offsets
@@ -99,7 +99,7 @@ def signals_of(evidence: Evidence) -> Signals:
     )
 
 
-def offered(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
+def offered_rates(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
     """What the source put out over these bins, per second, by its schedule."""
     if bins.empty:
         return 0.0

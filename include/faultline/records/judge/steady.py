@@ -70,8 +70,8 @@ def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | Non
     apart = times[second] - times[first]
     slopes = np.sort((y[second] - y[first])[apart > 0] / apart[apart > 0])
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18 * (1 + NEIGHBOURS) / (1 - NEIGHBOURS))
-    beside = min(NINETY * deviation, len(slopes)) / 2
-    low, high = math.floor(len(slopes) / 2 - beside), math.ceil(len(slopes) / 2 + beside)
+    half_width = min(NINETY * deviation, len(slopes)) / 2
+    low, high = math.floor(len(slopes) / 2 - half_width), math.ceil(len(slopes) / 2 + half_width)
     moved = np.array([np.median(slopes), slopes[max(low, 0)], slopes[min(high, len(slopes) - 1)]])
     return Drift(*(moved * float(np.ptp(times)) / level).tolist())
 

@@ -202,12 +202,16 @@ def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | 
     broker was hit, the batch that waited for it may be the one of t5: then nothing was launched, and both are t5.
     """
     latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
-    anew = bool(evidence.new_epochs())
+    has_new_epochs = bool(evidence.new_epochs())
     begun_ns = _begun(evidence, t2.wall_ns, latest)
     started = evidence.traces.events_of("task_started")
-    loads = [] if anew else reloads(evidence.traces.events_of("state_loaded"), begun_ns - CLOCK_RESOLUTION_NS, latest)
+    loads = (
+        []
+        if has_new_epochs
+        else reloads(evidence.traces.events_of("state_loaded"), begun_ns - CLOCK_RESOLUTION_NS, latest)
+    )
     if not loads:
-        if not anew and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
+        if not has_new_epochs and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
             source = f"{t2.source}; no state was loaded again"
             return [EvidenceEvent("t3", t2.wall_ns, source), EvidenceEvent("t4", t2.wall_ns, source)]
         launched = next((task for task in started if task.wall_ns >= begun_ns), None)

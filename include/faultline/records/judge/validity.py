@@ -68,7 +68,7 @@ class RuleInputs:
     recovery_lateness_ms: float | None
     generator_died: str | None
     recorder_died: str | None
-    conductor_died: str | None
+    scheduler_death: str | None
     baseline_bins: int
     drifts: Mapping[str, Drift | None]
     growth: tuple[float, float] | None
@@ -83,7 +83,7 @@ class RuleInputs:
     store_not_read: bool = False
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
-    besides: BackgroundCpuPart | None = None
+    background: BackgroundCpuPart | None = None
     # What was lost to others; what they took, of machines that do not tell that.
     lost: Lost | None = None
     taken: BackgroundLoad | None = None
@@ -113,7 +113,7 @@ def findings_of(
         recovery_lateness_ms=max(latenesses, default=None),
         generator_died=signals.deaths["generator"],
         recorder_died=signals.deaths["recorder"],
-        conductor_died=signals.deaths["conductor"],
+        scheduler_death=signals.deaths["conductor"],
         baseline_bins=len(signals.reference),
         drifts=signals.drifts,
         growth=signals.growth,
@@ -131,7 +131,7 @@ def findings_of(
         clock_jump_ms=evidence.clock_jump_ms,
         store_not_read=counts.store_not_read,
         last_batch_lost=not evidence.config.paced and all(one.committed_ns < window.end_ns for one in commits),
-        besides=resources.background_cpu,
+        background=resources.background_cpu,
         lost=resources.lost,
         taken=resources.taken,
         clock_uncertain=uncertain_ms(evidence.clocks),
@@ -177,9 +177,11 @@ def schedule_lag(findings: RuleInputs) -> str | None:
         late.append(f"up to {largest:.0f} ms > {LATENESS_MS:.0f} ms during a recovery")
     if not late:
         return None
-    said = {"processes": "other processes used", "steal": "the host took"}
+    causes = {"processes": "other processes used", "steal": "the host took"}
     taken = [
-        f"{said[who]} {cores:.2f} cores" for who in said if (cores := getattr(findings.besides, who, None)) is not None
+        f"{text} {cores:.2f} cores"
+        for name, text in causes.items()
+        if (cores := getattr(findings.background, name, None)) is not None
     ]
     return "; ".join([*late, *taken])
 
@@ -192,7 +194,7 @@ def clock_jumped(findings: RuleInputs) -> str | None:
     return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
 
 
-def clocks_apart(findings: RuleInputs) -> str | None:
+def clock_skew(findings: RuleInputs) -> str | None:
     """The clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the end."""
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
@@ -202,7 +204,7 @@ def clocks_apart(findings: RuleInputs) -> str | None:
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
 
 
-def disturbed(findings: RuleInputs) -> str | None:
+def background_load(findings: RuleInputs) -> str | None:
     """The measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other work.
 
     Without run-delay data, the background CPU itself must not exceed these limits.
@@ -229,9 +231,9 @@ def recorder_died(findings: RuleInputs) -> str | None:
     return findings.recorder_died
 
 
-def conductor_died(findings: RuleInputs) -> str | None:
+def scheduler_died(findings: RuleInputs) -> str | None:
     """The fault scheduler failed or did not report its end."""
-    return findings.conductor_died
+    return findings.scheduler_death
 
 
 def baseline_too_short(findings: RuleInputs) -> str | None:
@@ -295,7 +297,7 @@ def missed_window(findings: RuleInputs) -> str | None:
     return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
-def fault_unknown(findings: RuleInputs) -> str | None:
+def fault_outcome_unknown(findings: RuleInputs) -> str | None:
     """It is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
@@ -316,12 +318,12 @@ def drain_incomplete(findings: RuleInputs) -> str | None:
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 
-def store_unread(findings: RuleInputs) -> str | None:
+def store_unverified(findings: RuleInputs) -> str | None:
     """A topology with `persist` ended before its store was written and read back."""
     return "the chain ended before its store was read back" if findings.store_not_read else None
 
 
-def timeline_broken(findings: RuleInputs) -> str | None:
+def timeline_incomplete(findings: RuleInputs) -> str | None:
     """A part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
     return "; ".join(findings.chain_problems) or None
 
@@ -329,11 +331,11 @@ def timeline_broken(findings: RuleInputs) -> str | None:
 RULES: dict[str, Callable[[RuleInputs], str | None]] = {
     "schedule-lag": schedule_lag,
     "clock-jumped": clock_jumped,
-    "clock-skew": clocks_apart,
-    "background-load": disturbed,
+    "clock-skew": clock_skew,
+    "background-load": background_load,
     "generator-died": generator_died,
     "recorder-died": recorder_died,
-    "scheduler-died": conductor_died,
+    "scheduler-died": scheduler_died,
     "baseline-too-short": baseline_too_short,
     "not-steady": not_steady,
     "backlog-at-t0": backlog_at_t0,
@@ -341,11 +343,11 @@ RULES: dict[str, Callable[[RuleInputs], str | None]] = {
     "interval-not-held": interval_not_held,
     "no-effect": no_effect,
     "missed-window": missed_window,
-    "fault-outcome-unknown": fault_unknown,
+    "fault-outcome-unknown": fault_outcome_unknown,
     "fault-in-control": fault_in_control,
     "drain-incomplete": drain_incomplete,
-    "store-unverified": store_unread,
-    "timeline-incomplete": timeline_broken,
+    "store-unverified": store_unverified,
+    "timeline-incomplete": timeline_incomplete,
 }
 
 
@@ -362,9 +364,9 @@ def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "invalid"]:
 def _of_faults(findings: RuleInputs, outcomes: Collection[str | None], text: str) -> str | None:
     """The text of each planned fault with such an outcome; a fault has a number where there are several."""
     several = len(findings.outcomes) > 1
-    said = [
+    found = [
         f"{f'fault {number}' if several else 'the fault'} {text}{f' ({settled.detail})' if settled.detail else ''}"
         for number, settled in enumerate(findings.outcomes, start=1)
         if settled.outcome in outcomes
     ]
-    return "; ".join(said) or None
+    return "; ".join(found) or None

@@ -73,7 +73,7 @@ def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> Wor
     tasks = task_ms = None
     if traces.totals:
         tasks, task_ms = (
-            summed(traces.totals, name, window.end_ns) - summed(traces.totals, name, window.start_ns)
+            sum_totals(traces.totals, name, window.end_ns) - sum_totals(traces.totals, name, window.start_ns)
             for name in ("tasks", "task_ms")
         )
     return WorkPart(
@@ -208,7 +208,7 @@ def gc_s(traces: Traces, garbage: GarbagePart | None, window: Window) -> float |
     if garbage is not None:
         return garbage.executors_s
     totals = traces.totals
-    return (summed(totals, "gc_ms") - summed(totals, "gc_ms", window.start_ns)) / 1000 if totals else None
+    return (sum_totals(totals, "gc_ms") - sum_totals(totals, "gc_ms", window.start_ns)) / 1000 if totals else None
 
 
 def _seconds(collections: Sequence[Collections], role: str, seen: set[str], window: Window) -> float | None:
@@ -227,7 +227,7 @@ def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
             yield Pause(start, end)
 
 
-def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
+def sum_totals(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
     """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
     newest: dict[str, float] = {}
     for sample in totals:

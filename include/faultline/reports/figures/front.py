@@ -173,7 +173,7 @@ def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | N
 def _run_text(entry: IndexEntry) -> str:
     """Return the label of a run, with the reason if it does not count."""
     text = f"{title_of(entry.config)}, run {entry.repetition + 1}"
-    return text if entry.sound else f"{text} ({entry.status}: {next(iter(entry.reasons), 'unknown reason')})"
+    return text if entry.is_usable else f"{text} ({entry.status}: {next(iter(entry.reasons), 'unknown reason')})"
 
 
 def _separate_labels(figure: go.Figure, highest: float) -> None:

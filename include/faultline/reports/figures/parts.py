@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
-from faultline.records.record import JUDGED, Record
+from faultline.records.record import WITH_FIGURES, Record
 from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, set_layout
 from faultline.reports.views.experiment_report import PARTS, injection_number, part_lengths, parts_of, repeated_parts
 from faultline.reports.views.runs import sort_records, table_rows
@@ -89,12 +89,12 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
 
 def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
     """Yield the bars in the order of the table; `each`: one per recovery, else one per run."""
-    judged = [record for record in records if record.status in JUDGED]
+    judged = [record for record in records if record.status in WITH_FIGURES]
     several = len({fault_of(record.config) for record in judged} - {CONTROL}) > 1
     for row, record in zip(table_rows(records), sort_records(records), strict=True):
-        if record.status not in JUDGED:
+        if record.status not in WITH_FIGURES:
             continue
-        why = "" if record.sound else f"{record.status}: {row['reason'] or 'unknown reason'}"
+        why = "" if record.is_usable else f"{record.status}: {row['reason'] or 'unknown reason'}"
         name = f"{row['number']} · {', '.join(_run_labels(row, several))}{' · ' + record.status if why else ''}"
         parts = parts_of(record)
         if len(repeated_parts(record)) > 1 and not each:

@@ -31,7 +31,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
-from faultline.records.index_entry import IndexEntry, counting
+from faultline.records.index_entry import IndexEntry, counted_entries
 from faultline.records.record import Record
 from faultline.reports.markdown.charts import draw_charts
 from faultline.reports.markdown.tables import escape_cell, markdown_table, point_table, table_sections
@@ -133,14 +133,14 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
 
     `evidence`: lines about the raw files. Raises ConfigError if the records have several builds.
     """
-    builds = sorted({record.build for record in records if record.sound})
+    builds = sorted({record.build for record in records if record.is_usable})
     if len(builds) > 1:
         raise ConfigError(
             f"--page: got {len(builds)} builds ({', '.join(builds)}); expected one; fix: select its sweeps with --sweep"
         )
     spec = MATRICES[matrix]
     every = sorted(records, key=lambda record: record.attempt)
-    records = counting(every)
+    records = counted_entries(every)
     points, axes = grid(records, spec.axes)
     measured = [point for point in points if point.valid]
     drawn = [

@@ -112,7 +112,7 @@ def _side(site: ResultsSite, sweep_id: str, group: str) -> dict[str, Any]:
         "groups": groups,
         "members": members,
         "points": {point.config_id: point for point in points_of(members)},
-        "valid": sum(entry.sound for entry in members),
+        "valid": sum(entry.is_usable for entry in members),
     }
 
 
@@ -122,7 +122,7 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
     Empty for metrics without a better direction, and for sides that share a record.
     """
     before, after = (
-        RecordGroup(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides
+        RecordGroup(side["sweep"], tuple(entry for entry in side["members"] if entry.is_usable)) for side in sides
     )
     if metric is None or metric.better is None or shared_records(before, after):
         return {}

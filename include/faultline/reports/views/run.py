@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.workloads.registry import offered_rate, workload_of
-from faultline.records.catalogue import metrics_in, named
+from faultline.records.catalogue import metric_for, metrics_in
 from faultline.records.columns import Metric, Sheet
 from faultline.records.format import (
     NONE,
@@ -32,7 +32,7 @@ from faultline.records.format import (
     window_of,
 )
 from faultline.records.index_entry import IndexEntry
-from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.records.record import WITH_FIGURES, Record, RecoveryPart
 from faultline.reports.figures.attempt import time_figure
 from faultline.reports.views.experiment_report import ExperimentReport, Pairs
 from faultline.reports.views.faults import build_report
@@ -79,7 +79,7 @@ class RunView:
     @property
     def has_figures(self) -> bool:
         """True if the record has figures."""
-        return self.record.status in JUDGED
+        return self.record.status in WITH_FIGURES
 
     @property
     def identity_text(self) -> str:
@@ -246,7 +246,7 @@ class RunView:
         first = ", median of its injections" if metrics["injections"] and first else first
         pairs: Pairs = []
         for key, text in _flatten(metrics):
-            metric = named(key)
+            metric = metric_for(key)
             title = metric.name if text in ("true", "false") else metric.title
             if text != NONE:
                 pairs.append((f"{title}{first}" if metric.group == "Recovery" else title, text))

@@ -50,9 +50,9 @@ def read_curves(folder: Path) -> Any:
 @functools.lru_cache(maxsize=_CACHE_SIZE)
 def _judge_curves(folder: Path, mtime_ns: int) -> Any:
     # Imported here because most pages do not need the judge.
-    from faultline.records.judge.judge import judged
+    from faultline.records.judge.judge import judge_readonly
 
-    return judged(folder).course
+    return judge_readonly(folder).course
 
 
 def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:

@@ -294,7 +294,7 @@ def select_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[s
     if group and group not in groups:
         raise PageNotFound(f"No record has the build {group}.")
     own = [entry for entry in entries if not entry.series.endswith(BASELINE)] or entries
-    believed = groups_of([entry for entry in own if entry.sound])
+    believed = groups_of([entry for entry in own if entry.is_usable])
     return group or (believed or groups_of(own))[0], groups
 
 

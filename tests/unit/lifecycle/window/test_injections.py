@@ -14,7 +14,7 @@ from fault.plan import Fault, FaultPlan
 from faultline.engines.protocol import Commit
 from faultline.experiment.attempt_plan import FaultPhase
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.injections import repeated
+from faultline.experiment.injections import repeat_fault
 from faultline.lifecycle import fault_scheduler as subject
 from faultline.lifecycle.fault_scheduler import FaultScheduler
 from faultline.lifecycle.scheduler_input import SchedulerInput
@@ -89,7 +89,7 @@ def conducted(
         "generator": generator,
     }
     usual |= {"bootstrap": "127.0.0.1:1", "input_topic": "in", **given}
-    assignment = SchedulerInput(ATTEMPT, repeated(planned, config), **usual)
+    assignment = SchedulerInput(ATTEMPT, repeat_fault(planned, config), **usual)
     host, clock = MadeUpHost(), FakeClock(patch)
     host.start(*(executor_of(ATTEMPT, number) for number in range(3)))
     engine = Engine(folder, clock, host, dies=dies)

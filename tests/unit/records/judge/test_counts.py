@@ -20,11 +20,11 @@ from faultline.records.judge.counts import (
     OFFENDERS_PER_KIND,
     audit,
     chain_work,
+    count_unstored,
     keys_of,
     logical_state_bytes,
     mean_row_bytes,
     store_was_not_read,
-    unstored,
 )
 from faultline.records.judge.work import acknowledging
 from faultline.records.record import StagesPart
@@ -193,7 +193,7 @@ def test_the_store_is_compared_with_the_last_acknowledged_counts(table: Callable
     path = table(key=list("abce"), final=[1, 3, 1, None])
     stored = {"a": 1, "b": 2, "d": 1}
     # b counts less, c is missing, no output acknowledged d
-    assert unstored(stored, path) == 3
+    assert count_unstored(stored, path) == 3
     found = chain_work(journal({"event": "queued", "most": 1}), stored, path, WINDOW)
     assert found is not None and found.unstored == 3
     assert chain_work(journal(), None, path, WINDOW) is None, "an attempt without stages has no such work"

@@ -20,13 +20,13 @@ from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
     Lost,
-    besides,
+    background_cpu,
+    background_load,
     cores,
     cores_by_second,
-    lost,
+    lost_cpu,
     rps_per_core,
     rss_mb,
-    taken,
 )
 from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS, machine_of, processes_of
 from faultline.records.record import BackgroundCpuPart
@@ -120,7 +120,7 @@ def test_what_others_used_is_what_the_machine_used_less_the_experiments_processe
     )
     ticks = [tick + 0.1 for tick in range(990, 1_030)]
     machine = machine_at(*[[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks])
-    found = besides(machine, ours, START, END)
+    found = background_cpu(machine, ours, START, END)
     assert found.processes == pytest.approx(others, abs=1e-6) and found.steal == pytest.approx(stolen, abs=1e-6)
     assert found.recorder == pytest.approx(0.25) and found.services == pytest.approx(0.03 + service * 15 / 20)
 
@@ -129,10 +129,10 @@ def test_what_was_not_sampled_or_is_not_counted_is_unknown_and_never_negative() 
     """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
     processes = of(_samples(7, 900, 2_000, 1.0))
     half = machine_at([990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0])
-    assert besides(half, processes, START, END) == BackgroundCpuPart(processes=None, steal=None)
-    found = besides(machine_at([990 * NS, 100.0, None], [1_030 * NS, 180.0, None]), processes, START, END)
+    assert background_cpu(half, processes, START, END) == BackgroundCpuPart(processes=None, steal=None)
+    found = background_cpu(machine_at([990 * NS, 100.0, None], [1_030 * NS, 180.0, None]), processes, START, END)
     assert (found.processes, found.steal, found.services) == (pytest.approx(1.0), None, None)
-    behind = besides(machine_at([990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]), processes, START, END)
+    behind = background_cpu(machine_at([990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]), processes, START, END)
     assert (behind.processes, behind.steal) == (0.0, 0.0)
 
 
@@ -143,11 +143,11 @@ def test_what_was_taken_is_told_on_average_and_at_its_worst() -> None:
     for tick in range(990, 1_030):
         rows.append([tick * NS, busy, 0.1 * tick])
         busy += 0.5 + 0.5 + (1.0 if 1_004 <= tick < 1_007 else 0.0)
-    found = taken(machine_at(*rows), ours, START, END)
+    found = background_load(machine_at(*rows), ours, START, END)
     assert found is not None
     assert found.mean == pytest.approx(0.6 + 3 / 20)
     assert found.worst == pytest.approx(0.6 + 3 / WORST_S)
-    assert taken(machine_at(*rows[:12]), ours, START, END) is None, "not sampled to its end"
+    assert background_load(machine_at(*rows[:12]), ours, START, END) is None, "not sampled to its end"
 
 
 def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing() -> None:
@@ -202,7 +202,7 @@ def test_what_is_lost_is_neither_more_than_others_used_nor_more_than_was_waited(
     own: list[float], delay: list[float], foreign: list[float], services: list[float]
 ) -> None:
     processes = processes_of(samples(1, "executors", own, delay) + samples(2, SERVICES, services, lowered=[1] * 99))
-    found = lost(of_machine(np.add(np.add(own, foreign), services)), processes, START, END)
+    found = lost_cpu(of_machine(np.add(np.add(own, foreign), services)), processes, START, END)
     assert found is not None and found.stolen is None
     inside = slice(2, 2 + SECONDS)
     bound = np.minimum(foreign[inside], delay[inside])
@@ -217,7 +217,7 @@ def constant(value: float) -> list[float]:
 def found_with(*, own: float, delay: float, foreign: float, stolen: float | None = None) -> Lost:
     processes = processes_of(samples(1, "executors", constant(own), constant(delay)))
     busy = of_machine(constant(own + foreign), None if stolen is None else constant(stolen))
-    found = lost(busy, processes, START, END)
+    found = lost_cpu(busy, processes, START, END)
     assert found is not None
     return found
 
@@ -239,7 +239,7 @@ def test_the_hosts_part_is_told_apart_and_counts() -> None:
 def test_a_burst_counts_in_its_own_seconds_and_in_the_worst_five() -> None:
     burst = [1.0 if 8 <= second < 10 else 0.0 for second in range(LENGTH)]
     processes = processes_of(samples(1, "executors", constant(0.5), [4 * one for one in burst]))
-    found = lost(of_machine([0.5 + one for one in burst]), processes, START, END)
+    found = lost_cpu(of_machine([0.5 + one for one in burst]), processes, START, END)
     assert found is not None
     assert found.others == pytest.approx(2 / SECONDS) and found.worst == pytest.approx(2 / WORST_S)
 
@@ -250,7 +250,7 @@ def test_what_gives_way_takes_nothing_and_a_service_that_does_not_is_as_any_othe
 
     def others(lowered: Course) -> float:
         service = samples(2, SERVICES, constant(0.3), lowered=lowered)
-        found = lost(busy, processes_of([*own, *service]), START, END)
+        found = lost_cpu(busy, processes_of([*own, *service]), START, END)
         assert found is not None
         return found.others
 
@@ -265,18 +265,21 @@ def test_a_service_that_was_started_while_others_give_way_does_so_from_its_start
     late = [line for line in samples(2, SERVICES, constant(0.3), lowered=[1] * 99) if line["wall_ns"] > START]
     base = late[0]["cpu_s"]
     late = [{**line, "cpu_s": line["cpu_s"] - base, "create_time": late[0]["wall_ns"] / NS} for line in late]
-    found = lost(of_machine(constant(0.8)), processes_of([*own, *late]), START, END)
+    found = lost_cpu(of_machine(constant(0.8)), processes_of([*own, *late]), START, END)
     assert found is not None and found.others == pytest.approx(0.3 / SECONDS)
 
 
 def test_without_samples_of_the_delay_or_of_the_machine_nothing_is_known() -> None:
     older = processes_of(samples(1, "executors", constant(0.5)))
     whole = of_machine(constant(1.0))
-    assert lost(whole, older, START, END) is None and lost(whole, older.drop(columns="waited_s"), START, END) is None
+    assert (
+        lost_cpu(whole, older, START, END) is None
+        and lost_cpu(whole, older.drop(columns="waited_s"), START, END) is None
+    )
     now = processes_of(samples(1, "executors", constant(0.5), constant(0.1)))
-    assert lost(whole[:9], now, START, END) is None and lost(whole, now, START, END) is not None
+    assert lost_cpu(whole[:9], now, START, END) is None and lost_cpu(whole, now, START, END) is not None
     # A fault's neighbours, and who runs the experiments, are no one whose delay counts.
-    assert lost(whole, processes_of(samples(1, SERVICES, constant(0.5), constant(0.1))), START, END) is None
+    assert lost_cpu(whole, processes_of(samples(1, SERVICES, constant(0.5), constant(0.1))), START, END) is None
 
 
 BURN = """
@@ -308,13 +311,13 @@ def burners(processors: Sequence[int], *marks: str) -> Iterator[None]:
 
 def recorded(seconds: float) -> tuple[list[Line], int, int]:
     """Lines of a recorder over so many seconds, and a window inside."""
-    table, lines = ProcessTable([RoleRule("executors", "Main", "mark")], {}, waiting=("executors",)), list[Line]()
+    table, lines = ProcessTable([RoleRule("executors", "Main", "mark")], {}, delay_roles=("executors",)), list[Line]()
     began = time.monotonic()
     while time.monotonic() - began < seconds + 1:
         time.sleep(0.25)
         for line in (
             {"kind": "machine", **machine_usage()},
-            *({"kind": "proc", **one.line()} for one in table.look({}).values()),
+            *({"kind": "proc", **one.line()} for one in table.sample({}).values()),
         ):
             lines.append({"wall_ns": time.time_ns(), "final": False, **line})
     instants = [line["wall_ns"] for line in lines if line["kind"] == "proc"]
@@ -329,5 +332,5 @@ def test_real_processes_lose_what_another_takes_from_them_on_their_processor() -
     with burners([processor], "Main", "mark"), burners([processor]):
         time.sleep(MIN_AGE_S)
         lines, start, end = recorded(4.0)
-    found = lost(machine_of(lines), processes_of(lines), start, end)
+    found = lost_cpu(machine_of(lines), processes_of(lines), start, end)
     assert found is not None and found.others > 0.2

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from faultline.records.judge.cpu import cores, cores_by_host, cores_of_host, of_this_machine, taken, taken_anywhere
+from faultline.records.judge.cpu import (
+    background_load,
+    cores,
+    cores_by_host,
+    cores_of_host,
+    highest_background_load,
+    of_this_machine,
+)
 from faultline.records.judge.resources import is_clock_uncertain
 from faultline.records.judge.samples import (
     MACHINE_COLUMNS,
@@ -24,7 +31,7 @@ from faultline.records.judge.samples import (
     read_hosts,
     recorder_death,
 )
-from faultline.records.judge.validity import clocks_apart, uncertain_ms
+from faultline.records.judge.validity import clock_skew, uncertain_ms
 from faultline.system.journal import Line, read_finished, write_lines
 from faultline.system.measured_window import NS
 from tests.unit.records.judge.test_validity import GOOD
@@ -127,11 +134,11 @@ def test_hosts_of_this_machine_share_its_processors_and_others_do_not(
     hosts = hosts_in(tmp_path, [BEGUN, *recorder])
     processes = all_processes(recorder, (), hosts)
     machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40 * 0.8, 0.0]], columns=MACHINE_COLUMNS)
-    own = taken(machine, of_this_machine(processes, hosts), START, END)
+    own = background_load(machine, of_this_machine(processes, hosts), START, END)
     assert own is not None and own.mean == pytest.approx(0.8 - 0.75)
-    anywhere = taken_anywhere(machine, processes, hosts, START, END)
+    anywhere = highest_background_load(machine, processes, hosts, START, END)
     assert anywhere is not None and anywhere.mean == pytest.approx(1.25), "of the other machine"
-    alone = taken_anywhere(machine, processes_of(recorder), (), START, END)
+    alone = highest_background_load(machine, processes_of(recorder), (), START, END)
     assert alone is not None and alone.mean == pytest.approx(0.55)
 
 
@@ -160,7 +167,7 @@ def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, fir
     found = uncertain_ms(clocks_of(lines))
     assert found is not None
     twice_ns = 2 * abs(drift) + max(first, last)
-    assert (clocks_apart(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
+    assert (clock_skew(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
     assert is_clock_uncertain(found[1]) == (twice_ns > 2_000_000)
 
 
@@ -170,7 +177,7 @@ def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int 
     lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
     found = uncertain_ms(clocks_of(lines))
     apart = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
-    said = clocks_apart(replace(GOOD, clock_uncertain=found))
+    said = clock_skew(replace(GOOD, clock_uncertain=found))
     assert (said is not None) == bool(apart)
     assert said is None or (found is not None and found[0] in apart and found[0] in said)
     if any(end is None for _, end in readings.values()):
@@ -178,6 +185,6 @@ def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int 
 
 
 def test_a_clock_that_is_too_unsure_is_named_with_its_host() -> None:
-    assert clocks_apart(GOOD) is None
-    said = clocks_apart(replace(GOOD, clock_uncertain=("worker-1", 61_000.2)))
+    assert clock_skew(GOOD) is None
+    said = clock_skew(replace(GOOD, clock_uncertain=("worker-1", 61_000.2)))
     assert said is not None and said.startswith("the clock of worker-1 is known to 61000.2 ms > 5 ms")

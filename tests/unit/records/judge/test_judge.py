@@ -17,7 +17,7 @@ from faultline.engines.batches import write_batches
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.records.judge.evidence import read_attempt
-from faultline.records.judge.judge import failed_record, judge, judged
+from faultline.records.judge.judge import failed_record, judge, judge_readonly
 from faultline.records.judge.parts import lag_area_of_bins
 from faultline.records.judge.rejudge import error_of, judge_attempt, require_valid, stored_record
 from faultline.records.judge.signals import TopicSchedule
@@ -405,9 +405,9 @@ def test_without_a_schedule_the_last_batch_is_to_be_committed_after_the_window(c
 def test_the_lag_of_an_engine_with_records_is_that_between_its_bins(killed: Path) -> None:
     """Whose commits, if it has any, say nothing of what it has done."""
     by_commits = TopicSchedule(KILL.records).lag_area(KILL.commits, KILL.t0, KILL.t7)
-    assert judged(killed).record.metrics.recovery.lag_area_record_s == pytest.approx(by_commits)
+    assert judge_readonly(killed).record.metrics.recovery.lag_area_record_s == pytest.approx(by_commits)
     write_batches(killed, KILL.commits, method="rank", reached={})
-    found = judged(killed)
+    found = judge_readonly(killed)
     at = {event.name: event.wall_ns for event in found.record.timeline}
     area = lag_area_of_bins(found.signals.bins, at["t0"], at["t7"])
     assert area is not None and area != pytest.approx(by_commits, rel=0.01)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultline.engines.protocol import Traces
 from faultline.engines.spark.rest import spark_instant_ns
-from faultline.records.judge.cpu import taken
+from faultline.records.judge.cpu import background_load
 from faultline.records.judge.evidence import BarrierOpening, _not_measured, read_attempt, read_evidence
 from faultline.records.judge.journals import SettledFault, read_conductor, read_generator
 from faultline.records.judge.judge import judge
@@ -123,11 +123,11 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
     own = all_processes(recorder, (start,), ())
     assert set(zip(own["pid"], own["role"], strict=True)) == {(7, "restarted"), (1, "services")}
-    found = taken(machine, own, 1_000 * NS, 1_020 * NS)
+    found = background_load(machine, own, 1_000 * NS, 1_020 * NS)
     assert found is not None and found.worst < 0.2
     # What else came to be is others' all the same: another pid, another time.
     for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}):
-        found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
+        found = background_load(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0
 
 
