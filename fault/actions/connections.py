@@ -112,7 +112,7 @@ CUT = Action(
     parameters=(Parameter(DURATION, default=10.0),),
     resource=CONNECTIONS,
     uses_proxy=True,
-    manual_undo="end the proxy by hand",
+    manual_undo="stop the proxy process",
     driver=ConnectionDriver(_cut),
 )
 

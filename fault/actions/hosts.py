@@ -179,7 +179,7 @@ PARTITION = Action(
     when="with the host of {victim} cut off for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0), Parameter("peer", required=False), Parameter("way", required=False)),
     targets_hosts=True,
-    manual_undo="delete the table faultline_… there with nft",
+    manual_undo="delete the table faultline_… on the host with nft",
     driver=HostDriver("partition", _partition_parameters),
 )
 
@@ -193,11 +193,11 @@ BANDWIDTH = Action(
     order=80,
     targets=("executor", "worker", "kafka"),
     does="limits the outgoing rate of the victim's host to `mbit_s`",
-    past="narrowed the network of the host of",
-    when="with the host of {victim} narrowed to {mbit_s:g} Mbit/s for {duration_s:g} s",
+    past="limited the network rate of the host of",
+    when="with the network of the host of {victim} limited to {mbit_s:g} Mbit/s for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0), Parameter("mbit_s", default=10.0)),
     targets_hosts=True,
-    manual_undo="remove the queueing discipline tbf at the root there with tc",
+    manual_undo="remove the root queueing discipline tbf on the host with tc",
     driver=HostDriver("bandwidth", _bandwidth_parameters),
 )
 
@@ -222,7 +222,7 @@ DISK_FULL = Action(
     when="with the disk of {victim} full for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0),),
     targets_hosts=True,
-    manual_undo="delete the file faultline-ballast-… there",
+    manual_undo="delete the file faultline-ballast-… on the host",
     driver=HostDriver("disk_full", _disk_full_parameters, allows_local=True),
 )
 
@@ -236,11 +236,11 @@ CPU_PRESSURE = Action(
     order=100,
     targets=("executor", "worker", "kafka"),
     does="runs busy processes on `cores` cores of the victim's host",
-    past="took cores from the host of",
-    when="with neighbours on {cores:g} cores of the host of {victim} for {duration_s:g} s",
+    past="put CPU load on the host of",
+    when="with {cores:g} busy cores on the host of {victim} for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0), Parameter("cores", default=2.0)),
     targets_hosts=True,
-    manual_undo="end the processes faultline-neighbour=… there",
+    manual_undo="kill the processes faultline-neighbour=… on the host",
     driver=HostDriver("cpu_pressure", _cpu_pressure_parameters),
 )
 
@@ -254,10 +254,10 @@ MEMORY_PRESSURE = Action(
     order=110,
     targets=("executor", "worker", "kafka"),
     does="allocates `memory_mb` MiB on the victim's host",
-    past="took memory from the host of",
-    when="with a neighbour of {memory_mb:g} MiB on the host of {victim} for {duration_s:g} s",
+    past="allocated memory on the host of",
+    when="with {memory_mb:g} MiB allocated on the host of {victim} for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0), Parameter("memory_mb", default=1024.0)),
     targets_hosts=True,
-    manual_undo="end the process faultline-neighbour=… there",
+    manual_undo="kill the process faultline-neighbour=… on the host",
     driver=HostDriver("memory_pressure", _memory_pressure_parameters),
 )

@@ -158,7 +158,7 @@ DELAY = Action(
     resource=CONNECTIONS,
     uses_proxy=True,
     targets_hosts=True,
-    manual_undo="end the proxy by hand, or remove the queueing discipline prio there with tc",
+    manual_undo="stop the proxy process, or remove the queueing discipline prio on the host with tc",
     driver=NetworkDriver(HostDriver("delay", _delay_parameters), _delay, relay_fallback=True),
 )
 
@@ -186,6 +186,6 @@ LOSS = Action(
     resource=CONNECTIONS,
     uses_proxy=True,
     targets_hosts=True,
-    manual_undo="end the proxy by hand, or delete the table faultline_… there with nft",
+    manual_undo="stop the proxy process, or delete the table faultline_… on the host with nft",
     driver=NetworkDriver(HostDriver("loss", _loss_parameters), _lose, relay_fallback=False),
 )

@@ -256,6 +256,6 @@ PAUSE = Action(
     past="paused",
     when="with {victim} paused for {duration_s:g} s",
     parameters=(Parameter(DURATION, default=10.0),),
-    manual_undo="continue it by hand with kill -CONT",
+    manual_undo="resume it with kill -CONT",
     driver=SignalDriver(signal.SIGSTOP, expected=Presence.STOPPED),
 )

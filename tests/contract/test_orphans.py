@@ -168,7 +168,7 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
         }  # fmt: skip
         journal.write("undo_registered", **undo_fields(UndoSpec("pause", "SIGCONT to it", victim), 0))
     close_attempt(run_of(orphan, site.settings), site.deleted.extend)
-    why = "undo: host: got node9; expected one of: none; continue it by hand with kill -CONT"
+    why = "undo: host: got node9; expected one of: none; resume it with kill -CONT"
     assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
     assert unhealed_attempts(site.settings.attempts, site.settings.home) == {orphan.id: why}
     assert not lives(orphan) and site.deleted and Store(site.settings.results).query()

@@ -45,7 +45,7 @@ class Bench:
         return Context(self.folder, Injector(), self.tokens, VictimGuard(self.tokens), Moment)
 
     def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
-        """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
+        """Start the action's daemons and yield both ends of a connection through the proxy."""
         upstream, detour = socket.create_server(("127.0.0.1", 0)), free_port()
         self._sockets.append(upstream)
         host, port = upstream.getsockname()
