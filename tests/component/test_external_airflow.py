@@ -106,7 +106,7 @@ def installed(tmp_path: Path) -> Settings:
     return settings
 
 
-def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, installed: Settings) -> None:
+def test_install_and_uninstall_restore_an_external_airflow(theirs: Theirs, installed: Settings) -> None:
     before = theirs.state()
     guest, airflow = ExternalInstall(theirs.dags, "guest_", "bench"), AirflowCli(COMMAND)
     dags = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]

@@ -61,7 +61,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"ballast"}
 
 
-def test_nothing_begins_on_it(settings: Settings, disk: SmallDisk) -> None:
+def test_nothing_starts_on_a_full_disk(settings: Settings, disk: SmallDisk) -> None:
     disk.fill()
     with pytest.raises(ConfigError, match="(has 0 MB left|is not writable)"):
         check_folders(settings)
@@ -102,7 +102,7 @@ def replace_record(settings: Settings) -> None:
 @pytest.mark.parametrize(
     "step", [write_attempt, write_services, write_turn, write_harvest, write_record, replace_record]
 )
-def test_what_finds_no_room_says_so_and_leaves_nothing_half_done(
+def test_writes_without_space_fail_completely(
     settings: Settings, disk: SmallDisk, step: Callable[[Settings], None]
 ) -> None:
     before = files(disk.folder)
@@ -119,7 +119,7 @@ def test_what_finds_no_room_says_so_and_leaves_nothing_half_done(
     assert EARLIER in recorded(settings) and files(disk.folder) > before
 
 
-def test_a_file_that_is_written_anew_stays_as_it_was(settings: Settings, disk: SmallDisk) -> None:
+def test_a_failed_rewrite_keeps_the_file(settings: Settings, disk: SmallDisk) -> None:
     path = settings.attempts / "end.json"
     write_json(path, {"drained": True})
     disk.fill()
@@ -128,7 +128,7 @@ def test_a_file_that_is_written_anew_stays_as_it_was(settings: Settings, disk: S
     assert json.loads(path.read_text()) == {"drained": True}
 
 
-def test_a_journal_goes_on_where_its_last_whole_line_ends(settings: Settings, disk: SmallDisk) -> None:
+def test_a_journal_continues_after_its_last_complete_line(settings: Settings, disk: SmallDisk) -> None:
     with Journal(settings.attempts / "conductor.jsonl") as journal:
         journal.write("first", sync=True)
         disk.fill(but=10_000)
@@ -183,7 +183,9 @@ def attempt(settings: Settings) -> Attempt:
     return Attempt(unpacked(GOLDEN, settings.attempts))
 
 
-def test_what_was_measured_is_judged_when_there_is_room(settings: Settings, disk: SmallDisk, attempt: Attempt) -> None:
+def test_a_measured_attempt_is_judged_once_there_is_space(
+    settings: Settings, disk: SmallDisk, attempt: Attempt
+) -> None:
     for name in ("audit.json", "series.json", "latency.hlog"):
         (attempt.folder / name).unlink(missing_ok=True)
     disk.fill()
@@ -196,7 +198,7 @@ def test_what_was_measured_is_judged_when_there_is_room(settings: Settings, disk
     assert recorded(settings) == sorted([EARLIER, attempt.id])
 
 
-def test_closing_makes_the_room_that_it_needs(settings: Settings, disk: SmallDisk, attempt: Attempt) -> None:
+def test_closing_frees_the_space_that_it_needs(settings: Settings, disk: SmallDisk, attempt: Attempt) -> None:
     attempt.scratch.mkdir(exist_ok=True)
     (attempt.scratch / "unpacked").write_bytes(bytes(200_000))
     disk.fill()
@@ -206,9 +208,7 @@ def test_closing_makes_the_room_that_it_needs(settings: Settings, disk: SmallDis
     assert recorded(settings) == sorted([EARLIER, attempt.id])
 
 
-def test_an_attempt_that_finds_no_room_to_be_closed_stays_open_until_there_is(
-    settings: Settings, disk: SmallDisk, attempt: Attempt
-) -> None:
+def test_an_attempt_stays_open_without_space_to_close_it(settings: Settings, disk: SmallDisk, attempt: Attempt) -> None:
     disk.fill()
     with pytest.raises(InfrastructureError, match=FULL):
         close_attempt(run_of(attempt, settings), lambda topics: None)

@@ -77,7 +77,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "snapshots": [{**one, "wall_ns": None} for one in document["snapshots"]]}
 
 
-def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path) -> None:
+def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path: Path) -> None:
     made, here, hdfs = tmp_path / "made", tmp_path / "here", client(theirs)
     there = HdfsFolder(f"{theirs.url}/attempt/checkpoint", theirs.web)
     assert latest_offsets(here) == {} and there.entries() == {}
@@ -129,7 +129,7 @@ def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path
         replace(there, web="http://127.0.0.1:1").remove()
 
 
-def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_path: Path) -> None:
+def test_a_started_cycle_is_detected_at_once(theirs: OthersHdfs, tmp_path: Path) -> None:
     made, there = tmp_path / "made", HdfsFolder(f"{theirs.url}/cycles", theirs.web)
     batch(made, 0)
     client(theirs).put(f"{made}/", there.path, recursive=True)
@@ -142,7 +142,7 @@ def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_pa
     there.remove()
 
 
-def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> None:
+def test_the_storage_is_checked(theirs: OthersHdfs, endpoints: Endpoints) -> None:
     said = check_storage(endpoints, "faultline_storage")
     assert said.startswith(f"{theirs.url} can be written, its clock is ")
     assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
@@ -152,7 +152,7 @@ def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> N
         check_storage(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
 
 
-def test_an_experiment_keeps_its_checkpoint_there(
+def test_an_experiment_stores_its_checkpoint_in_hdfs(
     theirs: OthersHdfs, installation: Installation, tmp_path: Path
 ) -> None:
     login, more = tmp_path / "kafka.json", tmp_path / "spark.json"

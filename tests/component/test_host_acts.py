@@ -72,7 +72,7 @@ def listening(machines: Machines) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_a_partition_lets_nothing_pass_but_what_ends_it(machines: Machines) -> None:
+def test_a_partition_passes_only_its_undo(machines: Machines) -> None:
     address = {one.name: one.address for one in machines.hosts}
     everybody = [address["kafka"], address["worker-1"], machines.settings.placement.conductor]
     assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
@@ -116,7 +116,7 @@ def test_packets_are_lost_until_it_is_undone(machines: Machines) -> None:
     assert all(reaches(machines, "worker-1", "kafka") for _ in range(3))
 
 
-def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_netem(machines: Machines) -> None:
+def test_a_delay_lasts_until_its_undo_or_is_unsupported(machines: Machines) -> None:
     asked = {"peers": [machines.settings.placement.conductor], "delay_ms": 10.0, "jitter_ms": 0.0}
     try:
         act(machines, "worker-1", "check", "delay", **asked)
@@ -130,7 +130,7 @@ def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_nete
 
 
 @pytest.mark.usefixtures("listening")
-def test_a_partition_that_nobody_ends_is_ended_by_the_watchdog_started_before_it(machines: Machines) -> None:
+def test_the_watchdog_ends_a_partition(machines: Machines) -> None:
     kafka = next(one.address for one in machines.hosts if one.name == "kafka")
     asked = {"peers": [kafka], "way": "in"}
     began = time.monotonic()
@@ -146,7 +146,7 @@ def test_a_partition_that_nobody_ends_is_ended_by_the_watchdog_started_before_it
     assert time.monotonic() - began > 3.5 and reaches(machines, "worker-1", "kafka")
 
 
-def test_a_full_disk_has_not_a_byte_until_it_is_emptied(machines: Machines) -> None:
+def test_a_full_disk_has_no_free_byte_until_its_undo(machines: Machines) -> None:
     for host in machines.hosts[:2]:
         disk = disk_of(machines.settings, host)
         act(machines, host.name, "do", "disk_full", folder=str(disk))
@@ -158,7 +158,7 @@ def test_a_full_disk_has_not_a_byte_until_it_is_emptied(machines: Machines) -> N
         (disk / "one").unlink()
 
 
-def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
+def test_a_bandwidth_limit_slows_a_transfer(machines: Machines) -> None:
     conductor = machines.settings.placement.conductor
     asked = {"peers": [conductor], "mbit_s": 1.0}
     act(machines, "kafka", "check", "bandwidth", **asked)
@@ -184,7 +184,7 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
         asking.ask("record", step="drop", folder=folder)
 
 
-def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) -> None:
+def test_cpu_load_lasts_until_its_undo(machines: Machines) -> None:
     def neighbours() -> list[psutil.Process]:
         return [one for one in psutil.process_iter() if "faultline-neighbour=of_a_test_0" in words_of(one.pid)]
 
@@ -213,7 +213,7 @@ def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) ->
         ("partition", "x y", {"peers": []}, "partition: "),
     ],
 )
-def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
+def test_an_invalid_host_fault_is_refused(
     machines: Machines, kind: str, name: str, asked: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ActionRefused, match=message) as caught:
@@ -252,7 +252,7 @@ def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.P
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines, share: int) -> None:
+def test_each_host_fault_is_undone_after_a_random_kill(machines: Machines, share: int) -> None:
     """The conductor, the agent, or the session of sshd, at random instants around an act on a host."""
     chance, hosts = random.Random(28), remote_hosts(ssh_hosts(machines.settings))
     disk = {one.name: disk_of(machines.settings, one) for one in machines.hosts}

@@ -43,7 +43,7 @@ print(socket.gethostname(), min(int(name) for name in os.listdir("/proc") if nam
 pytestmark = NEEDS_HOSTS
 
 
-def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Machines) -> None:
+def test_each_host_has_its_own_address_processes_and_name(machines: Machines) -> None:
     for host in machines.hosts:
         process = machines.run(host.name, sys.executable, "-c", LOOK)
         said, _ = process.communicate(timeout=120)
@@ -55,13 +55,13 @@ def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Mach
     assert len(spaces) == 3 and os.readlink("/proc/self/ns/net") not in spaces
 
 
-def test_a_disk_can_be_full_while_this_machines_is_not(machines: Machines) -> None:
+def test_a_host_has_its_own_disk(machines: Machines) -> None:
     for host in machines.hosts:
         disk = disk_of(machines.settings, host)
         assert os.path.ismount(disk) and os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize < 5 * 2**30
 
 
-def test_a_victim_is_found_on_its_host_and_killed_by_the_number_that_it_has_there(machines: Machines) -> None:
+def test_a_victim_is_killed_by_its_pid_on_the_host(machines: Machines) -> None:
     process = machines.pretend("worker-1", run_option(RUN), EXECUTOR.main, "--executor-id", "3")
     addresses = remote_hosts(ssh_hosts(machines.settings))
     channels = {name: SshChannel(addresses[name]) for name in ("worker-1", "worker-2")}
@@ -82,7 +82,7 @@ def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return []
 
 
-def test_a_host_records_its_own_processes_and_what_all_of_it_uses(machines: Machines) -> None:
+def test_a_host_records_its_processes_and_its_total_usage(machines: Machines) -> None:
     machines.pretend("worker-1", instance_option(INSTANCE), WORKER.main, program=SPINNER)
     rules = [asdict(RoleRule("services", WORKER.main, instance_option(INSTANCE)))]
     told = {"rules": rules, "child_roles": {}, "reread_s": 0.0, "max_s": 60.0}
@@ -117,7 +117,7 @@ def test_the_key_opens_the_agent_and_nothing_else(machines: Machines) -> None:
     assert done.returncode != 0 and not Path("/tmp/faultline-was-here").exists()
 
 
-def test_an_agent_starts_without_what_the_accounts_shell_would_do_first(machines: Machines) -> None:
+def test_an_agent_starts_without_shell_profiles(machines: Machines) -> None:
     """Which may wait for a lock; killed meanwhile, it would leave that lock to everybody."""
     with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asked:
         asked.ask("clock")
@@ -128,7 +128,7 @@ def test_an_agent_starts_without_what_the_accounts_shell_would_do_first(machines
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, -1])
-def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int) -> None:
+def test_an_impossible_number_of_hosts_is_refused(tmp_path: Path, count: int) -> None:
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
         choose_hosts(settings, count)
@@ -136,7 +136,7 @@ def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int)
 
 
 # Last, since nobody makes that host again.
-def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: Machines) -> None:
+def test_a_lost_host_is_named_and_its_processes_end(machines: Machines) -> None:
     process = machines.pretend("worker-2", "of-the-lost-host")
     address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
     with closing(SshChannel(replace(address, timeout_s=3.0))) as asked:
@@ -153,7 +153,7 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
     assert init_pid(machines.settings, "worker-1") is not None, "the others go on"
 
 
-def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> None:
+def test_a_host_ends_with_its_init(machines: Machines) -> None:
     keep = ["faultline.installation.hosts.namespace_host", "keep", "kafka"]
     keeper = next(one for one in machines.started if list(one.args)[-3:] == keep)  # type: ignore[arg-type]
     pid = init_pid(machines.settings, "kafka")

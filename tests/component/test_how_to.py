@@ -32,13 +32,13 @@ def test_an_interval_is_planned_before_anything_starts(installation: Installatio
     assert "20 experiments" in said.stdout and "minutes" in said.stdout.replace(" min", " minutes"), said.stdout
 
 
-def test_what_was_never_measured_is_missing_as_a_whole(installation: Installation) -> None:
+def test_all_cells_of_a_new_matrix_are_missing(installation: Installation) -> None:
     first, *_ = HowTo.read("backfill").commands
     said = installation.run(*first)
     assert said.returncode == 0 and "90 of 90 missing" in " ".join(said.stdout.split()), said
 
 
-def test_a_night_is_written_explained_and_its_alert_tried_out(installation: Installation, tmp_path: Path) -> None:
+def test_a_nightly_file_is_checked_and_its_alert_tested(installation: Installation, tmp_path: Path) -> None:
     page = HowTo.read("watch-nightly-runs")
     with webhook() as (address, kept):
         (file,) = page.files

@@ -80,7 +80,7 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_that_was_killed_answers_as_duckdb_does(through: Path, query: str) -> None:
+def test_a_killed_query_has_the_result_of_duckdb(through: Path, query: str) -> None:
     from nexmark.catalogue import load
 
     expected = answer(through / "events", query)

@@ -90,14 +90,14 @@ def test_only_what_was_synced_is_kept(disk: Disk) -> None:
     disk.attach()  # does nothing to one that is there
 
 
-def test_a_disk_that_an_interrupted_call_left_cut_is_mounted_anew(disk: Disk) -> None:
+def test_an_interrupted_power_loss_is_repaired(disk: Disk) -> None:
     write_json(disk.folder / "whole", {})
     disk.cut()
     disk.attach()
     assert (disk.folder / "whole").exists()
 
 
-def test_who_gets_mounts_of_its_own_meanwhile_does_not_keep_the_disk(disk: Disk) -> None:
+def test_a_new_mount_namespace_does_not_block_the_disk(disk: Disk) -> None:
     # Made from outside: as a container that begins now.
     held = subprocess.Popen(
         ["nsenter", "--target", str(os.getppid()), "--mount", "unshare", "--mount", "sh", "-c", "echo up; read x"],
@@ -113,7 +113,7 @@ def test_who_gets_mounts_of_its_own_meanwhile_does_not_keep_the_disk(disk: Disk)
         held.communicate()
 
 
-def test_a_disk_in_use_is_not_let_go_and_its_user_is_named(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_in_use_is_kept_and_its_user_named(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.power_loss.disk._BUSY_S", 0.3)
     with (
         (disk.folder / "held").open("w"),
@@ -122,9 +122,7 @@ def test_a_disk_in_use_is_not_let_go_and_its_user_is_named(disk: Disk, monkeypat
         disk.detach()
 
 
-def test_a_journal_and_a_record_are_kept_and_told_from_what_came_too_late(
-    settings: Settings, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_synced_journals_and_records_survive(settings: Settings, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     put(settings, 1, 2)
     with Journal(settings.home / "diary.jsonl") as journal:
         journal.write("first", sync=True)
@@ -157,7 +155,7 @@ def test_a_port_list_is_whole(settings: Settings, disk: Disk, monkeypatch: pytes
 
 
 @pytest.mark.thorough
-def test_an_index_of_which_some_pages_are_old_is_not_believed(settings: Settings, disk: Disk) -> None:
+def test_an_index_with_stale_pages_is_rebuilt(settings: Settings, disk: Disk) -> None:
     """The kernel writes pages back in any order, and the power may fail amid that."""
     put(settings, *range(8))
     index = Index(settings.results, settings.home)
@@ -183,7 +181,7 @@ def test_an_index_of_which_some_pages_are_old_is_not_believed(settings: Settings
     assert index_differences(settings) == []
 
 
-def test_what_the_index_lacks_is_seen(settings: Settings) -> None:
+def test_missing_index_entries_are_detected(settings: Settings) -> None:
     put(settings, 1)
     assert index_differences(settings) == []
     index = Index(settings.results, settings.home)
@@ -196,7 +194,7 @@ def test_what_the_index_lacks_is_seen(settings: Settings) -> None:
     assert index_differences(settings) == ["index: 20261121T061501Z-000001 is None, its record valid"]
 
 
-def test_summary_tables_take_the_place_of_those_before_when_the_disk_has_them(settings: Settings, disk: Disk) -> None:
+def test_summary_tables_are_replaced_after_their_sync(settings: Settings, disk: Disk) -> None:
     for number in (1, 2):
         new = settings.results / f"summary-{number}"
         make_folder(new)
@@ -211,7 +209,7 @@ def test_summary_tables_take_the_place_of_those_before_when_the_disk_has_them(se
     assert [line.split(":")[0] for line in broken_tables(settings)] == ["table cells.csv", "table cells.parquet"]
 
 
-def test_a_broken_database_is_seen(settings: Settings) -> None:
+def test_a_damaged_database_is_detected(settings: Settings) -> None:
     settings.airflow_home.mkdir()
     database = settings.airflow_home / "airflow.db"
     with closing(sqlite3.connect(database)) as connection, connection:
@@ -225,7 +223,7 @@ def test_a_broken_database_is_seen(settings: Settings) -> None:
     assert [line.split(":")[0] for line in broken_databases(settings)] == ["database airflow.db"]
 
 
-def test_a_storage_of_kafka_that_was_formatted_is_whole(settings: Settings, disk: Disk) -> None:
+def test_a_formatted_kafka_storage_is_complete(settings: Settings, disk: Disk) -> None:
     (settings.home / "jars").symlink_to(load_settings().jars)
     java = find_java().executable
     prepare_kafka(settings, java)
@@ -237,7 +235,7 @@ def test_a_storage_of_kafka_that_was_formatted_is_whole(settings: Settings, disk
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == made
 
 
-def test_a_storage_of_kafka_that_was_not_formatted_to_its_end_is_made_anew(settings: Settings) -> None:
+def test_an_incomplete_kafka_storage_is_formatted_again(settings: Settings) -> None:
     (settings.home / "jars").symlink_to(load_settings().jars)
     java, data = find_java().executable, settings.home / "kafka" / "data"
     prepare_kafka(settings, java)
@@ -247,7 +245,7 @@ def test_a_storage_of_kafka_that_was_not_formatted_to_its_end_is_made_anew(setti
     assert (data / "meta.properties").exists() and (data / "bootstrap.checkpoint").read_bytes()
 
 
-def test_everybody_of_an_installation_is_killed_and_nobody_else(settings: Settings) -> None:
+def test_only_processes_of_the_installation_are_killed(settings: Settings) -> None:
     write_json(settings.home / "instance.json", {"instance": "cut-1"})
     attempt = settings.attempts / "20261121T061500Z-000001"
     make_folder(attempt)

@@ -83,7 +83,7 @@ def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, int]]
     return [(int(pid), int(ticks)) for pid, ticks in named]
 
 
-def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installation) -> None:
+def test_the_session_ends_after_a_failed_job(installation: Installation) -> None:
     settings = installation.settings
     store = Store(settings.results)
     with started(installation) as process:
@@ -101,7 +101,7 @@ def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installatio
 
 
 @pytest.mark.thorough
-def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation: Installation) -> None:
+def test_the_session_ends_with_its_client_or_jvm(installation: Installation) -> None:
     settings = installation.settings
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -119,7 +119,7 @@ def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation
 
 
 @pytest.mark.thorough
-def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installation: Installation) -> None:
+def test_a_hanging_session_is_killed_and_the_job_can_be_retried(installation: Installation) -> None:
     settings = installation.settings
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -131,6 +131,6 @@ def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installati
         assert not any(lives(*one) for one in named)
 
 
-def test_its_files_are_nobody_elses(installation: Installation, tmp_path: Path) -> None:
+def test_session_files_are_private(installation: Installation, tmp_path: Path) -> None:
     with started(installation):
         assert installation.settings.session_socket.stat().st_mode & 0o077 == 0

@@ -203,9 +203,7 @@ def await_presence(injector: Injector, victim: ProcessIdentity, wanted: Presence
     return time.monotonic() - began
 
 
-def test_a_paused_victim_is_continued_over_there_though_the_connection_is_lost(
-    server: Server, spawn: Spawn, run: str
-) -> None:
+def test_a_paused_victim_is_continued_after_a_lost_connection(server: Server, spawn: Spawn, run: str) -> None:
     """Nobody over here comes back; the watchdog that was started before the stop outlives the connection."""
     spawn()
     victim = only(run)
@@ -298,7 +296,7 @@ def test_a_host_that_accepts_and_stays_silent_is_a_typed_error(server: Server, r
 INSTANCE = "-Dfaultline.instance="
 
 
-def test_finding_over_there_gives_what_finding_here_gives(injector: Injector, spawn: Spawn, run: str) -> None:
+def test_remote_and_local_searches_find_the_same_victims(injector: Injector, spawn: Spawn, run: str) -> None:
     instance = uuid.uuid4().hex[:16]
     tokens = Tokens(run, instance)
     spawn(main=WORKER.main, token=instance, mark=INSTANCE)
@@ -331,7 +329,7 @@ def test_each_victim_is_hit_on_its_host(injector: Injector, spawn: Spawn, run: s
     assert process.wait(120) == -signal.SIGKILL
 
 
-def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: Injector, spawn: Spawn, run: str) -> None:
+def test_a_busy_remote_process_is_distinguished_from_an_idle_one(injector: Injector, spawn: Spawn, run: str) -> None:
     busy = spawn(program="print('up', flush=True)\nwhile True: pass")
     spawn()
     time.sleep(0.2)  # the idle one is asleep by now

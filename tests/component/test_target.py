@@ -100,9 +100,7 @@ def topics_of(there: Settings) -> set[str]:
     return {name for name in names if not name.startswith("__")}
 
 
-def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
-    settings: Settings, broker: OthersKafka
-) -> None:
+def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, broker: OthersKafka) -> None:
     there = taken_in(settings, broker.login())
     before = topics_of(there)
     one = broker_of(there)
@@ -127,7 +125,7 @@ def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
         (USER, {"client.idd": "x"}, r"extra: client\.idd: Kafka's client in Spark has nothing like it"),
     ],
 )
-def test_what_the_broker_refuses_is_told_in_a_line(
+def test_a_refusal_of_the_broker_is_one_line(
     settings: Settings, broker: OthersKafka, user: str, more: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
@@ -138,7 +136,7 @@ def test_what_the_broker_refuses_is_told_in_a_line(
 
 
 @pytest.mark.thorough
-def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
+def test_a_port_without_a_broker_is_reported(settings: Settings) -> None:
     class Page(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1024)
@@ -181,9 +179,7 @@ def holding_target(broker: kafka_preflight.TargetBroker, what: str) -> Iterator[
 
 
 @pytest.mark.thorough
-def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
-    settings: Settings, broker: OthersKafka
-) -> None:
+def test_the_target_lock_is_released_by_a_killed_experiment(settings: Settings, broker: OthersKafka) -> None:
     one = broker_of(taken_in(settings, broker.login()))
     with holding_target(one, "first") as first:
         assert first.stdout is not None and first.stdout.readline() == b"has it\n"
@@ -209,14 +205,14 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
 
 
 @pytest.mark.thorough
-def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> None:
+def test_an_expired_certificate_is_reported(settings: Settings, tmp_path: Path) -> None:
     authority = Authority()
     with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
             kafka_preflight.check_connection(broker_of(taken_in(settings, broker.login())))
 
 
-def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: OthersKafka) -> None:
+def test_foreign_topics_are_kept(settings: Settings, broker: OthersKafka) -> None:
     there, admin = taken_in(settings, broker.login()), importlib.import_module("confluent_kafka.admin")
     name = "faultline-20261121T061500Z-3fa9c1-input"
     client = admin.AdminClient(broker_of(there).settings())
@@ -228,7 +224,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     wait_until(lambda: name not in topics_of(there), timeout_s=120, what="the end of the topic")
 
 
-def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
+def test_a_cluster_passes_all_checks_and_no_secret_is_left(
     settings: Settings, broker: OthersKafka, engine: OthersSpark
 ) -> None:
     there, said = taken_in(settings, broker.login(), engine), list[str]()
@@ -244,7 +240,7 @@ def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
 
 
 @pytest.mark.thorough
-def test_a_wrong_secret_is_told_before_a_minute_is_over(
+def test_a_wrong_secret_is_reported_within_a_minute(
     settings: Settings, broker: OthersKafka, engine: OthersSpark
 ) -> None:
     there = taken_in(settings, broker.login(), engine, password="another")
@@ -258,21 +254,19 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
 
 
 @pytest.mark.thorough
-def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
+def test_a_missing_storage_is_reported(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
     there = taken_in(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: .* is no folder here"):
         spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
 
 
-def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
+def test_an_unreachable_master_is_reported(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
         spark_preflight.check_master(taken_in(settings, broker.login()), LAB.spark)
 
 
-def test_what_is_wrong_with_a_target_ends_a_run_before_it_begins(
-    installation: Installation, broker: OthersKafka, tmp_path: Path
-) -> None:
+def test_an_invalid_target_refuses_a_run(installation: Installation, broker: OthersKafka, tmp_path: Path) -> None:
     login = tmp_path / "kafka.json"
     write_private(login, json.dumps(broker.login(**{"sasl.password": "wrong"})))
     options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
@@ -311,7 +305,7 @@ def offline(tmp_path: Path) -> tuple[str, ...]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
+def test_invalid_target_options_are_refused(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""
     options = offline(tmp_path)
     nothing = installation.run("target", "add", "lab")
@@ -338,7 +332,7 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
 
 
 @pytest.mark.thorough
-def test_a_name_that_is_known_keeps_its_connections(installation: Installation, tmp_path: Path) -> None:
+def test_a_registered_target_keeps_its_connections(installation: Installation, tmp_path: Path) -> None:
     options, other = offline(tmp_path), tmp_path / "other.json"
     write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     part = installation.run("target", "add", "lab", *options[:2])
@@ -361,7 +355,7 @@ def test_a_name_that_is_known_keeps_its_connections(installation: Installation, 
 
 
 @pytest.mark.thorough
-def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
+def test_a_worker_of_another_version_is_reported(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
     older = spark_that_says("4.0.3", tmp_path / "older")
     with others_spark(tmp_path / "spark", of_workers=older) as engine:
         taken_in(settings, broker.login(), engine)
@@ -373,7 +367,7 @@ def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersK
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_an_experiment_is_measured_there_by_the_command_line(
+def test_an_experiment_runs_on_a_target(
     installation: Installation, broker: OthersKafka, engine: OthersSpark, tmp_path: Path
 ) -> None:
     login, more, shared = tmp_path / "kafka.json", tmp_path / "spark.json", tmp_path / "shared"

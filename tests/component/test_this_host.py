@@ -16,7 +16,7 @@ from tests.support.small_disk import small_disk
 NAME = "20261126t061500z_3fa9c1_0"
 
 
-def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: Path) -> None:
+def test_a_full_disk_is_emptied_by_its_undo_or_its_watchdog(tmp_path: Path) -> None:
     with small_disk(tmp_path, 16) as disk:
         asked, here = {"folder": str(disk.folder)}, Injector()
         act = {"kind": "disk_full", "name": NAME, "asked": asked}
@@ -40,6 +40,6 @@ def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: 
         assert not list(disk.folder.glob(f"{BALLAST}*"))
 
 
-def test_what_is_no_disk_of_its_own_is_refused() -> None:
+def test_a_folder_without_its_own_disk_is_refused() -> None:
     with pytest.raises(ActionRefused, match="^disk_full: "):
         Injector().run_host_step("", "do", kind="disk_full", name=NAME, asked={"folder": "/etc"})

@@ -88,7 +88,7 @@ def test_a_chain_that_is_killed_loses_nothing(chains: Chains) -> None:
 
 
 @pytest.mark.thorough
-def test_replay_loses_nothing_under_failures_and_kills_of_stages_at_work(chains: Chains) -> None:
+def test_replay_loses_nothing_under_failures_and_kills_of_busy_stages(chains: Chains) -> None:
     chain = chains(
         parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
         topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 12, "persist_by": "batch"},
@@ -170,7 +170,7 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(
 
 
 @pytest.mark.thorough
-def test_pressure_goes_up_a_step_and_ends_when_nobody_can_lift_it(chains: Chains) -> None:
+def test_backpressure_rises_one_step_and_ends_without_a_control_topic(chains: Chains) -> None:
     chain = chains(
         parallelism="1-1-1", mechanisms="back_pressure", shuffle_partitions=2, topology={"queue_capacity": 400}
     )
@@ -202,7 +202,7 @@ def test_pressure_goes_up_a_step_and_ends_when_nobody_can_lift_it(chains: Chains
 
 
 @pytest.mark.thorough
-def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> None:
+def test_a_slow_stage_is_replaced(chains: Chains) -> None:
     chain = chains(
         parallelism="1-1-1", mechanisms="replacement", shuffle_partitions=4,
         topology={"tuple_timeout_s": 0.2, "window_s": 1, "windows": 2, "threshold": 0},

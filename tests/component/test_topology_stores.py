@@ -34,7 +34,7 @@ def test_an_empty_one_has_no_position_and_a_write_brings_results_and_position_to
     assert "c" not in store.results() and store.position() == {"0": 3, "1": 7}, "all of it or nothing"
 
 
-def test_tuple_by_tuple_each_is_there_when_it_is_told_and_the_position_comes_last(store: ResultStore) -> None:
+def test_single_tuples_are_written_before_the_position(store: ResultStore) -> None:
     seen: list[tuple[Result, dict[str, int], dict[str, int] | None]] = []
     store.write_each(
         [("a", 1), ("b", 2)], {"0": 2}, lambda result: seen.append((result, store.results(), store.position()))
@@ -43,7 +43,7 @@ def test_tuple_by_tuple_each_is_there_when_it_is_told_and_the_position_comes_las
     assert store.position() == {"0": 2}
 
 
-def test_the_delayed_queue_writes_what_waits_at_its_end(store: ResultStore) -> None:
+def test_the_delayed_queue_is_flushed_at_its_end(store: ResultStore) -> None:
     queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600))
     queue.start()
     for number in range(1, 101):
@@ -53,7 +53,7 @@ def test_the_delayed_queue_writes_what_waits_at_its_end(store: ResultStore) -> N
     assert store.position() == {"0": 100}
 
 
-def test_only_what_it_made_is_dropped(cluster: Cluster) -> None:
+def test_only_its_own_tables_are_dropped(cluster: Cluster) -> None:
     cluster.query("CREATE TABLE results (other text)")
     made = open_store({"kind": "postgresql", "address": cluster.address, "schema": "faultline_gone", "delay_s": 0})
     made.write([("a", 1)], {"0": 1})

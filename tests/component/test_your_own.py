@@ -70,7 +70,7 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
         (("export-topic", "orders", "--to", "orders.csv"), "--to: got orders.csv"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(installation: Installation, words: tuple[str, ...], said: str) -> None:
+def test_an_error_is_one_line(installation: Installation, words: tuple[str, ...], said: str) -> None:
     done = installation.run(*words)
     assert done.returncode == 2 and said in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

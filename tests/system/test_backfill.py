@@ -1,4 +1,4 @@
-"""A night that was missed: Airflow's own backfill and `missing --measure` end with the same cells."""
+"""A missed nightly run: Airflow's backfill and `missing --measure` measure the same cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.nightly import switch_on
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
-NIGHT = """\
+NIGHTLY_FILE = """\
 schedule: "0 2 * * *"
 set:
   - {workload: word_count, checkpoint_interval_s: 2, fault: none, rate: 100, warmup_s: 5, duration_s: 12, state_mb: 0.1}
@@ -27,7 +27,7 @@ controls: 0
 
 
 def backfill(api: AirflowApi, day: str) -> str:
-    """As the menu of the DAG does it, of one day; returns the run that it made."""
+    """Start a backfill of one day, as the DAG menu does, and return its run."""
     of_day = {"dag_id": NIGHTLY, "from_date": f"{day}T00:00:00Z", "to_date": f"{day}T23:59:59Z"}
     asked = {**of_day, "reprocess_behavior": "none", "max_active_runs": 1, "run_backwards": False, "dag_run_conf": {}}
     api._call("POST", "/api/v2/backfills", asked)
@@ -37,16 +37,14 @@ def backfill(api: AirflowApi, day: str) -> str:
     )  # fmt: skip
 
 
-def test_a_backfilled_night_and_the_one_that_is_completed_by_hand_have_the_same_cells(
-    shared_installation: Installation, tmp_path: Path
-) -> None:
-    (tmp_path / "nightly.yaml").write_text(NIGHT)
+def test_backfill_and_missing_measure_the_same_cells(shared_installation: Installation, tmp_path: Path) -> None:
+    (tmp_path / "nightly.yaml").write_text(NIGHTLY_FILE)
     site = Installation(shared_installation.home, tmp_path / "results", {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)})
     assert site.run("down").returncode == 0
     assert site.run("up").returncode == 0
     api, store = AirflowApi(site.settings), Store(site.results)
     switch_on(api)
-    # Nights that came after it are missing as well, and are measured, too.
+    # Later nightly runs are missing as well, and are measured, too.
     day = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
     await_run(api, backfill(api, day), NIGHTLY, timeout_s=1200)
     made = store.query()
@@ -54,7 +52,7 @@ def test_a_backfilled_night_and_the_one_that_is_completed_by_hand_have_the_same_
     assert {one.repetition for one in made} == {0, 1}
 
     def missing() -> int:
-        """Repetitions without a sound record, which a busy machine may leave."""
+        """Return repetitions without a usable record, which a busy machine may cause."""
         return 2 - len(
             {one.repetition for one in store.query() if one.is_usable and str(one.logical_date).startswith(day)}
         )

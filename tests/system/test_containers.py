@@ -21,14 +21,14 @@ from tests.support.installation import OF_A_BUSY_MACHINE
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(5400)]
 
 MATRIX, SWEEP = "recovery", "test_containers"
-# Each kind of process that lives in a container of its own, or in that of another service.
+# Processes in their own container, and in that of another service.
 VICTIMS = ("executor", "worker", "driver", "kafka")
 FORM = {
     "workload": "word_count_python", "fault": list(VICTIMS), "checkpoint_interval_s": [1.0], "rate": 100.0,
     "warmup_s": 10.0, "state_mb": 0.5, "repetitions": 1, "max_measurements": 2,
 }  # fmt: skip
 SWEEP_S = 3600.0
-# Beside the scheduler, where Airflow and the results are: DAG, id and form of a run.
+# Runs in the container of the scheduler. Arguments: DAG, id and form of a run.
 PROGRAM = """
 import json, sys, time
 import psutil
@@ -53,7 +53,7 @@ print(json.dumps({"records": records, "nice": sorted(nice)}))
 """
 
 
-# The services in containers as somebody's cluster: their addresses, what the harness logs in with, and a shared folder.
+# Registers the services in containers as a target: addresses, credentials of the harness, a shared folder.
 TARGET = """
 import json, subprocess, sys
 from pathlib import Path
@@ -75,18 +75,18 @@ write_private(folder / "spark.json", json.dumps({"secret": read_secrets(settings
 def faultline(*words):
     return subprocess.run([sys.executable, "-P", "-m", "faultline", "target", *words], capture_output=True, text=True)
 
-said = [faultline("add", "compose", "--kafka", str(folder / "kafka.json"), "--spark", there.engine,
+calls = [faultline("add", "compose", "--kafka", str(folder / "kafka.json"), "--spark", there.engine,
                   "--spark-file", str(folder / "spark.json"), "--storage", str(shared)),
         faultline("check", "compose"), faultline("remove", "compose")]
-print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in said]))
+print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in calls]))
 """
 
 
 @pytest.fixture(scope="module")
 def containers() -> Iterator[Containers]:
-    """The system, up."""
+    """Running system of containers."""
     require_podman()
-    # Made once. What podman mounts has a short path.
+    # Created once. Podman needs a short path for mounts.
     cache = load_settings().home / "cache" / "containers"
     with new_containers(cache, Path(tempfile.mkdtemp(prefix="faultline-containers-"))) as made:
         made.up()
@@ -95,13 +95,13 @@ def containers() -> Iterator[Containers]:
 
 @pytest.fixture(scope="module")
 def measured(containers: Containers) -> dict[str, Any]:
-    """What the sweep left: its records, and the niceness of the generators that were seen."""
+    """Records of the sweep, and the niceness values of its generators."""
     found: dict[str, Any] = containers.python(PROGRAM, MATRIX, SWEEP, json.dumps(FORM), timeout_s=SWEEP_S)
     return found
 
 
 def counted(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records whose counts were audited."""
+    """Return the records with an audit."""
     return [one for one in measured["records"] if one["metrics"]["audit"]["expected"] is not None]
 
 
@@ -109,11 +109,11 @@ def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[st
     harvested = counted(measured)
     for record in measured["records"]:
         jsonschema.validate(record, committed_schema())
-        # A machine with other work on it makes records invalid, not wrong.
+        # Other work on the machine makes records invalid, but not wrong.
         busy = all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"])
         assert record["status"] == "valid" or busy, record["reasons"]
     assert {one["config"]["fault"] for one in measured["records"]} == set(VICTIMS)
-    # Where the generator comes too late, nothing is counted.
+    # With schedule lag, nothing is counted.
     late = {one["config"]["fault"] for one in measured["records"] if str(one["reasons"]).startswith("['schedule-lag")}
     assert harvested and {one["config"]["fault"] for one in harvested} | late == set(VICTIMS)
     for record in harvested:
@@ -122,7 +122,7 @@ def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[st
         assert (audit["lost"], audit["overcounted"], audit["unexpected"], audit["unknown"]) == (0, 0, 0, 0), audit
 
 
-def test_kills_were_real_and_what_was_killed_came_back(measured: dict[str, Any]) -> None:
+def test_killed_services_restarted(measured: dict[str, Any]) -> None:
     for record in counted(measured):
         (recovery,) = record["metrics"]["recoveries"]
         assert recovery["recovered"] or recovery["censored_at_s"] > 0, record["config"]["fault"]
@@ -140,20 +140,20 @@ def test_the_generator_has_its_place_before_others(measured: dict[str, Any]) -> 
     assert measured["nice"] and min(measured["nice"]) == HIGH_PRIORITY_NICENESS
 
 
-def test_what_others_may_not_read_they_cannot(containers: Containers) -> None:
+def test_private_files_are_unreadable_for_other_users(containers: Containers) -> None:
     listed = containers.podman("exec", containers.name("kafka"), "find", "/var/lib/faultline/state", "-perm", "/077",
                                "-not", "-type", "l")  # fmt: skip
     assert listed.strip() == ""
 
 
-def test_a_password_is_in_no_environment_but_that_of_prepare(containers: Containers) -> None:
+def test_only_prepare_gets_the_database_password(containers: Containers) -> None:
     env = dict(line.split("=", 1) for line in (containers.folder / "secrets" / "env").read_text().splitlines())
     for name in ("kafka", "spark-worker-1", "airflow-scheduler"):
-        said = containers.podman("inspect", containers.name(name))
-        assert env["FAULTLINE_ADMIN_PASSWORD"] not in said and env["FAULTLINE_POSTGRES_PASSWORD"] not in said
+        inspected = containers.podman("inspect", containers.name(name))
+        assert env["FAULTLINE_ADMIN_PASSWORD"] not in inspected and env["FAULTLINE_POSTGRES_PASSWORD"] not in inspected
 
 
-def test_as_a_target_they_are_as_experiments_need_it(containers: Containers, measured: dict[str, Any]) -> None:
+def test_the_containers_pass_the_target_checks(containers: Containers, measured: dict[str, Any]) -> None:
     added, checked, removed = containers.python(TARGET, timeout_s=600)
     assert added[0] == 0 and added[2].count(": created") == 3, added
     assert checked[0] == 0 and "NO:" not in checked[1], checked
@@ -171,10 +171,8 @@ def test_as_a_target_they_are_as_experiments_need_it(containers: Containers, mea
 
 
 @pytest.mark.last
-def test_after_all_died_up_brings_all_back_with_what_was_measured(
-    containers: Containers, measured: dict[str, Any]
-) -> None:
-    """As after a reboot: the space of process ids ends, and all in it."""
+def test_up_restores_the_services_after_a_kill_of_all(containers: Containers, measured: dict[str, Any]) -> None:
+    """End the pid namespace with all its processes, as a reboot does."""
     containers.podman("kill", "--signal=KILL", containers.name("machine"))
     containers.up()
     again = containers.python(PROGRAM, MATRIX, SWEEP, "{}", timeout_s=300)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 HOLD = ("--no-airflow", "--foreground")
 SWEEP_ONLY = ("repetitions", "max_measurements")
-# What Airflow calls a worker of the LocalExecutor, and the processes below it.
+# Titles of a LocalExecutor worker and of its child processes.
 WORKER = "airflow worker -- "
 MEASURING = "SELECT state FROM task_instance WHERE dag_id = 'guest_experiment' AND task_id = 'inject_fault'"
 ENDED = {"success", "failed"}
@@ -57,7 +57,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
                 )
             )
     try:
-        # A task that begins before gives it some seconds, and fails.
+        # A task that starts earlier waits some seconds and fails.
         health = f"http://127.0.0.1:{port}/api/v2/monitor/health"
         wait_until(lambda: fetch_json(health), timeout_s=120, every_s=0.5, what="their Airflow's API server")
         made.call("dags", "unpause", "their_dag")
@@ -106,7 +106,7 @@ def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
 
 
 def use_this_python(place: Path, command: Path) -> None:
-    """The installation under test has no environment of its own, which `./faultline` would make."""
+    """Use this Python, because `./faultline` would create an environment first."""
     path = os.pathsep.join(filter(None, sys.path))
     command.write_text(f"#!/bin/sh\nexport PYTHONPATH='{path}'\nexec '{sys.executable}' -P -m faultline \"$@\"\n")
     command.chmod(0o700)
@@ -114,7 +114,7 @@ def use_this_python(place: Path, command: Path) -> None:
 
 
 def kill_the_task(theirs: Theirs) -> None:
-    """As a worker that is short of memory may: the process of the task that waits for the fault."""
+    """Kill the process of the task that waits for the fault, as the OOM killer may."""
 
     def ended() -> str | None:
         (state,) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
@@ -134,7 +134,7 @@ def kill_the_task(theirs: Theirs) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothing(
+def test_an_experiment_in_an_external_airflow_survives_a_killed_task(
     theirs: Theirs, installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
     before = theirs.state()
@@ -174,15 +174,13 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert not Supervisor(installation.settings).is_running()
 
 
-def test_two_that_hold_the_services_of_one_installation_are_refused(
-    installation: Installation, conducting: subprocess.Popen[str]
-) -> None:
+def test_a_second_foreground_process_is_refused(installation: Installation, conducting: subprocess.Popen[str]) -> None:
     done = installation.run("up", *HOLD)
     assert done.returncode == 2 and "another process holds the services" in done.stderr
     assert conducting.poll() is None
 
 
-def test_services_whose_holder_was_killed_are_used_by_the_next_one(
+def test_services_of_a_killed_foreground_process_are_reused(
     installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
     conducting.kill()
@@ -195,8 +193,8 @@ def test_services_whose_holder_was_killed_are_used_by_the_next_one(
             stderr=log,
         )
     try:
-        said = installation.home / "second.log"
-        wait_until(lambda: "services: ready" in said.read_text(), timeout_s=120, every_s=0.5, what="the next one")
+        log = installation.home / "second.log"
+        wait_until(lambda: "services: ready" in log.read_text(), timeout_s=120, every_s=0.5, what="the next one")
     finally:
         second.terminate()
         second.wait(120)

@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def running(shared_installation: Installation) -> Installation:
-    """Kafka and Spark, and Airflow when an earlier module has started it."""
+    """Running Kafka and Spark."""
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     return shared_installation
 
 
 def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installation) -> None:
-    """Commit mode `none` on real Spark: an executor's death ends the state lineage, and what it skipped is lost."""
+    """Commit mode `none` on real Spark: a killed executor starts a new state epoch, and skipped records are lost."""
     parameters = ["rate=200", "warmup_s=10", "duration_s=41", "checkpoint_interval_s=1", "state_mb=0"]
     done = running.run("run", "word_count", "commit_mode=none", "fault=executor", *parameters)
     record = Record.model_validate_json(done.stdout)

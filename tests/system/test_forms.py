@@ -1,4 +1,4 @@
-"""The trigger forms in Airflow's own UI: every field takes a legal value, and wrong ones are refused in sight."""
+"""The trigger forms in Airflow's own UI: every field takes a legal value, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture
 def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
-    """The open form of a paused DAG, whose runs stay queued; they are gone before anything can start them."""
+    """Open form of a paused DAG; its queued runs are deleted before they can start."""
     dag_id, token = request.param, AirflowApi(ui.installation.settings).token()
     details = call(ui.installation, token, "GET", f"/dags/{dag_id}/details")
     params = details["params"]
@@ -32,7 +32,7 @@ def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
     made = Form(ui, dag_id, params)
     try:
         made.open()
-        # Triggering would unpause it, unless one says no.
+        # The form unpauses the DAG by default.
         ui.dialog.get_by_text(f"Unpause {dag_id} on trigger").click()
         yield made
     finally:
@@ -49,14 +49,14 @@ def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(
     assert set(values) == set(form.params), "a new field needs a value here"
 
     # Wrong values first: the form stays open after a refusal.
-    # A number outside its limits the widget puts right by itself, and the note of the run says what was taken.
+    # The widget corrects a number outside its limits; the note of the run shows the value.
     for name, bad in (("build", "two words"),):
         form.fill({name: bad})
         status, answer = form.send()
         assert status == 400 and answer["detail"].startswith(f"Invalid input for param {name}: ")
-        told = form.ui.dialog.get_by_text(f"Invalid input for param {name}").first
-        told.scroll_into_view_if_needed()
-        expect(told).to_be_visible()
+        refusal = form.ui.dialog.get_by_text(f"Invalid input for param {name}").first
+        refusal.scroll_into_view_if_needed()
+        expect(refusal).to_be_visible()
         form.ui.page.screenshot(path=artefacts / f"refused-{name}.png")
         form.fill({name: values[name]})
     form.fill(values)
@@ -90,7 +90,7 @@ def test_every_field_of_an_experiment_takes_a_legal_value_and_a_wrong_one_is_ref
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [NIGHTLY], indirect=True)
-def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
+def test_every_field_of_a_nightly_run_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
     assert set(NIGHT) == set(form.params), "a new field needs a value here"
     form.fill({"build": "two words"})
     status, answer = form.send()
@@ -104,7 +104,7 @@ def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refuse
 
 @pytest.fixture
 def lab(airflow: Installation) -> Iterator[str]:
-    """A target that is registered, and has lost its Connections."""
+    """Registered target without its Connections."""
     one = Target("lab")
     register(airflow.settings, one)
     yield one.name
@@ -112,8 +112,8 @@ def lab(airflow: Installation) -> Iterator[str]:
 
 
 @pytest.mark.thorough
-def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation, lab: str) -> None:
-    """An unknown key, values that are legal alone but not together, and a target on which nothing can be measured."""
+def test_errors_beyond_the_form_name_the_key(airflow: Installation, lab: str) -> None:
+    """Unknown key, incompatible values, and an unusable target."""
     api = AirflowApi(airflow.settings)
     missing = "Connection faultline_kafka: missing, and the target lab needs it; ./faultline target add lab"
     together = "commit_mode: stock_group_by cannot run in real-time mode (unaligned); use word_count or pi"

@@ -1,4 +1,4 @@
-"""A disk that fills up at each step of a real experiment, with services, state and results on it."""
+"""A disk with services, state and results fills up at each step of a real experiment."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SMALL = ("word_count", "checkpoint_interval_s=1", "rate=100", "state_mb=0.1")
 KILL = (*SMALL, "fault=executor", "warmup_s=5", "duration_s=42")
 # Before and after.
 SHORT = (*SMALL, "fault=none", "warmup_s=5", "duration_s=10")
-# Phases and parts of the start, as whoever watches is told of them.
+# Phases and steps of the start, as shown in the progress line.
 STEPS = (
     "makes its topics", "starts its processes", "waits until the generator", "waits until the engine",
     "the conductor opens the gate", "warm-up", "measuring", "killed pid", "draining", "harvesting", "judging",
 )  # fmt: skip
-# How long it stays full, unless the experiment ends before.
+# Time with a full disk, unless the experiment ends before.
 FULL_S = 20.0
 END_S = 400.0
 
@@ -42,7 +42,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
 
 @pytest.fixture(scope="module")
 def installation(disk: SmallDisk) -> Iterator[Installation]:
-    """All of it on the small disk, with a record from before."""
+    """Installation on the small disk, with an earlier record."""
     made = make_installation(disk.folder)
     assert made.run("up", "--no-airflow").returncode == 0
     assert made.run("run", *SHORT).stdout, "the record from before"
@@ -50,8 +50,8 @@ def installation(disk: SmallDisk) -> Iterator[Installation]:
     assert made.run("down").returncode == 0
 
 
-def said(settings: Settings, known: set[Path]) -> str:
-    """Where the experiment stands that began since, in words."""
+def phase_text(settings: Settings, known: set[Path]) -> str:
+    """Return the phase of the experiment started since, in words."""
     new = set(settings.attempts.iterdir()) - known
     if not new:
         return ""
@@ -63,25 +63,23 @@ def said(settings: Settings, known: set[Path]) -> str:
 
 
 def readable(settings: Settings) -> set[str]:
-    """The attempts that have a record; every file of the store can be read."""
+    """Return the attempts with a record; every file of the store is readable."""
     found = Store(settings.results).read()
     assert found.problems == ()
     return {record.attempt for record in found.records}
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_is_full_costs_no_record_and_heals_by_itself(
-    installation: Installation, disk: SmallDisk, tmp_path: Path, step: str
-) -> None:
+def test_a_full_disk_costs_no_record(installation: Installation, disk: SmallDisk, tmp_path: Path, step: str) -> None:
     settings = installation.settings
     earlier, known = readable(settings), set(settings.attempts.iterdir())
-    with (tmp_path / "told").open("wb") as told:
+    with (tmp_path / "output").open("wb") as output:
         run = subprocess.Popen(
-            [*installation.command("run"), *KILL], env=installation.environment, stdout=told, stderr=told
+            [*installation.command("run"), *KILL], env=installation.environment, stdout=output, stderr=output
         )
         try:
             wait_until(
-                lambda: step in said(settings, known), timeout_s=END_S, every_s=0.02, what=step,
+                lambda: step in phase_text(settings, known), timeout_s=END_S, every_s=0.02, what=step,
                 alive=lambda: None if run.poll() is None else f"it ended before: {(tmp_path / 'told').read_text()}",
             )  # fmt: skip
             disk.fill()
@@ -96,7 +94,7 @@ def test_a_disk_that_is_full_costs_no_record_and_heals_by_itself(
         finally:
             run.kill()
     assert readable(settings) >= earlier
-    # Nobody has to do anything but to make room.
+    # Freeing disk space is sufficient.
     again = installation.run("run", *SHORT)
     made = readable(settings) - earlier
     assert again.stdout, again.stderr

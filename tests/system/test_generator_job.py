@@ -77,7 +77,7 @@ class Sent:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The generator, ended at the end whatever happened."""
+        """Generator, stopped at the end."""
         with self.attempt.generator_journal.open("wb") as out, (self.attempt.folder / "err").open("wb") as err:
             process = subprocess.Popen(
                 [*self.command, load_token(self.attempt.id)], env={**os.environ, **self.environment}, stdout=out,
@@ -89,14 +89,14 @@ class Sent:
             process.kill()
             process.wait(120)
 
-    def said(self, name: str) -> dict[str, Any] | None:
+    def result(self, name: str) -> dict[str, Any] | None:
         found = [line for line in read_journal(self.attempt.generator_journal) if line.get("event") in (name, "failed")]
         assert not found or found[-1]["event"] == name, found[-1]
         return found[-1] if found else None
 
     def open_gate(self) -> int:
         """T0 on the wall clock."""
-        wait_until(lambda: self.said("primed"), timeout_s=120, what=f"{self.topic}: its primer")
+        wait_until(lambda: self.result("primed"), timeout_s=120, what=f"{self.topic}: its primer")
         t0 = {"t0_wall_ns": time.time_ns() + AHEAD_NS, "t0_mono_ns": time.monotonic_ns() + AHEAD_NS}
         ready = self.attempt.gate.with_suffix(".tmp")
         ready.write_text(json.dumps(t0))
@@ -104,7 +104,7 @@ class Sent:
         return t0["t0_wall_ns"]
 
     def schedule(self, t0_wall_ns: int) -> list[tuple[int, str]]:
-        """What lies in the topic beside the primer: (ms after T0, line), sorted."""
+        """Return the records of the topic without preload, as sorted (ms after T0, line)."""
         found = [one for one in read_topic(self.settings, self.topic) if not one.primer]
         return sorted((one.timestamp_ms - t0_wall_ns // 1_000_000, one.value) for one in found)
 
@@ -127,7 +127,7 @@ def topics(settings: Settings, names: Sequence[str]) -> Iterator[None]:
             future.result()
 
 
-def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp_path: Path) -> None:
+def test_all_generators_send_the_same_records(settings: Settings, tmp_path: Path) -> None:
     names = [f"{kind}-{time.time_ns()}" for kind in ("one", "several", "executors")]
     with topics(settings, names):
         found, primers = [], []
@@ -135,7 +135,7 @@ def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp
             sent = Sent(settings, tmp_path / name, processes, on_executors)
             with sent.running() as process:
                 t0 = sent.open_gate()
-                done = wait_until(lambda sent=sent: sent.said("done"), timeout_s=60, what=name)  # type: ignore[misc]
+                done = wait_until(lambda sent=sent: sent.result("done"), timeout_s=60, what=name)  # type: ignore[misc]
                 assert process.wait(120) == 0
             assert (done["records"], done["acked"], done["unknown"]) == (RATE * SECONDS, RATE * SECONDS, 0)
             assert done["schedule_lag_ms"]["max"] > 0 and (sent.attempt.folder / "lag.hlog").exists()
@@ -146,7 +146,7 @@ def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp
             )  # type: ignore[misc]
         one, several, executors = found
         assert len(one) == RATE * SECONDS
-        # T0 lies within a millisecond differently in each run, and so may what is rounded down to one.
+        # T0 has another fraction of a millisecond in each run, so rounded times may differ by one.
         for other in (several, executors):
             assert sorted(line for _, line in other) == sorted(line for _, line in one)
             assert all(abs(mine - theirs) <= 1 for (mine, _), (theirs, _) in zip(one, other, strict=True))
@@ -159,13 +159,13 @@ def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings,
         sent = Sent(settings, tmp_path / name, 2, on_executors=True)
         with sent.running() as process:
             sent.open_gate()
-            wait_until(lambda: sent.said("progress"), timeout_s=60, what="its first second")
+            wait_until(lambda: sent.result("progress"), timeout_s=60, what="its first second")
             process.send_signal(signal.SIGKILL)
             wait_until(lambda: not leftovers(sent), timeout_s=60, what="the end of all its processes")
-        assert sent.said("done") is None
+        assert sent.result("done") is None
 
 
-# The same program that gives up sooner: what is not acknowledged after these seconds is unknown.
+# A shorter delivery timeout: records without an acknowledgement after it are unknown.
 IMPATIENT = """
 import sys
 from generators import producer
@@ -176,9 +176,7 @@ sys.exit(main())
 FLOOD = 50_000.0
 
 
-def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_counted(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_records_without_an_answer_of_the_broker_are_counted(settings: Settings, tmp_path: Path) -> None:
     name = f"gone-{time.time_ns()}"
     broker = psutil.Process(Supervisor(settings).pids()["kafka"])
     with topics(settings, [name]):
@@ -186,7 +184,7 @@ def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_
         sent.command[1:3] = ["-c", IMPATIENT]
         with sent.running() as process:
             sent.open_gate()
-            before = wait_until(lambda: sent.said("progress"), timeout_s=60, what="its first second")
+            before = wait_until(lambda: sent.result("progress"), timeout_s=60, what="its first second")
             resident = psutil.Process(process.pid)
             broker.suspend()
             try:
@@ -201,7 +199,7 @@ def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_
                 wait_until(over, timeout_s=120, what="the end of the generator")
             finally:
                 broker.resume()
-        done = sent.said("done")
+        done = sent.result("done")
         assert process.returncode == 0 and done is not None
         assert done["records"] == FLOOD * SECONDS and done["acked"] + done["unknown"] == done["records"]
         assert 0 < before["sent"] <= done["acked"] + QUEUE_RECORDS and done["unknown"] > FLOOD

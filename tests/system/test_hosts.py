@@ -1,4 +1,4 @@
-"""Hosts of their own for real: the broker and two Spark workers in network namespaces, and what breaks them there."""
+"""Faults on namespace hosts with the broker and two Spark workers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def measured(installation: Installation, workload: str, *parameters: str) -> dict[str, Any]:
-    """The record: complete and exact, of hosts whose clocks are known and whose counters agree."""
+    """Run an experiment and return its complete and exact record."""
     done = installation.run("run", workload, *SHORT, *parameters)
     assert done.stdout, done.stderr
     record: dict[str, Any] = json.loads(done.stdout)
     audit = record["metrics"]["audit"]
-    # A broker that starts on a full disk empties what it cannot check, acknowledged or not, and uses its numbers again.
+    # A broker that starts on a full disk truncates unverified records, even acknowledged ones.
     may_lose = {"fault=kafka", "fault_action=disk_full"} <= {*parameters}
     if not may_lose:
         assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
@@ -56,7 +56,7 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     assert set(hosts) == HOSTS
     for name, host in hosts.items():
         assert host["same_machine"] and abs(host["clock_ahead_s"]) < 0.001 and host["clock_uncertain_ms"] < 5, name
-        # Where a worker is killed, its last second was sampled by nobody.
+        # The last second of a killed worker is not sampled.
         assert host["cores_used"] == pytest.approx(host["cores_counted"], rel=0.02, abs=0.01), (name, host)
     return record
 
@@ -67,7 +67,7 @@ def settled(installation: Installation, record: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, victim: str) -> None:
+def test_nothing_is_lost_after_a_kill_on_any_host(spread: Installation, victim: str) -> None:
     record = measured(spread, "word_count", f"fault={victim}", "fault_at_s=21")
     assert settled(spread, record) == ["effective"]
     assert {"t0", "t2", "t4"} <= {event["name"] for event in record["timeline"]}
@@ -76,7 +76,7 @@ def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, vic
 @pytest.mark.parametrize(
     ("victim", "act"), [*((victim, act) for victim in ("worker", "kafka") for act in ACTS), ("driver", "disk_full")]
 )
-def test_whatever_is_done_to_a_host_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
+def test_every_host_fault_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
     record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=21")
     journal = read_journal(spread.results / "attempts" / record["attempt"] / "conductor.jsonl")
     registered = [line for line in journal if line["event"] == "undo_registered"]

@@ -1,4 +1,4 @@
-"""Others' Kafka and Spark on several hosts, closed with TLS, logins and a secret: the demo's matrix, end to end."""
+"""The demo's matrix on a remote Kafka and Spark with TLS, passwords and a secret, on several hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
     *NEEDS_HOSTS,
 ]
 
-# By the names that the target gives them.
+# By their names in the target.
 WORKERS = {"worker-a": "worker-1", "worker-b": "worker-2"}
 MATRIX = "state_size_x_checkpoint_interval"
 
@@ -37,7 +37,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A broker on one host and a worker on each of two; the master is on this machine, at the hosts' network."""
+    """Cluster with a broker host and two worker hosts; the master runs on this machine."""
     folder = tmp_path_factory.mktemp("others")
     with machines_at(folder / "home") as machines:
         workers = [machines.place(name) for name in WORKERS.values()]
@@ -51,19 +51,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation that knows the lab, and how its hosts are reached."""
+    """Installation with the lab as a target."""
     folder = tmp_path_factory.mktemp("site")
     made = make_installation(folder)
     (folder / "shared").mkdir()
     try:
         assert made.run("up").returncode == 0
-        _tell(made, lab, folder)
+        _register(made, lab, folder)
         yield made
     finally:
         assert made.run("down").returncode == 0
 
 
-def _tell(made: Installation, lab: Lab, folder: Path) -> None:
+def _register(made: Installation, lab: Lab, folder: Path) -> None:
     keys = ("host", "user", "port", "key_file", "known_hosts", "python")
     reached = {name: ssh_hosts(lab.machines.settings)[there] for name, there in WORKERS.items()}
     login, more, hosts = folder / "kafka.json", folder / "spark.json", folder / "hosts.json"
@@ -75,7 +75,7 @@ def _tell(made: Installation, lab: Lab, folder: Path) -> None:
     assert added.returncode == 0 and added.stderr.count(": created") == 5, added.stderr
 
 
-def test_the_demos_matrix_is_measured_there(lab: Lab, site: Installation) -> None:
+def test_the_matrix_of_the_demo_runs_on_remote_hosts(lab: Lab, site: Installation) -> None:
     checked = site.run("target", "check", "lab")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     done = site.run("sweep", MATRIX, "preset=demo", "target=lab", "max_measurements=1", timeout_s=3000)

@@ -1,4 +1,4 @@
-"""The how-tos on real services, command by command, on sweeps that are no longer than they must be."""
+"""The commands of the how-to pages on real services, with short sweeps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.nightly import switch_on
 from tests.support.receivers import webhook
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
-# Added to what a page measures, so that it takes minutes.
+# Parameters that shorten the sweeps of the pages.
 SHORT = ("repetitions=2", "rate=100", "state_mb=0.1")
 
 
 @pytest.fixture(scope="module")
 def chosen(shared_installation: Installation) -> tuple[Installation, str]:
-    """The installation after the page on intervals, and the sweep that it made."""
+    """Installation after the page on intervals, and its sweep."""
     assert shared_installation.run("up").returncode == 0
     plan, measure, advise, explain = HowTo.read("choose-an-interval").commands
     assert shared_installation.run(*plan, *SHORT).returncode == 0
@@ -32,8 +32,8 @@ def chosen(shared_installation: Installation) -> tuple[Installation, str]:
     assert "Summary" in done.stdout, done.stderr
     found = re.search(r"/faultline/sweeps/(\S+)", done.stdout)
     assert found is not None, done.stdout
-    told = shared_installation.run(*(found[1] if part == "SWEEP" else part for part in advise))
-    assert told.returncode == 0 and re.search("inconclusive|checkpoint interval", told.stdout, re.I), told
+    advice = shared_installation.run(*(found[1] if part == "SWEEP" else part for part in advise))
+    assert advice.returncode == 0 and re.search("inconclusive|checkpoint interval", advice.stdout, re.I), advice.stdout
     last = shared_installation.run(*explain)
     assert last.returncode == 0 and "T0" in last.stdout, last.stderr
     return shared_installation, found[1]
@@ -45,14 +45,14 @@ def test_an_interval_is_chosen_from_the_page_alone(chosen: tuple[Installation, s
     assert {record.config["checkpoint_interval_s"] for record in records} == {2.0, 10.0}
 
 
-def test_a_gap_is_seen_and_filled(chosen: tuple[Installation, str]) -> None:
+def test_missing_cells_are_listed_and_measured(chosen: tuple[Installation, str]) -> None:
     installation, sweep = chosen
     valid = Store(installation.results).query(sweep=sweep, status="valid")
     gone = next(one for one in valid if one.config["fault"] == "none" and one.config["checkpoint_interval_s"] == 2)
     for path in (installation.results / "records").rglob(f"{gone.attempt}.json"):
         path.unlink()
     look, fill, again = HowTo.read("backfill").commands
-    # A busy machine may have had the sweep give up others.
+    # On a busy machine, the sweep may lack other cells, too.
     lacking = {Cell.of(gone)} | ({Cell.of(one) for one in Store(installation.results).query(sweep=sweep)} - {
         Cell.of(one) for one in valid
     })  # fmt: skip
@@ -65,10 +65,8 @@ def test_a_gap_is_seen_and_filled(chosen: tuple[Installation, str]) -> None:
     assert f"{left} of 8 missing" in installation.run(*again).stdout
 
 
-def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
-    shared_installation: Installation, tmp_path: Path
-) -> None:
-    """The page's own file, with as few pairs as can tell anything."""
+def test_a_paired_nightly_run_reports_its_result(shared_installation: Installation, tmp_path: Path) -> None:
+    """The file of the page, with the fewest pairs that allow a decision."""
     (file,) = HowTo.read("watch-nightly-runs").files
     with webhook() as (address, kept):
         text = file.replace("http://127.0.0.1:8099/hook", address).replace(
@@ -76,15 +74,15 @@ def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
         )
         (tmp_path / "nightly.yaml").write_text(f"{text}repetitions: 7\n")
         given = {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)}
-        night = Installation(shared_installation.home, shared_installation.results, given)
-        assert night.run("down").returncode == 0
-        assert night.run("nightly", "check").returncode == 0
-        assert night.run("up").returncode == 0
-        api = AirflowApi(night.settings)
+        nightly = Installation(shared_installation.home, shared_installation.results, given)
+        assert nightly.run("down").returncode == 0
+        assert nightly.run("nightly", "check").returncode == 0
+        assert nightly.run("up").returncode == 0
+        api = AirflowApi(nightly.settings)
         switch_on(api)
         run = api.trigger(NIGHTLY, {}, run_id="first_night")
         await_run(api, run, NIGHTLY, timeout_s=3000)
-        (told,) = [one for one in api.runs(NIGHTLY) if one["dag_run_id"] == run]
-        assert re.search(r"green|red|nothing", str(told["note"])), told["note"]
-        assert "would have been seen" in str(told["note"])
+        (triggered,) = [one for one in api.runs(NIGHTLY) if one["dag_run_id"] == run]
+        assert re.search(r"green|red|nothing", str(triggered["note"])), triggered["note"]
+        assert "would have been seen" in str(triggered["note"])
         assert all(one["dag_id"] == NIGHTLY for one in kept)

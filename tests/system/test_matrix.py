@@ -1,4 +1,4 @@
-"""A matrix triggered by hand in Airflow's own UI: its word count loses an executor and the driver, and stays exact."""
+"""A matrix triggered by hand in Airflow's own UI: its word count is exact despite two kills."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ FORM = {
     "preset": "smoke", "workload": "word_count_python", "fault": "executor", "fault_plan": word_count.PLAN,
     "rate": word_count.RATE, "warmup_s": word_count.WARMUP_S, "duration_s": word_count.DURATION_S,
     "state_mb": "0.5", "checkpoint_interval_s": "1",
-    # Not the cell that `test_experiment` may have measured before: that would be skipped.
+    # Another cell than that of `test_experiment`, which would be skipped.
     "seed": 7,
-    # One measurement, valid or not: a busy machine is no reason to measure for long.
+    # One attempt, valid or not, to limit the duration on a busy machine.
     "max_measurements": 1,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of the matrix that was triggered by hand, its one record, and the input as a plain consumer read it."""
+    """Manually triggered run of the matrix, its record, and the input as read by a plain consumer."""
 
     run_id: str
     record: Record
@@ -63,13 +63,13 @@ class Measured:
 
     @property
     def path(self) -> str:
-        """The run's page in Airflow's UI."""
+        """Page of the run in Airflow's UI."""
         return f"/dags/{DAG_ID}/runs/{quote(self.run_id, safe='')}"
 
 
 @pytest.fixture(scope="module")
 def measured(ui: Ui) -> Measured:
-    """One cell, from the form that a person fills in."""
+    """Trigger one cell through the form."""
     installation, folder = ui.installation, artefact_folder("test_ui_trigger")
     api = AirflowApi(installation.settings)
     form = Form(ui, DAG_ID, call(installation, api.token(), "GET", f"/dags/{DAG_ID}/details")["params"])
@@ -85,7 +85,7 @@ def measured(ui: Ui) -> Measured:
     def ended() -> bool:
         attempt = current_attempt(installation.settings, sweep_id_of(run_id))
         if not lines and attempt and (attempt.folder / "end.json").exists():
-            # All is sent and counted, and the topics stand until the record is written.
+            # Everything is sent and counted; the topics exist until the record is written.
             lines.extend(read_topic(installation.settings, read_plan(attempt).topics["input"].name))
         return api.run_state(DAG_ID, run_id) in FINISHED
 
@@ -114,7 +114,7 @@ def test_the_teardown_left_no_process_of_the_attempt(measured: Measured) -> None
     word_count.check_teardown(measured.record.as_dict(), measured.folder)
 
 
-def test_services_gave_way_while_it_was_measured_and_are_ordinary_again(measured: Measured, ui: Ui) -> None:
+def test_services_had_low_priority_during_the_window(measured: Measured, ui: Ui) -> None:
     if not (background_methods().idle or background_methods().groups):
         pytest.skip("nothing can give way here")
     pids = {
@@ -128,7 +128,7 @@ def test_services_gave_way_while_it_was_measured_and_are_ordinary_again(measured
     samples = [line for line in read_journal(measured.folder / "recorder.jsonl") if line.get("pid") in pids]
     for pid in pids:
         courses = [bool(one.get("lowered")) for one in samples if one["pid"] == pid and one["wall_ns"] < done]
-        # From some instant before the end on, and never before the gate; a look in which a process ended tells nothing.
+        # From before the end of the window, never before T0; samples in which a process ended are skipped.
         assert True in courses, pid
         window = courses[courses.index(True) :]
         assert sum(window) >= 0.9 * len(window), (pid, window)
@@ -137,19 +137,19 @@ def test_services_gave_way_while_it_was_measured_and_are_ordinary_again(measured
 
 
 def number(text: str) -> float:
-    """The figure at the beginning of a text such as `23,127 ms`."""
+    """Return the leading number of a text such as `23,127 ms`."""
     match = re.match(r"[\d,.]+", text)
     assert match is not None, text
     return float(match[0].replace(",", ""))
 
 
 def tile(page: FrameLocator, name: str) -> float:
-    """The figure under a headline."""
+    """Return the figure under a headline."""
     return number(page.locator(f'.figures > div:has(dt:text-is("{name}")) dd').first.inner_text())
 
 
 def check_experiment(page: FrameLocator, record: Record) -> None:
-    """The page of one experiment shows the record's figures, its curves, and its status."""
+    """Check figures, curves and status on the page of an experiment."""
     expect(page.locator(".eyebrow")).to_have_text(f"Experiment {record.attempt}")
     expect(page.locator("h1 .status")).to_have_text(record.status)
     metrics = record.metrics
@@ -226,7 +226,7 @@ def test_a_task_leads_to_the_results_and_they_lead_back_to_the_run(ui: Ui, measu
     api = AirflowApi(ui.installation.settings)
     (mapped,) = [one for one in api.tasks(DAG_ID, measured.run_id) if one["task_id"] == "run_experiment"]
     assert str(mapped["rendered_map_index"]).endswith(f", r{measured.record.repetition}"), "the grid names the cell"
-    # The same among what Airflow calls extra links, which its API tells as well.
+    # The same as an extra link of Airflow, which its API returns, too.
     ui.open(f"{measured.path}/tasks/plan/details")
     ui.page.locator(f'a[href^="{PLUGIN}/"]', has_text="Results").click()
     expect(page.locator("h1")).to_have_text(measured.sweep_id)
@@ -255,7 +255,7 @@ def test_the_run_of_the_experiment_leads_to_its_page_and_the_dag_to_its_matrix(
     ui.page.screenshot(path=artefacts / "dag.png")
 
 
-def test_a_run_without_a_record_says_so_and_a_theme_is_followed(ui: Ui, artefacts: Path) -> None:
+def test_a_run_without_a_record_is_shown_in_the_theme(ui: Ui, artefacts: Path) -> None:
     ui.open(f"{PLUGIN}/faultline/runs/{DAG_ID}/never")
     expect(ui.results.locator(".missing")).to_have_text(f"The run never of {DAG_ID} has no record yet.")
     expect(ui.results.get_by_role("link", name="Look again")).to_be_visible()
@@ -280,17 +280,17 @@ def test_nothing_is_shown_without_a_login(browser: Browser, airflow: Installatio
         status, text = answer(airflow, path)
         assert status == 401, path
         assert attempt not in text and sweep not in text
-    with window(browser, airflow) as stranger:
-        stranger.open(f"{PLUGIN}/faultline/sweeps/{sweep}")
-        expect(stranger.page.locator("input[name=password]")).to_be_visible()
-        stranger.log_in()
-        stranger.open(f"{PLUGIN}/faultline/sweeps/{sweep}")
-        expect(stranger.results.locator("h1")).to_have_text(sweep)
-        assert stranger.strangers() == []
+    with window(browser, airflow) as anonymous:
+        anonymous.open(f"{PLUGIN}/faultline/sweeps/{sweep}")
+        expect(anonymous.page.locator("input[name=password]")).to_be_visible()
+        anonymous.log_in()
+        anonymous.open(f"{PLUGIN}/faultline/sweeps/{sweep}")
+        expect(anonymous.results.locator("h1")).to_have_text(sweep)
+        assert anonymous.strangers() == []
 
 
 def answer(installation: Installation, path: str) -> tuple[int, str]:
-    """Status and text of an address below the results page, asked for without a login."""
+    """Return status and text of an address of the results pages, without a login."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     address = f"{installation.settings.endpoints.airflow}/faultline{quote(path, safe='/?=')}"
     try:
@@ -301,8 +301,8 @@ def answer(installation: Installation, path: str) -> tuple[int, str]:
             return error.code, error.read().decode(errors="replace")
 
 
-def test_nothing_was_asked_of_another_machine_and_no_script_failed(ui: Ui, measured: Measured) -> None:
+def test_the_ui_sent_no_foreign_request_and_no_script_failed(ui: Ui, measured: Measured) -> None:
     assert any("/faultline/static/plotly.min.js" in url for url in ui.requests), "the pages were among what was watched"
     assert ui.strangers() == []
-    # A page that does not exist is told as such, also to the browser.
+    # A missing page has status 404 in the browser, too.
     assert [problem for problem in ui.problems if f"/runs/{DAG_ID}/never: " not in problem] == []

@@ -1,4 +1,4 @@
-"""Nexmark's events from the engine on real services: a filled state, the query started again, and its figures."""
+"""Nexmark with engine-generated events on real services: preloaded state, a restart, and figures."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_a_query_is_measured_with_its_state_filled(shared_installation: Installa
     attempt = installation.results / "attempts" / record["attempt"]
     batches = json.loads((attempt / "batches.json").read_text())["batches"]
     numbers = [one["batch"] for one in batches]
-    # The first of the filling are gone with their versions of the state; of those after it every one is there.
+    # The first preload batches are gone with their state versions; later ones are complete.
     assert FILLED // BATCH - 10 < numbers[0] < FILLED // BATCH
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     assert batches[-1]["end_offsets"]["0"] >= FILLED + BATCH
-    # The newest bid of each bidder on each auction: a state that only grows, filled by two million events.
+    # The newest bid of each bidder on each auction: a growing state, preloaded with two million events.
     runs = {json.loads(line)["run_id"] for line in (attempt / "listener.jsonl").read_text().splitlines()}
     assert len(runs) == 2, "the query was started again"
     assert metrics["state_bytes"]["checkpoint"] > 20e6

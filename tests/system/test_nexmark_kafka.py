@@ -1,4 +1,4 @@
-"""Nexmark through real Kafka and Spark, with an executor killed: each result once and right, with a latency."""
+"""Nexmark through real Kafka and Spark, with a killed executor: each result once, correct and with a latency."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installati
     assert record["metrics"]["recovery"]["reload_s"] is not None
 
     counts = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "counts.parquet")
-    # Five windows of ten seconds and the primer's: the closing events closed the last one, too.
+    # Five windows of ten seconds and that of the preload; closing events end the last one.
     assert len(counts) == audit["expected"] >= 5
-    # A window's result comes when the watermark has passed it, 4 s after its last bid at the earliest.
+    # A result appears after the watermark passes its window, at least 4 s after the last bid.
     tuples = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "tuples.parquet")
-    tuples = tuples[~tuples["primer"]]  # their time runs ahead of the clock
+    tuples = tuples[~tuples["primer"]]  # their event time is ahead of the clock
     assert len(tuples) >= 2 and (tuples["emitted_ms"] - tuples["produced_ms"]).min() > 3900

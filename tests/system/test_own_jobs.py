@@ -1,4 +1,4 @@
-"""Jobs of a user's on real Kafka and Spark: the examples, a program, a sink, a broken one, another build of Spark."""
+"""User jobs on real Kafka and Spark: examples, a program, a sink, a failing job, another Spark build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def installation(shared_installation: Installation) -> Installation:
 
 
 def measured(installation: Installation, workload: str, *words: str) -> dict[str, Any]:
-    """The record of an experiment, sound but for what other work on the machine did to it."""
+    """Return the record of an experiment, usable except for effects of other work on the machine."""
     done = installation.run("run", workload, *words)
     assert done.returncode in (0, 1) and done.stdout, done.stderr
     record: dict[str, Any] = json.loads(done.stdout)
@@ -58,7 +58,7 @@ def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) 
         assert "Not measured" not in done.stdout
 
 
-def test_a_job_that_raises_is_told_by_its_own_error(installation: Installation, tmp_path: Path) -> None:
+def test_a_failed_job_shows_its_own_error(installation: Installation, tmp_path: Path) -> None:
     job = tmp_path / "broken.py"
     job.write_text("def query(records, config):\n    raise ValueError('the job says no')\n")
     done = installation.run("run", "query", f"job={job}", *SHORT)
@@ -70,8 +70,8 @@ def test_a_job_that_raises_is_told_by_its_own_error(installation: Installation, 
     assert starts.count('"start"') == 1, "it would say no again"
 
 
-def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -> None:
-    """By lag alone; and with a reference that tells its outputs, by tuples, too."""
+def test_an_unmodified_program_recovers(installation: Installation) -> None:
+    """Recovery by lag; with a reference that identifies outputs, also by latency."""
     program = (
         f"application={EXAMPLES / 'kafka_word_count.py'}",
         "application_arguments={bootstrap} {input} {output} {checkpoint} {interval_ms}",
@@ -81,12 +81,12 @@ def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -
     assert metrics["latency_ms"]["p50"] is None and metrics["recovery"]["latency_limit_ms"] is None
     assert set(metrics["not_measured"]) == {"latency_ms", "audit"}
     assert metrics["recovery"]["reload_s"] is not None and metrics["cpu_cores"]["executors"] > 0
-    beside = measured(installation, "program", *program, *SHORT, f"reference={EXAMPLES / 'word_count.py'}")
-    assert beside["metrics"]["latency_ms"]["p50"] > 0 and beside["metrics"]["not_measured"] is None
-    exact(beside)
+    with_reference = measured(installation, "program", *program, *SHORT, f"reference={EXAMPLES / 'word_count.py'}")
+    assert with_reference["metrics"]["latency_ms"]["p50"] > 0 and with_reference["metrics"]["not_measured"] is None
+    exact(with_reference)
 
 
-def test_a_program_that_keeps_its_checkpoint_elsewhere_is_told_so(installation: Installation, tmp_path: Path) -> None:
+def test_a_program_with_another_checkpoint_is_reported(installation: Installation, tmp_path: Path) -> None:
     arguments = f"application_arguments={{bootstrap}} {{input}} {{output}} {tmp_path / 'own'} {{interval_ms}}"
     done = installation.run("run", "program", f"application={EXAMPLES / 'kafka_word_count.py'}", arguments, *SHORT)
     assert done.returncode == 1, done.stderr
@@ -122,16 +122,16 @@ import org.apache.spark.sql.*;
 import org.apache.spark.sql.streaming.Trigger;
 import static org.apache.spark.sql.functions.*;
 public class Count {
-  public static void main(String[] told) throws Exception {
+  public static void main(String[] args) throws Exception {
     SparkSession spark = SparkSession.builder().appName("Count").getOrCreate();
     Dataset<Row> lines = spark.readStream().format("kafka")
-      .option("kafka.bootstrap.servers", told[0]).option("subscribe", System.getenv("FAULTLINE_INPUT"))
+      .option("kafka.bootstrap.servers", args[0]).option("subscribe", System.getenv("FAULTLINE_INPUT"))
       .option("startingOffsets", "earliest").load().selectExpr("CAST(value AS STRING) AS line");
     lines.select(explode(split(col("line"), " ")).alias("key")).groupBy("key").count()
       .selectExpr("key", "CAST(count AS STRING) AS value").writeStream().format("kafka")
-      .option("kafka.bootstrap.servers", told[0]).option("topic", System.getenv("FAULTLINE_OUTPUT"))
+      .option("kafka.bootstrap.servers", args[0]).option("topic", System.getenv("FAULTLINE_OUTPUT"))
       .option("checkpointLocation", System.getenv("FAULTLINE_CHECKPOINT")).outputMode("update")
-      .trigger(Trigger.ProcessingTime(told[1] + " milliseconds")).start().awaitTermination();
+      .trigger(Trigger.ProcessingTime(args[1] + " milliseconds")).start().awaitTermination();
   }
 }
 """
@@ -148,8 +148,8 @@ def test_a_jar_that_was_compiled_here_recovers(installation: Installation, tmp_p
     assert record["metrics"]["recovery"]["reload_s"] is not None
 
 
-def test_another_build_of_spark_runs_what_it_is_told(installation: Installation, tmp_path: Path) -> None:
-    """The same Spark from another folder: its own workers start its executors, and a kill there is seen."""
+def test_another_build_of_spark_runs_an_experiment(installation: Installation, tmp_path: Path) -> None:
+    """A copy of Spark: its own workers start its executors, and a kill is detected."""
     home = tmp_path / "spark" / "pyspark"
     shutil.copytree(spark_home(), home, copy_function=os.link)
     added = installation.run("build", "add", "twin", "--spark-home", str(home))
@@ -173,7 +173,7 @@ def test_another_build_of_spark_runs_what_it_is_told(installation: Installation,
 
 
 def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, tmp_path: Path) -> None:
-    """Keys, headers and times of a topic that somebody else filled."""
+    """Keys, headers and times of a topic filled by another program."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -181,7 +181,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     from generators.producer import PHASE
 
     broker, topic = client(installation.settings), f"clicks-{os.getpid()}"
-    admin = AdminClient(broker)  # what it is asked for ends with it
+    admin = AdminClient(broker)  # the request ends with it
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     producer = Producer(broker)
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]

@@ -45,7 +45,7 @@ def test_up_uses_the_database_and_what_runs_keeps_it(installation: Installation,
 
 @pytest.fixture
 def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts one service as its container does; all are ended afterwards."""
+    """Start services as their containers do; all are stopped at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(name: str) -> subprocess.Popen[str]:
@@ -79,7 +79,7 @@ def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_conta
     settings = installation.settings
     mark = instance(settings)
     assert serve("prepare").wait(120) == 0 and instance(settings) == mark, "a second time changes no mark"
-    # Only that one container is told the database and the password.
+    # Only that container gets the database address and the password.
     del installation.given[DATABASE]
     del installation.given[PASSWORD]
     assert password(settings) == "given" and configured_database(settings) is not None

@@ -1,4 +1,4 @@
-"""The power fails twice under a sweep, which goes on by itself each time."""
+"""A sweep with two power losses, which continues each time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from faultline.system.settings import load_settings
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 
-def test_a_sweep_amid_which_the_power_fails_twice_measures_each_cell_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_with_two_power_losses_measures_each_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with own_disk(tmp_path / "tried", 16):
             pass
@@ -26,10 +24,10 @@ def test_a_sweep_amid_which_the_power_fails_twice_measures_each_cell_once(
     home.mkdir()
     (home / "jars").symlink_to(load_settings().jars)
     monkeypatch.setenv("FAULTLINE_HOME", str(home))
-    said: list[str] = []
-    # It raises for anything that was lost, measured again, damaged, or left behind.
-    found = run_cuts(plan_cuts(2), "cuts.jsonl", said.append)
+    lines: list[str] = []
+    # Raises for lost, repeated, damaged or leftover data.
+    found = run_cuts(plan_cuts(2), "cuts.jsonl", lines.append)
     assert found["cuts"].value == 2 and found["killed"].low > 10
     assert found["cells_once"].value == found["cells"].value >= 4
-    assert sum(": running, " in line for line in said) >= 2
+    assert sum(": running, " in line for line in lines) >= 2
     assert not (home / "bench" / "power_cut").is_mount()

@@ -35,14 +35,14 @@ def test_services_without_airflow_restart_and_end(installation: Installation) ->
 def test_services_restart_when_killed_and_down_leaves_nothing_even_after_a_crash(
     shared_installation: Installation,
 ) -> None:
-    """Whatever the tests before it did."""
+    """Independent of earlier tests."""
     assert shared_installation.run("up").returncode == 0
     check_restarts(shared_installation)
     check_end(shared_installation)
 
 
 def check_restarts(installation: Installation) -> None:
-    """A second `up` changes nothing, and what is killed comes back."""
+    """A second `up` changes nothing, and killed services restart."""
     settings = installation.settings
     supervisor = Supervisor(settings)
     first = supervisor.pids()
@@ -68,7 +68,7 @@ def check_restarts(installation: Installation) -> None:
 
 
 def check_end(installation: Installation) -> None:
-    """The supervisor dies without a word, its services live on as orphans, and `down` ends them all the same."""
+    """After a kill of supervisord, `down` ends its orphaned services."""
     settings = installation.settings
     daemon = psutil.Process(Supervisor(settings).call("supervisor.getPID"))
     daemon.kill()

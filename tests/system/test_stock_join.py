@@ -1,4 +1,4 @@
-"""The stock join on real Kafka and Spark, with an executor killed: its sums are those of plain Python."""
+"""The stock join on real Kafka and Spark, with a killed executor: its sums equal those of plain Python."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.support.topics import Found, read_topic
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 WINDOW_S, SLIDE_S = 6, 2
-# Few records a second: the pairs grow with the square of them.
+# A low rate, because pairs grow with its square.
 SHORT = ("rate=60", "warmup_s=5", "duration_s=45", "checkpoint_interval_s=1", "state_mb=0", "stocks=20", "users=50",
          f"window_s={WINDOW_S}", f"slide_s={SLIDE_S}", "watermark_s=4", "disorder=0.2", "late=0.05")  # fmt: skip
-# Late records are an hour old, and nothing else is older than minutes.
+# Late records are an hour old; all others are at most minutes old.
 OLDEST_S = int(datetime(2013, 3, 1, 14, tzinfo=UTC).timestamp())
 
 
 def windows(event_ms: int) -> Iterator[int]:
-    """The beginnings (ms since 1970) of the windows that an event lies in."""
+    """Return the starts (ms since 1970) of the windows of an event."""
     start = event_ms - event_ms % (SLIDE_S * 1000)
     while start > event_ms - WINDOW_S * 1000:
         yield start
@@ -36,12 +36,12 @@ def windows(event_ms: int) -> Iterator[int]:
 
 
 def joined(records: list[Found]) -> dict[str, tuple[int, Decimal]]:
-    """Per `user|window`: how many pairs of POSITION and STOCK there are, and the sum of lastPrice x openInterest."""
+    """Return per `user|window` the number of POSITION and STOCK pairs, and the sum of lastPrice x openInterest."""
     prices: dict[tuple[str, int], list[Decimal]] = defaultdict(list)
     positions: list[tuple[str, int, dict[str, Any]]] = []
     for record in records:
         if not record.value.startswith("{"):
-            continue  # the one record that opens each partition belongs to no stream
+            continue  # the first record of each partition belongs to no stream
         event = json.loads(record.value, parse_float=Decimal)
         event_ms = round(datetime.fromisoformat(event["eventTime"]).timestamp() * 1000)
         for start in windows(event_ms) if event_ms >= OLDEST_S * 1000 else ():

@@ -1,7 +1,7 @@
-"""Another Unix user of the same machine tries to get in, or to disturb, while an experiment is measured: none succeeds.
+"""Attacks of an unprivileged local user during an experiment: all fail.
 
-Each try is made by a process of his; what he cannot even read, such as Kafka's client or Spark's jars, he is given.
-Each test says by what he is kept out, and where a try could fail by itself, the same one is made with what he lacks.
+Each attempt runs in a process of that user, which gets unreadable tools such as Kafka's client and Spark's jars. Tests
+assert the reason of the refusal. If an attempt could fail otherwise, a second test makes it with the credentials.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from tests.support.stranger import Outcome, as_stranger, running_as_stranger
 pytestmark = [only_root, pytest.mark.thorough, pytest.mark.timeout(1800)]
 SOON_S = 4
 DENIED = "PermissionError"
-# By Spark's RPC.
+# Errors of Spark's RPC.
 REFUSED = "Unknown challenge message|New auth protocol failed"
-# Of prctl(2).
+# Option of prctl(2).
 PR_SET_NAME = 15
 INTRUDER = Path(__file__).parents[1] / "support" / "Intruder.java"
 
 
 @dataclass(frozen=True)
 class Site:
-    """An installation with an experiment in its window, and what a stranger may have found out about it."""
+    """Installation with an experiment in its measured window, and public facts about it."""
 
     settings: Settings
     attempt: Attempt
     topic: str
     driver_ui: str
     pids: dict[str, int]
-    # Spark's jars and the intruder's class, where everybody can read them.
+    # World-readable copy of Spark's jars and of the attacker's class.
     tools: Path
     run: subprocess.Popen[bytes]
-    # Seconds of the epoch.
+    # In seconds since the epoch.
     since: float
 
 
@@ -79,7 +79,7 @@ def site(shared_installation: Installation) -> Iterator[Site]:
     since = time.time()
     assert shared_installation.run("up").returncode == 0
     settings = shared_installation.settings
-    # What keeps him out must be the installation's own rights, not those of the tests' folder.
+    # The permissions of the installation must protect it, not those of the test folder.
     opened = [folder for folder in settings.home.parents if folder.is_relative_to(tempfile.gettempdir())]
     modes = {folder: folder.stat().st_mode for folder in opened}
     for folder in opened:
@@ -101,7 +101,7 @@ def site(shared_installation: Installation) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def ended(site: Site) -> Site:
-    """The same after the end of the experiment, while the services run."""
+    """Site after the end of the experiment, with running services."""
     site.run.wait(300)
     wait_until(lambda: site.attempt.closed.exists(), timeout_s=60, what="the end of the teardown")
     return site
@@ -132,23 +132,23 @@ def _tools(folder: Path) -> Path:
     return folder
 
 
-# ---- The machine's lock ----
+# ---- Machine lock ----
 
 
-def test_having_the_machine(site: Site) -> None:
+def test_the_machine_lock(site: Site) -> None:
     holder = MachineLock(site.settings.machine).holder()
     assert holder is not None and holder.attempt == site.attempt.id
 
     def claim(pipe: Connection) -> None:
-        # As any process of his may; the file of one that changed its user is root's.
+        # Through prctl, because /proc/PID/comm belongs to root after a change of the user.
         ctypes.CDLL(None).prctl(PR_SET_NAME, HOLDS.encode(), 0, 0, 0)
-        pipe.send("said")
+        pipe.send("claimed")
         time.sleep(900)
 
     with running_as_stranger(claim) as (pipe, pid):
         assert pipe.poll(120)
-        assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "he is named"
-        assert MachineLock(site.settings.machine).holder() == holder, "and nobody waits for him"
+        assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "it is reported"
+        assert MachineLock(site.settings.machine).holder() == holder, "and ignored"
     kept_out(as_stranger(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
     assert MachineLock(site.settings.machine).holder() == holder
 
@@ -157,9 +157,9 @@ def test_having_the_machine(site: Site) -> None:
 
 
 def _java(site: Site, main: str, *arguments: str, **properties: str) -> str:
-    told = [f"-D{key.replace('_', '.')}={value}" for key, value in properties.items()]
+    options = [f"-D{key.replace('_', '.')}={value}" for key, value in properties.items()]
     opens = [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in ("java.lang", "java.nio", "sun.nio.ch", "java.util")]
-    command = ["java", "-Xmx256m", "-cp", f"{site.tools}:{site.tools}/jars/*", *opens, *told, main, *arguments]
+    command = ["java", "-Xmx256m", "-cp", f"{site.tools}:{site.tools}/jars/*", *opens, *options, main, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd="/")
     return done.stdout + done.stderr
 
@@ -173,13 +173,13 @@ SECRETS = pytest.mark.parametrize("secret", [{}, WRONG], ids=["without a secret"
 
 
 def _own(site: Site) -> dict[str, str]:
-    """What a process of the installation's own is told."""
+    """Return the Spark secret of the installation."""
     lines = (site.settings.secrets / "spark.conf").read_text().splitlines()
     return {key.replace(".", "_"): value for key, value in (line.split("=", 1) for line in lines)}
 
 
 def _launch(site: Site, secret: dict[str, str]) -> str:
-    """What Spark's client says when it hands a driver to the Master that none of its workers can start."""
+    """Submit a driver that no worker can start, and return the output of Spark's client."""
     driver = ("launch", site.settings.endpoints.engine, "file:///nothing/there.jar", "Main")
     return _java(site, "org.apache.spark.deploy.Client", *driver, **secret)
 
@@ -193,29 +193,30 @@ def _drivers(site: Site) -> list[object]:
 @SECRETS
 def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     before = _drivers(site)
-    said = as_stranger(lambda: _launch(site, secret), limit_s=100)
-    assert re.search(REFUSED, said.got or ""), said
+    outcome = as_stranger(lambda: _launch(site, secret), limit_s=100)
+    assert re.search(REFUSED, outcome.got or ""), outcome
     assert _drivers(site) == before
 
 
-def test_the_same_driver_comes_to_the_master_with_the_secret(site: Site) -> None:
+def test_submitting_with_the_secret_succeeds(site: Site) -> None:
     before = _drivers(site)
-    said = _launch(site, _own(site))
-    assert "Driver successfully submitted" in said and len(_drivers(site)) == len(before) + 1, said
+    output = _launch(site, _own(site))
+    assert "Driver successfully submitted" in output and len(_drivers(site)) == len(before) + 1, output
 
 
 @SECRETS
 def test_calling_a_process_of_spark(site: Site, secret: dict[str, str]) -> None:
     places = _places(site)
-    said = as_stranger(lambda: _java(site, "Intruder", *places, **secret), limit_s=100).got or ""
-    answers = [line for line in said.splitlines() if line.startswith(("IN ", "OUT "))]
-    assert [line.split()[:2] for line in answers] == [["OUT", place] for place in places], said
+    output = as_stranger(lambda: _java(site, "Intruder", *places, **secret), limit_s=100).got or ""
+    answers = [line for line in output.splitlines() if line.startswith(("IN ", "OUT "))]
+    assert [line.split()[:2] for line in answers] == [["OUT", place] for place in places], output
 
 
-def test_the_intruder_gets_in_with_the_secret(site: Site) -> None:
-    """So it is the secret that keeps him out."""
-    said = _java(site, "Intruder", *_places(site), **_own(site))
-    assert [f"IN {place}" for place in _places(site)] == [line for line in said.splitlines() if line[:2] == "IN"], said
+def test_a_call_with_the_secret_succeeds(site: Site) -> None:
+    output = _java(site, "Intruder", *_places(site), **_own(site))
+    assert [f"IN {place}" for place in _places(site)] == [line for line in output.splitlines() if line[:2] == "IN"], (
+        output
+    )
 
 
 def _places(site: Site) -> list[str]:
@@ -225,7 +226,7 @@ def _places(site: Site) -> list[str]:
 
 
 def _driver_port(site: Site) -> int:
-    """Of the driver's RPC, as its executors' command lines name it."""
+    """Return the RPC port of the driver, read from command lines of its executors."""
     for process in psutil.process_iter(["cmdline"]):
         for part in process.info["cmdline"] or []:
             if part.startswith("spark://CoarseGrainedScheduler@") and site.attempt.id in " ".join(
@@ -298,7 +299,7 @@ def _get(url: str) -> str:
         return ""
 
 
-# Its one job, of one stage, lasts until somebody ends it.
+# Its job of one stage runs until it is killed.
 LASTING = """
 import time
 from pyspark.sql import SparkSession
@@ -309,12 +310,12 @@ context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
 
 
 @pytest.mark.parametrize("what", ["jobs/job", "stages/stage"])
-@pytest.mark.parametrize("told", [{}, {"spark.ui.killEnabled": "true"}], ids=["as told", "where pages may"])
-def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, told: dict[str, str], what: str) -> None:
-    """The page answers alike; so what counts is the job, which does end where its driver is told otherwise."""
+@pytest.mark.parametrize("conf", [{}, {"spark.ui.killEnabled": "true"}], ids=["default", "kill enabled"])
+def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, conf: dict[str, str], what: str) -> None:
+    """The job survives, but ends if its driver enables kills; the page responds alike in both cases."""
     program = tmp_path / "lasting.py"
     program.write_text(LASTING)
-    command = spark_submit(site.settings, {**driver_settings("127.0.0.1"), **told}, program, master="local[1]")
+    command = spark_submit(site.settings, {**driver_settings("127.0.0.1"), **conf}, program, master="local[1]")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
         try:
             assert driver.stdout is not None
@@ -325,7 +326,7 @@ def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, tol
 
             wait_until(lambda: is_in("active"), timeout_s=60, what="the stage")
             kept_out(as_stranger(lambda: _post(f"{ui}/{what}/kill/", id="0")), "HTTP Error 302")
-            if told:
+            if conf:
                 wait_until(lambda: is_in("failed"), timeout_s=120, what="its end")
             else:
                 time.sleep(1)
@@ -339,21 +340,23 @@ def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, tol
 
 @dataclass(frozen=True)
 class Caller:
-    """Of Kafka: its client's settings, the topic that he is after, and how long he waits, in seconds."""
+    """Kafka caller: client settings, topic, and time limit in seconds."""
 
     settings: dict[str, Any]
     topic: str
     limit_s: float
 
     def all_done(self, ask: Callable[[AdminClient], dict[Any, Any]]) -> object:
-        """What an admin client of its own is answered. It lives until then: one that is gone breaks off what it asked
-        for, which looks like a refusal."""
+        """Return the results of an admin client.
+
+        The client must exist until then, because its end aborts requests, which looks like a refusal.
+        """
         admin = AdminClient(self.settings)
         return [future.result(self.limit_s) for future in ask(admin).values()]
 
 
 class NotDone(Exception):
-    """Neither written nor read."""
+    """Raised if nothing was written or read."""
 
 
 def _make(caller: Caller) -> object:
@@ -369,17 +372,17 @@ def _configs(caller: Caller) -> object:
 
 
 def _write(caller: Caller) -> object:
-    said: list[Any] = []
+    errors: list[Any] = []
     producer = Producer({**caller.settings, "message.timeout.ms": round(caller.limit_s * 1000)})
-    producer.produce(caller.topic, b"x", on_delivery=lambda error, message: said.append(error))
+    producer.produce(caller.topic, b"x", on_delivery=lambda error, message: errors.append(error))
     producer.flush(2 * caller.limit_s)
-    if said != [None]:
-        raise NotDone(said)
+    if errors != [None]:
+        raise NotDone(errors)
     return "written"
 
 
 def _read(caller: Caller) -> object:
-    # Without a group, which is one more thing to be refused.
+    # No group membership, which could be refused by itself.
     consumer = Consumer({**caller.settings, "group.id": "x"})
     consumer.assign([TopicPartition(caller.topic, 0, OFFSET_BEGINNING)])
     message = consumer.poll(caller.limit_s)
@@ -388,7 +391,7 @@ def _read(caller: Caller) -> object:
     return message.value()
 
 
-# In an order in which each can succeed.
+# Each can succeed in this order.
 KAFKA: dict[str, Callable[[Caller], object]] = {
     "make a topic": _make,
     "list topics": lambda caller: AdminClient(caller.settings).list_topics(timeout=caller.limit_s).topics,
@@ -406,12 +409,12 @@ GUESS = {
 @pytest.mark.parametrize("login", [{}, GUESS], ids=["without a login", "with a guessed password"])
 @pytest.mark.parametrize("name", KAFKA)
 def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
-    topic = "his" if name == "make a topic" else site.topic
+    topic = "foreign" if name == "make a topic" else site.topic
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, "log_level": 0, **login}, topic, SOON_S)
     kept_out(as_stranger(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NotDone|TimeoutError)")
 
 
-def test_the_same_calls_to_kafka_succeed_with_the_harness_s_login(site: Site) -> None:
+def test_kafka_calls_with_the_credentials_of_the_harness_succeed(site: Site) -> None:
     login = read_credentials(login_file(site.settings.secrets, HARNESS))
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, **login}, "ours", 30)
     got = {name: act(caller) for name, act in KAFKA.items()}
@@ -419,14 +422,14 @@ def test_the_same_calls_to_kafka_succeed_with_the_harness_s_login(site: Site) ->
 
 
 @pytest.mark.parametrize("name", ["kafka", "kafka_proxied", "kafka_gated", "kafka_controller"])
-def test_every_listener_of_kafka_asks_who_comes(site: Site, name: str) -> None:
+def test_every_listener_of_kafka_authenticates(site: Site, name: str) -> None:
     port = site.settings.ports[name]
     of = CONTROLLERS if name == "kafka_controller" else BROKERS
     properties = (site.settings.home / "kafka" / "data" / "meta.properties").read_text()
     cluster = dict(line.split("=", 1) for line in properties.splitlines() if "=" in line)["cluster.id"].encode()
     kept_out(as_stranger(lambda: asked(port, of=of)), "IncompleteReadError")
     kept_out(as_stranger(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
-    # With the password the same words are answered.
+    # With the password, the same requests succeed.
     assert cluster in asked(port, of=of, login=(HARNESS, read_secrets(site.settings.secrets).kafka[HARNESS]))
 
 
@@ -464,7 +467,7 @@ def test_reading(site: Site, name: str) -> None:
 @pytest.mark.parametrize(
     "place", ["a record", "an attempt", "a ledger", "a stop file", "the state", "a topic's folder"]
 )
-def test_planting(site: Site, place: str) -> None:
+def test_writing(site: Site, place: str) -> None:
     home, results = site.settings.home, site.settings.results
     path = {
         "a record": results / "records" / "x.json", "an attempt": results / "attempts" / "29990101T000000Z-000000",
@@ -508,7 +511,7 @@ def test_airflow(site: Site, name: str) -> None:
     kept_out(as_stranger(lambda: AIRFLOW[name](site)), "HTTP Error 40[13]|HTTP Error 30[27]")
 
 
-def test_the_proof_says_nothing_but_what_was_asked(site: Site) -> None:
+def test_the_server_proof_answers_only_its_challenge(site: Site) -> None:
     shown = as_stranger(lambda: _api(site, f"/faultline-proof/?challenge={'0' * 64}"))
     assert shown.succeeded and not any(secret in (shown.got or "") for secret in every_secret(site.settings))
     kept_out(as_stranger(lambda: _api(site, "/faultline-proof/?challenge=%00%2e%2e")), "HTTP Error 4")
@@ -538,11 +541,11 @@ def test_processes(site: Site, name: str) -> None:
 
 def test_command_lines_hold_no_secret(site: Site) -> None:
     def look() -> str:
-        # Of those that have not gone by then.
+        # Processes that ended meanwhile are skipped.
         return " ".join(word for one in psutil.process_iter(["cmdline"]) for word in one.info["cmdline"] or [])
 
     seen = as_stranger(look)
-    assert seen.succeeded and "kafka.Kafka" in (seen.got or ""), "he sees them"
+    assert seen.succeeded and "kafka.Kafka" in (seen.got or ""), "command lines are readable"
     assert not any(secret in (seen.got or "") for secret in every_secret(site.settings))
 
 
@@ -553,7 +556,7 @@ def test_sockets(site: Site, name: str) -> None:
     kept_out(as_stranger(lambda: socket.socket(socket.AF_UNIX).connect(path)), DENIED)
 
 
-# ---- What is left behind ----
+# ---- Leftovers ----
 
 
 def test_the_experiment_was_not_disturbed(ended: Site) -> None:
@@ -577,7 +580,7 @@ def test_nothing_that_an_experiment_leaves_holds_a_secret(
         settings.home / "kafka" / "server.properties",
         *(settings.airflow_home / name for name in ("secrets.json", "airflow.cfg", "passwords.json")),
     }  # fmt: skip
-    # Those are found, so others would be.
+    # The search finds the private files, so it would find others.
     found = holding(secrets, (settings.results, settings.home, tmp_path)) | holding(secrets, SHARED, since=ended.since)
     assert found == own
     assert {path.stat().st_mode & 0o777 for path in own} == {0o600}
@@ -590,6 +593,6 @@ def every_secret(settings: Settings) -> list[str]:
 
 
 def kept_out(outcome: Outcome, by: str) -> None:
-    """`by`: a pattern of the refusal that he met."""
+    """Assert a refusal whose error matches `by`."""
     assert not outcome.succeeded, outcome.got
     assert re.search(by, outcome.error), outcome.error

@@ -1,4 +1,4 @@
-"""Several sweeps at once under the real scheduler, one of them stopped, and the scheduler killed amid the others."""
+"""Concurrent sweeps under the real scheduler: one is stopped, and the scheduler is killed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from tests.support.installation import Installation
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 OTHER = "state_size_x_checkpoint_interval"
-# Seconds within which a run ends, on a machine where cells are measured several times.
+# Longest duration of a run, with several attempts per cell.
 END_S = 1200.0
 PLANTED = next(one for one in SCENARIOS if one.name == "batch_everything")
-# A machine on which the generator is never later than this has time for an engine that plants times.
+# With at most this schedule lag, the ground-truth engine keeps its planted times.
 QUIET_MS = 10.0
-# Parts of the recovery between instants that single events fix.
+# Parts of the recovery between instants of single events.
 ANCHORED = ("detection_s", "redeploy_s", "load_s", "reload_s", "replay_s")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The shared installation when the sweeps have ended, and which run ended of which DAG."""
+    """Shared installation after the sweeps, with the DAG runs."""
 
     installation: Installation
     runs: Mapping[str, str]
@@ -59,12 +59,12 @@ class Ended:
 
     @property
     def shared_cells(self) -> list[Record]:
-        """The valid records of `test_on` and `test_twin`, whichever of them measured a cell."""
+        """Return the valid records of `test_on` and `test_twin`, which share cells."""
         return [one for name in ("test_on", "test_twin") for one in self.store.query(sweep=name) if one.is_usable]
 
     @property
     def single(self) -> Record:
-        """The record of `test_single`."""
+        """Return the record of `test_single`."""
         (record,) = self.store.query(sweep="test_single")
         return record
 
@@ -73,22 +73,22 @@ class Ended:
         return str(run["note"])
 
     def states(self, run_id: str) -> set[str]:
-        """The states in which the sweep's experiments ended."""
+        """Return the final states of the sweep's experiments."""
         tasks = self.api.tasks(self.runs[run_id], run_id)
         return {str(task["state"]) for task in tasks if task["task_id"] == "run_experiment"}
 
 
 def measuring(settings: Settings, sweep_id: str) -> Attempt | None:
-    """The attempt of the sweep at which the gate is open now."""
+    """Return the attempt of the sweep that is being measured."""
     attempt = current_attempt(settings, sweep_id)
     return attempt if attempt is not None and attempt.gate.exists() and not attempt.closed.exists() else None
 
 
 @pytest.fixture(scope="module")
 def ended(shared_installation: Installation) -> Ended:
-    """Sweeps and an experiment that were triggered at once, and at the end a sweep of what is there.
+    """Sweeps and an experiment triggered together, then a sweep without missing cells.
 
-    One sweep was stopped as it measured; then the scheduler was killed. `test_twin` has the cells of `test_on`.
+    One sweep is stopped while it measures, then the scheduler is killed. `test_twin` has the cells of `test_on`.
     """
     assert shared_installation.run("up").returncode == 0
     settings = shared_installation.settings
@@ -97,21 +97,21 @@ def ended(shared_installation: Installation) -> Ended:
     common = form("test_sweeps", [100.0], 1)
     shared = {**common, "rate": 130.0, "fault": ["none"], "state_mb": [0.0], "checkpoint_interval_s": [0.5, 0.6]}
 
-    # Long enough that the stop finds it measuring.
+    # Long enough to be stopped while it measures.
     api.trigger(MATRIX, {**common, "rate": [110.0, 120.0], "duration_s": 90.0}, run_id="test_stopped")
     api.trigger(OTHER, shared, run_id="test_on")
     api.trigger(OTHER, shared, run_id="test_twin")
     api.trigger(EXPERIMENT, PLANTED.configuration.model_dump(mode="json"), run_id="test_single")
 
-    # Whose turn comes first is Airflow's affair.
+    # Airflow decides which run starts first.
     scheduler, stopped, killed = supervisor.pids()["airflow-scheduler"], None, False
 
     def disturbed() -> bool:
         nonlocal stopped, killed
         if stopped is None and (stopped := measuring(settings, "test_stopped")):
-            # It sets the state that the button of the UI sets, and waits for the end of the experiment.
-            said = shared_installation.run("sweep", "--stop", "test_stopped")
-            assert said.returncode == 0 and "0 of 2 experiments; cancelling" in said.stderr, said
+            # It sets the same state as the UI, and waits for the end of the experiment.
+            stop = shared_installation.run("sweep", "--stop", "test_stopped")
+            assert stop.returncode == 0 and "0 of 2 experiments; cancelling" in stop.stderr, stop
             assert stopped.closed.exists()
         if not killed and (measuring(settings, "test_on") or measuring(settings, "test_twin")):
             os.kill(scheduler, signal.SIGKILL)
@@ -130,10 +130,10 @@ def ended(shared_installation: Installation) -> Ended:
     return Ended(shared_installation, runs)
 
 
-def test_a_stopped_sweep_begins_no_other_cell(ended: Ended) -> None:
-    """One was measured, and the next one, which waited for its turn, never got it."""
+def test_a_stopped_sweep_starts_no_other_cell(ended: Ended) -> None:
+    """One cell was measured; the waiting one was not."""
     found = ended.store.query(sweep="test_stopped")
-    # When another sweep's turn came first, the scheduler that was killed had a waiting step of this one at work.
+    # If another sweep was first, the killed scheduler ran a waiting step of this one.
     records = [record for record in found if record.status == "cancelled"]
     broken = [record for record in found if record not in records]
     assert all(record.status == "failed" and "start_recorder" in record.reasons[0] for record in broken), broken
@@ -141,7 +141,7 @@ def test_a_stopped_sweep_begins_no_other_cell(ended: Ended) -> None:
     assert sum(attempt.gate.exists() for attempt in attempts) == 1 <= len(attempts) <= 2
 
 
-def test_a_stopped_sweep_says_so_and_what_it_lacks_can_be_followed_and_measured(ended: Ended) -> None:
+def test_a_stopped_sweep_is_reported_and_can_be_completed(ended: Ended) -> None:
     assert ended.note("test_stopped").startswith("**Stopped** by hand after 0 of 2 experiments")
     gone = ended.installation.run("sweep", "--stop", "test_stopped")
     assert gone.returncode == 0 and "not running (failed)" in gone.stderr
@@ -152,7 +152,7 @@ def test_a_stopped_sweep_says_so_and_what_it_lacks_can_be_followed_and_measured(
     assert "2 of 2 missing" in lacking.stdout and lacking.stdout.count("cancelled") >= 1
 
 
-def test_what_a_stopped_sweep_lacks_is_measured_in_its_series(ended: Ended) -> None:
+def test_missing_cells_of_a_stopped_sweep_are_measured_in_its_series(ended: Ended) -> None:
     before = {record.attempt for record in ended.store.query()}
     made = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped", "--measure", timeout_s=1500)
     assert "resuming" in made.stderr or "about" in made.stderr, made.stderr
@@ -164,7 +164,7 @@ def test_what_a_stopped_sweep_lacks_is_measured_in_its_series(ended: Ended) -> N
     assert (made.returncode == 0) == all(record.is_usable for record in new[-2:]), made.stderr
 
 
-def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each_once(ended: Ended) -> None:
+def test_a_killed_scheduler_costs_no_cell(ended: Ended) -> None:
     cells = [Cell.of(record) for record in ended.shared_cells]
     assert len(cells) == len(set(cells)) == 2, "one sound record for each cell"
     assert ended.api.run_state(OTHER, "test_on") == ended.api.run_state(OTHER, "test_twin") == "success"
@@ -179,18 +179,17 @@ def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each
         assert f"{measured.count((sweep_id, status))} {status}" in note and f"/sweeps/{sweep_id}" in note
 
 
-def test_a_sweep_of_what_is_there_measures_nothing(ended: Ended) -> None:
+def test_a_sweep_without_missing_cells_measures_nothing(ended: Ended) -> None:
     assert ended.store.query(sweep="test_again") == []
     assert ended.states("test_again") == {"skipped"} and ended.api.run_state(OTHER, "test_again") == "success"
     assert "Nothing to measure" in ended.note("test_again")
 
 
-def test_what_was_planted_comes_back_through_the_scheduler(ended: Ended) -> None:
-    """A real kill, a restart by the supervisor, losses, under real Airflow.
+def test_planted_values_are_reproduced_in_airflow(ended: Ended) -> None:
+    """A real kill and a restart, under real Airflow.
 
-    Counts come back exactly on any machine; the parts up to the end of the replay within one bin on one that was
-    quiet, which the generator's own lateness tells. When lag and latency are normal again hangs on every hiccup of
-    the machine: that is held by the simulation, and on real Kafka by `./faultline bench known_truth`.
+    Counts are exact on any machine. Parts up to the end of the replay are within one bin if the schedule lag is low.
+    The rest is checked by the simulation and by `./faultline bench known_truth`.
     """
     record = ended.single
     assert record.status in ("valid", "unmet", "invalid"), record.reasons
@@ -227,7 +226,7 @@ def test_the_results_are_on_the_page_and_in_the_tables(ended: Ended) -> None:
 
 
 def page(installation: Installation, token: str | None) -> tuple[int, str]:
-    """Status and text of the results page in the Airflow UI."""
+    """Return status and text of the results page in the Airflow UI."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(f"{installation.settings.endpoints.airflow}/faultline/", headers=headers)
     try:
