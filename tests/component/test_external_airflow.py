@@ -112,7 +112,7 @@ def test_install_and_uninstall_restore_an_external_airflow(theirs: Theirs, insta
     dags = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]
     said: list[str] = []
     install(guest, airflow, installed, CONNECTIONS, dags, said.append)
-    assert "Connection guest_spark_local: is there, and stays as it is" in said
+    assert "Connection guest_spark_local: exists, unchanged" in said
 
     theirs.call("dags", "reserialize")
     assert theirs.rows("SELECT filename FROM import_error") == []

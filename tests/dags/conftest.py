@@ -1,4 +1,4 @@
-"""Airflow for the DAG tests: its own home in a temporary folder, set before Airflow is imported."""
+"""Airflow for DAG tests, with its home in a temporary folder that is set before the import."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def bag() -> Any:
 
 
 @pytest.fixture
-def as_night(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the tasks of nights those of a scheduled night of a DAG, with these values in its form."""
+def as_nightly_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Tasks of nightly DAGs in a scheduled run with these form values."""
     from faultline.orchestration import matrix_dag
     from faultline.orchestration.nightly import dag_factory
     from tests.unit.nightly_records import date_of, scheduled
 
     def begin(dag: Any, number: int, params: dict[str, Any] | None = None) -> None:
-        night = datetime.fromisoformat(date_of(number))
-        context = {"params": params or dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}"}
-        context |= {"logical_date": night, "dag_run": scheduled(night)}
+        date = datetime.fromisoformat(date_of(number))
+        context = {"params": params or dag.params.dump(), "dag": dag, "run_id": f"scheduled__{date.isoformat()}"}
+        context |= {"logical_date": date, "dag_run": scheduled(date)}
         for module in (dag_factory, matrix_dag):
             monkeypatch.setattr(module, "get_current_context", lambda: context)
 
@@ -48,15 +48,15 @@ def as_night(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was written as notes of runs."""
+    """Notes written for runs."""
     written: list[Any] = []
-    monkeypatch.setattr("faultline.orchestration.airflow_api.write_note", lambda *said: written.append(said))
+    monkeypatch.setattr("faultline.orchestration.airflow_api.write_note", lambda *expected: written.append(expected))
     return written
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[Any]) -> Any:
-    """The settings that tasks of sweeps and nights find: a place for results, and the programs of the project."""
+    """Settings of the tasks: an empty results folder, and the project's programs."""
     from faultline.orchestration import matrix_dag
     from faultline.orchestration.nightly import dag_factory, nightly_plan
     from faultline.system.settings import ROOT, Settings

@@ -45,7 +45,7 @@ def test_the_experiment_runs_its_steps_in_order_while_the_next_one_waits_for_its
     assert sorted(dag.task_ids) == sorted([*STEPS, "require_accepted"])
     assert task("require_accepted").trigger_rule == "all_skipped"
     assert task("require_accepted").upstream_task_ids == {"provision_topics"}
-    waits = "start_recorder"  # beside the making of topics: both must be done before a process of the run starts
+    waits = "start_recorder"  # in parallel to the topics; both must end before a process starts
     assert {"provision_topics", waits} <= task("prepare").downstream_task_ids
     assert "start_generator" in task("provision_topics").downstream_task_ids
     chain = [waits, *STEPS[STEPS.index(waits) + 1 :]]
@@ -97,7 +97,7 @@ def test_a_wrong_axis_is_refused(bag: Any, dag_id: str, bad: object) -> None:
 
 
 @pytest.mark.parametrize("dag_id", MATRICES)
-def test_the_form_is_empty_and_says_what_each_preset_fills_in(bag: Any, dag_id: str) -> None:
+def test_the_form_is_empty_and_lists_the_values_of_each_preset(bag: Any, dag_id: str) -> None:
     params, spec = bag.dags[dag_id].params, MATRICES[dag_id]
     shown = params.dump()
     assert all(shown[name] is None for name in (*Configuration.model_fields, "axes", "repetitions", "controls"))
@@ -106,8 +106,8 @@ def test_the_form_is_empty_and_says_what_each_preset_fills_in(bag: Any, dag_id: 
     for preset in spec.presets:
         assert f"| `{preset}` |" in help_of_presets
         for name, value in spec.values(preset).items():
-            said = params.get_param(name).description
-            assert preset in said and (name in spec.axes or value_text(value) in said), (name, said)
+            expected = params.get_param(name).description
+            assert preset in expected and (name in spec.axes or value_text(value) in expected), (name, expected)
     with pytest.raises(ParamValidationError):
         params.get_param("preset").resolve("papers")
 
@@ -132,7 +132,7 @@ def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any)
 
 @pytest.fixture
 def planned(bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """What the task itself plans, of a run of a DAG with this in its form."""
+    """Plan of the task for a DAG run with these form values."""
     context: dict[str, Any] = {"dag_run": SimpleNamespace(conf={})}
     monkeypatch.setattr(matrix_dag, "get_current_context", lambda: context)
 
@@ -170,7 +170,7 @@ def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
         assert notes[-1][-1].startswith("**Not planned.** decide.")
 
 
-def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_that(
+def test_measuring_again_ignores_earlier_records_and_so_does_a_resumed_sweep(
     planned: Callable[..., list[Any]], installed: Settings
 ) -> None:
     asked = {"axes": "seed=1, 2", "fault": "none", "repetitions": 1}
@@ -180,8 +180,13 @@ def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_
     before = before.model_copy(update=update)
     Store(installed.results).write(before)
     assert [each["conf"]["seed"] for each in planned("sweep", "second", **asked)] == [other["seed"]]
-    anew, resumed = planned("sweep", "third", **asked, only_missing=False), planned("sweep", "fourth", resume="third")
-    assert len(anew) == len(resumed) == 2 and not any(each["conf"]["only_missing"] for each in [*anew, *resumed])
+    repeated, resumed = (
+        planned("sweep", "third", **asked, only_missing=False),
+        planned("sweep", "fourth", resume="third"),
+    )
+    assert len(repeated) == len(resumed) == 2 and not any(
+        each["conf"]["only_missing"] for each in [*repeated, *resumed]
+    )
     plans = SweepPlans(installed.results)
     (since,) = {getattr(plans.read(name), "since", None) for name in ("third", "fourth")}
     assert since is not None and since > before.measured_at
@@ -194,8 +199,8 @@ def test_a_sweep_of_another_build_is_not_resumed(
     planned: Callable[..., list[Any]], installed: Settings, notes: list[Any]
 ) -> None:
     planned("sweep", "first", axes="seed=1, 2", fault="none", repetitions=1)
-    said = r"resume: first was measured with the build b1, and b2 is at hand: they do not mix"
-    with pytest.raises(AirflowFailException, match=said):
+    expected = r"resume: first: got build b2; expected b1"
+    with pytest.raises(AirflowFailException, match=expected):
         planned("sweep", "second", resume="first", build="b2")
     assert notes[-1][-1].startswith("**Not planned.**")
     assert SweepPlans(installed.results).read("second") is None
@@ -209,8 +214,8 @@ def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
         assert retry_policy().evaluate(kind("x"), try_number=1, max_tries=9).action == action
 
 
-def test_the_state_of_another_run_is_told_by_its_value() -> None:
-    """The SDK answers with an enumeration whose text is not its value: a stopped sweep went unnoticed."""
+def test_the_state_of_another_run_is_its_value() -> None:
+    """The SDK returns an enumeration whose text is not its value."""
     from airflow.sdk.api.datamodels._generated import DagRunState
 
     class Instance:
@@ -230,7 +235,7 @@ def refused(schema: dict[str, Any], value: Any) -> bool:
 
 
 def triggered(dag: Any, conf: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a run that was triggered with `conf`, as Airflow makes them."""
+    """Return the parameters of a run triggered with `conf`, as Airflow makes them."""
     params = copy.deepcopy(dag.params)
     params.update(conf)
     values: dict[str, Any] = params.validate()
@@ -255,7 +260,7 @@ def test_every_field_has_one_widget_and_refuses_what_it_cannot_show(bag: Any, da
     for name in params:
         schema = params.get_param(name).schema
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        # Of several types the form takes the first one, where there are examples: a line of text.
+        # With several types the form uses the first; with examples it is a line of text.
         kind, *others = [one for one in types if one != "null"]
         assert kind in WIDGETS and (not others or (kind == "string" and schema["examples"])), name
         if others:

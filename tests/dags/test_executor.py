@@ -1,4 +1,4 @@
-"""The executor waits for the end of a task, shorter while nothing is measured."""
+"""Waits of the executor for the end of a task, with and without a measured window."""
 
 from __future__ import annotations
 
@@ -25,43 +25,41 @@ from tests.support.decoys import NOBODY
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """One with its queues, but without workers."""
+    """Executor with queues, without workers."""
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
     monkeypatch.setattr(LocalExecutor, "_spawn_workers_with_gc_freeze", lambda self, number: None)
     monkeypatch.setattr(subject, "IDLE_WAIT_S", 0.2)
     monkeypatch.setattr(Client, "send", Client.send)
     made = EventExecutor(parallelism=1)
     made.start()
-    made.told = []
-    monkeypatch.setattr(made, "change_state", lambda key, state: made.told.append((key, state)))
+    made.changes = []
+    monkeypatch.setattr(made, "change_state", lambda key, state: made.changes.append((key, state)))
     yield made
     made.activity_queue.close()
     made.result_queue.close()
 
 
-def test_the_scheduler_is_told_to_use_it_and_what_tasks_import_is_loaded_before_workers_are_forked(
-    executor: Any, tmp_path: Path
-) -> None:
+def test_the_scheduler_uses_it_and_preloads_the_imports_of_tasks(executor: Any, tmp_path: Path) -> None:
     assert {*LIBRARIES, *PROJECT_MODULES} <= set(sys.modules)
     secrets = dict.fromkeys(("fernet", "internal", "api", "jwt"), "")
     core = configuration(Settings(ROOT, tmp_path, tmp_path), secrets)["core"]
     assert core["executor"] == f"{EventExecutor.__module__}.{EventExecutor.__name__}"
 
 
-def test_a_fork_that_finds_the_project_changed_loads_it_anew(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
-    forgotten, forks = [], []
+def test_a_fork_reloads_a_changed_project(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
+    unloaded, forks = [], []
     monkeypatch.setattr(os, "register_at_fork", lambda *, after_in_child: forks.append(after_in_child))
-    monkeypatch.setattr(LoadedCode, "forget", lambda self: forgotten.append(self.packages))
+    monkeypatch.setattr(LoadedCode, "unload", lambda self: unloaded.append(self.packages))
     executor.start()
     (forked,) = forks
     forked()
-    assert not forgotten
+    assert not unloaded
     monkeypatch.setattr(LoadedCode, "is_stale", lambda self: True)
     forked()
-    assert forgotten == [frozenset(subject.PACKAGES)]
+    assert unloaded == [frozenset(subject.PACKAGES)]
 
 
-def test_tasks_send_their_token_to_nobody_who_took_the_port(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_send_no_token_to_another_server_at_the_port(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_proof, "listener_of", lambda address: NOBODY)
     with Client(base_url=load_settings().endpoints.airflow, token="secret") as client:
         with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
@@ -72,11 +70,11 @@ def test_the_end_of_a_task_ends_the_wait(executor: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(subject, "IDLE_WAIT_S", 60.0)
     threading.Timer(0.1, executor.result_queue.put, [("task", "success", None)]).start()
     executor.sync()
-    assert executor.told == [("task", "success")]
+    assert executor.changes == [("task", "success")]
 
 
 class Reader:
-    """Notes how long it is asked to wait, and has nothing."""
+    """Empty reader that notes its timeouts."""
 
     def __init__(self, real: Any, waits: list[float]) -> None:
         self.close, self._waits = real.close, waits

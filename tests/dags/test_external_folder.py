@@ -1,4 +1,4 @@
-"""The folder of DAGs in another Airflow: what `install` makes, `uninstall` removes, and nothing else is touched."""
+"""DAG folder in an external Airflow: `install` creates it, `uninstall` removes it, all else is unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MADE = {f"{PREFIX}{one}" for one in CONNECTIONS}
 
 
 class Fake:
-    """An Airflow that others use, as far as it is asked."""
+    """Fake external Airflow."""
 
     def __init__(self, connections: Mapping[str, Any] = {}, pools: set[str] | None = None) -> None:
         self.kept: dict[str, Any] = {"theirs": {"conn_type": "http"}, **connections}
@@ -89,26 +89,26 @@ def into(tmp_path: Path) -> Path:
 
 
 def whole(into: Path, airflow: Fake) -> Any:
-    """All that an installation could change."""
+    """Return everything that an installation could change."""
     files = {str(path.relative_to(into)): path.read_text() for path in into.rglob("*") if path.is_file()}
     return airflow.state(), files
 
 
 def put(into: Path, airflow: Fake, *, dry_run: bool = False, connections: Mapping[str, Any] = CONNECTIONS) -> list[str]:
-    said, here = list[str](), Settings(into.parent, into.parent / "home", into.parent / "results")
-    install(ExternalInstall(into, PREFIX, "bench"), airflow, here, connections, DAGS, said.append, dry_run=dry_run)
-    return said
+    expected, here = list[str](), Settings(into.parent, into.parent / "home", into.parent / "results")
+    install(ExternalInstall(into, PREFIX, "bench"), airflow, here, connections, DAGS, expected.append, dry_run=dry_run)
+    return expected
 
 
 def take(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
-    said: list[str] = []
-    uninstall(ExternalInstall(into, PREFIX, "other"), airflow, said.append, dry_run=dry_run)
-    return said
+    expected: list[str] = []
+    uninstall(ExternalInstall(into, PREFIX, "other"), airflow, expected.append, dry_run=dry_run)
+    return expected
 
 
 @given(some.sets(some.sampled_from(sorted(MADE))), some.booleans(), some.integers(1, 2))
 @bounds(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], pool: bool, times: int) -> None:
+def test_uninstall_restores_the_state_before_install(into: Path, there: set[str], pool: bool, times: int) -> None:
     airflow = Fake({one: {"edited": True} for one in there}, {f"{PREFIX}conductor"} if pool else set())
     before = whole(into, airflow)
     for _ in range(times):
@@ -121,7 +121,7 @@ def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], p
 
 
 def test_a_dag_that_is_stored_once_more_while_its_file_goes_is_removed_again(into: Path) -> None:
-    """By a DAG processor that was reading the file."""
+    """A DAG processor may still be parsing the removed file."""
     airflow = Fake()
     put(into, airflow)
     first, *others = (f"{PREFIX}{one['dag']}" for one in DAGS)
@@ -136,14 +136,14 @@ def test_a_dag_that_is_stored_once_more_while_its_file_goes_is_removed_again(int
     assert airflow.known == {"their_dag"}
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(into: Path) -> None:
+def test_a_dry_run_lists_all_changes_and_makes_none(into: Path) -> None:
     airflow = Fake({f"{PREFIX}kafka_default": {}})
     before = whole(into, airflow)
-    said = put(into, airflow, dry_run=True)
-    assert f"Connection {PREFIX}kafka_default: is there, and stays as it is" in said
-    assert f"pool {PREFIX}conductor: made, with 1 slot" in said
+    expected = put(into, airflow, dry_run=True)
+    assert f"Connection {PREFIX}kafka_default: exists, unchanged" in expected
+    assert f"pool {PREFIX}conductor: created with 1 slot" in expected
     assert whole(into, airflow) == before
-    assert put(into, airflow) == said[:-1]
+    assert put(into, airflow) == expected[:-1]
     after = whole(into, airflow)
     assert f"Connection {PREFIX}spark_local: removed" in take(into, airflow, dry_run=True)
     assert whole(into, airflow) == after
@@ -155,7 +155,7 @@ def test_no_secret_stands_in_the_folder(into: Path) -> None:
     assert "hu5h" not in str(whole(into, airflow)[1])
 
 
-def test_what_fails_midway_is_put_right_by_uninstall_called_again(into: Path) -> None:
+def test_a_second_uninstall_completes_a_failed_one(into: Path) -> None:
     airflow = Fake()
     before = whole(into, airflow)
     airflow.breaks = "pool"
@@ -176,13 +176,13 @@ def test_what_fails_midway_is_put_right_by_uninstall_called_again(into: Path) ->
     assert whole(into, airflow) == before
 
 
-def test_while_a_run_goes_on_nothing_is_removed(into: Path) -> None:
+def test_an_active_run_prevents_the_removal(into: Path) -> None:
     airflow = Fake()
     put(into, airflow)
     airflow.known.add(f"{PREFIX}recovery")
     airflow.goes_on[f"{PREFIX}recovery"] = ["manual__1"]
     before = whole(into, airflow)
-    with pytest.raises(ConfigError, match="DAG bench_recovery: its run manual__1 goes on"):
+    with pytest.raises(ConfigError, match="DAG bench_recovery: run manual__1 is active"):
         take(into, airflow)
     assert whole(into, airflow) == before
 
@@ -191,10 +191,10 @@ def test_a_second_install_renews_what_the_first_one_made_and_nothing_else(into: 
     airflow = Fake({f"{PREFIX}spark_local": {"host": "local[7]"}})
     put(into, airflow)
     moved = {name: {**one, "port": 9} for name, one in CONNECTIONS.items()}
-    said = put(into, airflow, connections=moved) + put(into, airflow, connections=moved)
+    expected = put(into, airflow, connections=moved) + put(into, airflow, connections=moved)
     assert [airflow.kept[f"{PREFIX}{name}"]["port"] for name in ("kafka_default", "spark_default")] == [9, 9]
     assert airflow.kept[f"{PREFIX}spark_local"] == {"host": "local[7]"}
-    assert f"Connection {PREFIX}kafka_default: was made by install, and is written anew" in said
+    assert f"Connection {PREFIX}kafka_default: updated" in expected
     take(into, airflow)
     assert airflow.connections() == {"theirs", f"{PREFIX}spark_local"}
 
@@ -203,7 +203,7 @@ def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path
     airflow = Fake()
     airflow.known.add(f"{PREFIX}recovery")
     before = airflow.state()
-    with pytest.raises(ConfigError, match="has a DAG bench_recovery already"):
+    with pytest.raises(ConfigError, match="DAG bench_recovery exists"):
         put(into, airflow)
     airflow.known.discard(f"{PREFIX}recovery")
     (into / "bench").mkdir()
@@ -212,7 +212,7 @@ def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path
     (into / "bench").rmdir()
     put(into, airflow)
     (into / "bench" / DAG_FILE).write_text("# mine now")
-    with pytest.raises(ConfigError, match="was changed since it was installed"):
+    with pytest.raises(ConfigError, match="changed since install"):
         take(into, airflow)
     assert airflow.state() != before and (into / "bench" / DAG_FILE).read_text() == "# mine now"
 
@@ -221,7 +221,7 @@ def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path
 def test_names_that_airflow_would_not_take_are_refused(into: Path, prefix: str, queue: str) -> None:
     with pytest.raises(ConfigError, match="--(prefix|queue) "):
         ExternalInstall(into, prefix, queue)
-    with pytest.raises(ConfigError, match="--into .*is no folder"):
+    with pytest.raises(ConfigError, match="--into "):
         ExternalInstall(into / "no", "p", "q")
     with pytest.raises(ConfigError, match="there is none"):
         take(into, Fake())
@@ -229,7 +229,7 @@ def test_names_that_airflow_would_not_take_are_refused(into: Path, prefix: str, 
 
 @pytest.fixture
 def theirs(into: Path) -> Any:
-    """The DAGs as the other Airflow reads them: the installed file, with what lies beside it."""
+    """DAGs as the external Airflow imports them."""
     put(into, Fake())
     spec = importlib.util.spec_from_file_location("installed_dags", into / "bench" / DAG_FILE)
     assert spec and spec.loader
@@ -240,9 +240,9 @@ def theirs(into: Path) -> Any:
 
 
 def test_the_dags_are_those_of_faultline_itself_under_the_prefix(theirs: ModuleType, bag: Any) -> None:
-    told = json.loads(Path(theirs.__file__ or "").with_name(INSTALLATION_FILE).read_text())
+    reported = json.loads(Path(theirs.__file__ or "").with_name(INSTALLATION_FILE).read_text())
     ours = {"experiment", *MATRICES}
-    made = theirs.dags(told)
+    made = theirs.dags(reported)
     assert set(made) == {f"{PREFIX}{name}" for name in ours}
     for name in ours:
         own, thin = bag.dags[name], made[f"{PREFIX}{name}"]

@@ -1,4 +1,4 @@
-"""The work of tasks of an external Airflow: tasks come and go, the work is done once."""
+"""Work of tasks of an external Airflow: tasks may be killed and retried, the work runs once."""
 
 from __future__ import annotations
 
@@ -61,26 +61,32 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("FAULTLINE_HOME", str(made.home))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(made.results))
     made.home.mkdir()
-    said = {"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}
-    prepared(made.attempts / ATTEMPT, said=said, places=Places(background="i"))
+    expected = {"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}
+    prepared(made.attempts / ATTEMPT, said=expected, places=Places(background="i"))
     write_json(made.home / "instance.json", {"instance": "i"})
     return made
 
 
 def request(**changed: Any) -> dict[str, Any]:
-    told = {"place": "/dags/faultline.json", "prefix": "theirs_", "dag": "experiment", "run_id": "r", "map_index": -1}
-    return {**told, "params": {}, "start_date": "2026-11-26T01:00:00+00:00", "connections": {}, **changed}
+    reported = {
+        "place": "/dags/faultline.json",
+        "prefix": "theirs_",
+        "dag": "experiment",
+        "run_id": "r",
+        "map_index": -1,
+    }
+    return {**reported, "params": {}, "start_date": "2026-11-26T01:00:00+00:00", "connections": {}, **changed}
 
 
 def done(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = ATTEMPT) -> dict[str, Any]:
-    """How a task's work ends."""
+    """Return the outcome of a task's work."""
     words: list[dict[str, Any]] = []
     serve_task(name, attempt, asked, settings, words.append)
     return words[-1]
 
 
 def leave(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = ATTEMPT) -> None:
-    """What a task does that is killed once its work has begun."""
+    """Start a task's work, then lose the task."""
 
     def gone(word: dict[str, Any]) -> None:
         raise BrokenPipeError
@@ -95,7 +101,7 @@ def begun(settings: Settings) -> list[str]:
 
 
 class KilledError(Exception):
-    """Stands for the end of a task."""
+    """End of a task."""
 
 
 def test_a_task_that_was_killed_finds_its_work_and_all_that_it_printed(settings: Settings, tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_step_that_may_be_done_once_is_and_others_are_done_again(settings: Set
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome", "told"),
+    ("name", "outcome", "reported"),
     [
         ("judge", "error", "error"),
         ("judge", "fail", "fail"),
@@ -132,23 +138,23 @@ def test_a_step_that_may_be_done_once_is_and_others_are_done_again(settings: Set
         ("prepare", "error", "fail"),
     ],
 )
-def test_what_may_be_done_once_has_no_other_try(settings: Settings, name: str, outcome: str, told: str) -> None:
+def test_a_single_step_is_not_retried(settings: Settings, name: str, outcome: str, reported: str) -> None:
     asked = request(params={"outcome": outcome})
-    assert done(settings, name, asked, None if name == "prepare" else ATTEMPT)["outcome"] == told
+    assert done(settings, name, asked, None if name == "prepare" else ATTEMPT)["outcome"] == reported
 
 
-def test_work_that_dies_is_told_and_noted_where_it_cannot_be_repeated(settings: Settings) -> None:
+def test_a_crash_is_reported_and_noted_for_a_single_step(settings: Settings) -> None:
     asked = request(params={"dies": True})
     assert done(settings, "judge", asked)["outcome"] == "error"
     failures = settings.attempts / ATTEMPT / "failures.jsonl"
     assert not failures.exists()
     for _ in range(2):
         end = done(settings, "await_end", asked)
-        assert end["outcome"] == "fail" and "ended without an outcome" in end["why"]
+        assert end["outcome"] == "fail" and "died without an outcome" in end["why"]
     assert len(failures.read_text().splitlines()) == 1 and begun(settings) == ["judge", "await_end"]
 
 
-def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(settings: Settings) -> None:
+def test_an_unread_outcome_is_not_given_to_a_cleared_run(settings: Settings) -> None:
     for name, attempt in (("judge", ATTEMPT), ("prepare", None)):
         leave(settings, name, request(), attempt)
         late = request(start_date="2026-11-26T02:00:00+00:00")
@@ -179,19 +185,19 @@ def test_a_task_that_died_before_its_request_was_read_has_begun_nothing(
         with pytest.raises(KilledError):
             start_and_follow(own, request(), settings, lambda word: None)
     wait_until(lambda: not own.is_running(), timeout_s=120, what="the end of the process")
-    assert steps._final_outcome(own)["outcome"] == "error", "for one who waits beside it, and is tried again"
+    assert steps._final_outcome(own)["outcome"] == "error", "for a concurrent follower, which is retried"
     assert done(settings, "await_end", request())["outcome"] == "done"
     assert begun(settings) == ["await_end"] and not (settings.attempts / ATTEMPT / "failures.jsonl").exists()
 
 
-def test_two_tasks_that_wait_for_one_process_hear_how_it_ended(settings: Settings, tmp_path: Path) -> None:
-    """As when Airflow took a task for dead that still waits: the other one hears it first, and forgets it."""
-    end, first_heard, ends = tmp_path / "end", threading.Event(), list[Any]()
+def test_two_followers_of_one_process_get_its_outcome(settings: Settings, tmp_path: Path) -> None:
+    """Airflow may give up a task that still waits; the retry then reads the outcome first."""
+    end, first_received, ends = tmp_path / "end", threading.Event(), list[Any]()
     asked = request(params={"until": str(end), "value": 7})
 
     def slow(word: dict[str, Any]) -> None:
         if "log" in word:
-            assert first_heard.wait(120)
+            assert first_received.wait(120)
         ends.append(word.get("value"))
 
     for name in ("judge", "await_end"):
@@ -200,15 +206,15 @@ def test_two_tasks_that_wait_for_one_process_hear_how_it_ended(settings: Setting
         waits.start()
         end.touch()
         assert done(settings, name, asked)["value"] == 7
-        first_heard.set()
+        first_received.set()
         waits.join(120)
         assert ends.pop() == 7
         end.unlink()
-        first_heard.clear()
+        first_received.clear()
     assert begun(settings) == ["judge", "await_end"]
 
 
-def test_who_looks_whether_work_goes_on_is_not_taken_for_it(settings: Settings) -> None:
+def test_a_check_for_the_process_is_not_taken_for_it(settings: Settings) -> None:
     own = task_process_of("judge", ATTEMPT, request(), settings)
     with own.lifetime_lock(shared=True):
         assert not own.is_running()
@@ -222,7 +228,7 @@ def test_who_looks_whether_work_goes_on_is_not_taken_for_it(settings: Settings) 
     assert begun(settings) == ["judge"], "both wait for one process"
 
 
-def test_what_nothing_happens_in_any_more_is_removed(settings: Settings, tmp_path: Path) -> None:
+def test_unused_folders_are_removed(settings: Settings, tmp_path: Path) -> None:
     running = request(run_id="still", params={"until": str(tmp_path / "end")})
     done(settings, "plan", request(run_id="before"), None)
     leave(settings, "plan", running, None)
@@ -257,7 +263,7 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
     assert task_execution.teardown(task_execution.Task(own, request(), settings)) == {"ended": [], "topics": []}
     assert process_of(entry) is None
     monkeypatch.setattr(life, "perform", lambda step, run: {"unhealed": "no way"})
-    with pytest.raises(FailedError, match=f"{ATTEMPT} stays open.*no way"):
+    with pytest.raises(FailedError, match=f"^{ATTEMPT}: .*no way"):
         task_execution.teardown(task_execution.Task(own, request(), settings))
 
 
@@ -303,7 +309,7 @@ def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
     write_json(owner, {"place": theirs["place"], "prefix": "theirs_", "instance": "i"})
     assert done(settings, "runs", theirs)["value"] == ["before"]
     end = done(settings, "runs", ours)
-    assert end["outcome"] == "fail" and f"{ATTEMPT}: goes on here for DAGs theirs_" in end["why"]
+    assert end["outcome"] == "fail" and f"{ATTEMPT}: active for DAGs theirs_" in end["why"]
     write_json(settings.home / "instance.json", {"instance": "started again"})
     assert done(settings, "runs", ours)["value"] == ["before"]
     monkeypatch.setattr(supervision, "is_airflow_running", lambda settings: True)
@@ -311,8 +317,8 @@ def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
 
 
 def hooks_of(settings: Settings, tmp_path: Path, **connections: Any) -> ExternalHooks:
-    told = {name: json.dumps(one) for name, one in connections.items()}
-    return ExternalHooks(settings, request(connections=told, dead=["gone"]), tmp_path / "cancel")
+    reported = {name: json.dumps(one) for name, one in connections.items()}
+    return ExternalHooks(settings, request(connections=reported, dead=["gone"]), tmp_path / "cancel")
 
 
 def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Settings, tmp_path: Path) -> None:
@@ -330,7 +336,7 @@ def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Se
     assert hooks_of(settings, tmp_path, ssh_a=edited).hosts()["a"]["host"] == "10.0.0.9"
 
 
-def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settings: Settings, tmp_path: Path) -> None:
+def test_an_experiment_learns_which_runs_are_over_and_that_it_is_cancelled(settings: Settings, tmp_path: Path) -> None:
     hooks = hooks_of(settings, tmp_path)
     assert [hooks.is_run_active(one) for one in ("gone", "r", "another")] == [False, False, True]
     assert not hooks.is_cancelled()
@@ -342,9 +348,11 @@ def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settin
 
 
 def of_real_work(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = None) -> dict[str, Any]:
-    """How it ends, in this process."""
-    told: dict[str, Any] = json.loads(json.dumps(asked, default=str))
-    return task_execution.execute(task_execution.Task(task_process_of(name, attempt, told, settings), told, settings))
+    """Return the outcome, in this process."""
+    reported: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+    return task_execution.execute(
+        task_execution.Task(task_process_of(name, attempt, reported, settings), reported, settings)
+    )
 
 
 @pytest.fixture
@@ -408,10 +416,10 @@ def test_a_form_that_is_wrong_is_refused(settings: Settings, java: None) -> None
     assert end["outcome"] == "skip" and "did you mean workload?" in end["refused"]
 
 
-def test_a_step_whose_services_were_started_anew_is_lost_and_noted(settings: Settings, java: None) -> None:
+def test_a_step_after_a_restart_of_the_services_fails_and_is_noted(settings: Settings, java: None) -> None:
     write_json(settings.home / "instance.json", {"instance": "of the next start"})
     end = of_real_work(settings, "inject_fault", request(), ATTEMPT)
-    assert "the services were ended since it began" in end["why"]
+    assert "services restarted" in end["why"]
     noted = (settings.attempts / ATTEMPT / "failures.jsonl").read_text()
     assert "InfrastructureError" in noted and "inject_fault" in noted
 
@@ -419,17 +427,17 @@ def test_a_step_whose_services_were_started_anew_is_lost_and_noted(settings: Set
 def test_the_judge_fails_a_run_that_is_not_valid(
     settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for status, told in (("valid", "done"), ("invalid", "fail")):
+    for status, reported in (("valid", "done"), ("invalid", "fail")):
         record = sample(status=status, reasons=[] if status == "valid" else ["schedule-lag: late"])
         monkeypatch.setattr(life, "perform", lambda step, run: record)  # noqa: B023
         end = of_real_work(settings, "judge", request(), ATTEMPT)
-        assert end["outcome"] == told and (end.get("value") or end["why"]).endswith(
-            f"{record.attempt}.json" if told == "done" else "schedule-lag: late"
+        assert end["outcome"] == reported and (end.get("value") or end["why"]).endswith(
+            f"{record.attempt}.json" if reported == "done" else "schedule-lag: late"
         )
         assert capsys.readouterr().out
 
 
-def test_a_sweep_is_planned_and_told_at_its_end(
+def test_a_sweep_is_planned_and_reported_at_its_end(
     settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     form = describe_dag(matrix_dag("recovery"), [])["params"]
@@ -438,12 +446,12 @@ def test_a_sweep_is_planned_and_told_at_its_end(
     jobs = list[Any]()
     monkeypatch.setattr(ExternalHooks, "batch", lambda self, job: jobs.append(job))
     assert of_real_work(settings, "aggregate", asked)["outcome"] == "done"
-    assert capsys.readouterr().out == "nothing was planned\n" and len(jobs) == 1
+    assert capsys.readouterr().out == "no plan\n" and len(jobs) == 1
     planned = of_real_work(settings, "plan", asked)
     assert planned["outcome"] == "done", planned
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     first = planned["value"][0]
-    assert {"trigger_run_id", "conf", "max_measurements", "cell"} == set(first) and "smoke" in told
+    assert {"trigger_run_id", "conf", "max_measurements", "cell"} == set(first) and "smoke" in reported
     assert first["conf"]["series"] == "s" and first["conf"]["parent_run_id"] == "manual__1"
     assert of_real_work(settings, "aggregate", asked)["outcome"] == "done"
     assert f"{len(planned['value'])}" in capsys.readouterr().out
@@ -452,7 +460,7 @@ def test_a_sweep_is_planned_and_told_at_its_end(
 
 
 class Ti:
-    """Stands for Airflow's task instance."""
+    """Fake task instance."""
 
     map_index, try_number, max_tries = -1, 1, 9
 
@@ -477,15 +485,15 @@ def context_of(*, alive: bool = True, **params: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the folder of DAGs says of the installation."""
-    told = {"prefix": "theirs_", "home": str(settings.home), "results": str(settings.results), "queue": "faultline"}
-    told |= {"command": str(settings.home / "fake"), "host": "there"}
-    monkeypatch.setattr(proxy_dags, "installation", lambda: told)
-    return told
+    """Stored installation of the DAG folder."""
+    reported = {"prefix": "theirs_", "home": str(settings.home), "results": str(settings.results), "queue": "faultline"}
+    reported |= {"command": str(settings.home / "fake"), "host": "there"}
+    monkeypatch.setattr(proxy_dags, "installation", lambda: reported)
+    return reported
 
 
 def answers(here: dict[str, Any], *words: dict[str, Any], status: int = 0) -> None:
-    """Makes the command one that reads the request, and answers so."""
+    """Replace the command by one that reads the request and replies."""
     lines = "".join(f"echo '{json.dumps(word)}'\n" for word in words)
     Path(here["command"]).write_text(f"#!/bin/sh\ncat >/dev/null\n{lines}exit {status}\n")
     Path(here["command"]).chmod(0o700)
@@ -494,21 +502,21 @@ def answers(here: dict[str, Any], *words: dict[str, Any], status: int = 0) -> No
 @pytest.mark.parametrize(
     ("end", "error"),
     [
-        ({"outcome": "skip", "why": "as told", "refused": "too fast"}, AirflowSkipException),
-        ({"outcome": "fail", "why": "as told"}, AirflowFailException),
-        ({"outcome": "error", "why": "as told"}, TaskIncomplete),
-        ({"log": "as told"}, TaskIncomplete),
+        ({"outcome": "skip", "why": "as given", "refused": "too fast"}, AirflowSkipException),
+        ({"outcome": "fail", "why": "as given"}, AirflowFailException),
+        ({"outcome": "error", "why": "as given"}, TaskIncomplete),
+        ({"log": "as given"}, TaskIncomplete),
     ],
 )
 def test_a_task_ends_as_its_work_did(here: dict[str, Any], end: dict[str, Any], error: type[Exception]) -> None:
     answers(here, {"log": "a line"}, end, status=3)
     context = context_of()
-    with pytest.raises(error, match="as told"):
+    with pytest.raises(error, match="as given"):
         run_step(context, "judge", ATTEMPT)
     assert context["ti"].kept == ({"refused": "too fast"} if "refused" in end else {})
 
 
-def test_a_task_tells_its_work_that_the_sweep_was_stopped(here: dict[str, Any], tmp_path: Path) -> None:
+def test_a_task_passes_the_stop_of_the_sweep_to_its_work(here: dict[str, Any], tmp_path: Path) -> None:
     cancel = tmp_path / "cancel"
     answers(here, {"wait": str(cancel)}, {"outcome": "done", "value": 5})
     for context, stopped in (
@@ -521,18 +529,18 @@ def test_a_task_tells_its_work_that_the_sweep_was_stopped(here: dict[str, Any], 
 
 
 def measured(settings: Settings, minute: int, status: str) -> None:
-    """A record of the cell that `cell` measures."""
+    """Return a record of the cell."""
     record = sample(status=status, reasons=[f"{status} {minute}"], attempt=f"20261126T01{minute:02d}00Z-00000{minute}")
     Store(settings.results).write(record)
 
 
 @pytest.fixture
 def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> proxy_dags.ProxyRunExperiment:
-    """Of a sweep that has measured nothing; its questions are answered by this process."""
+    """Cell of a sweep without records; this process replies to its queries."""
 
     def answered(context: Any, name: str, **asked: Any) -> Any:
-        told = json.loads(json.dumps({**proxy_dags._run_information(context, here), **asked}, default=str))
-        return proxy_dags._result(context, done(settings, name, told, None))
+        reported = json.loads(json.dumps({**proxy_dags._run_information(context, here), **asked}, default=str))
+        return proxy_dags._result(context, done(settings, name, reported, None))
 
     monkeypatch.setattr(proxy_dags, "run_step", answered)
     config = parse_configuration({}).model_dump(mode="json")
@@ -560,7 +568,7 @@ def test_a_cell_is_measured_waited_for_or_left(cell: proxy_dags.ProxyRunExperime
     cell.execute_complete(context, EVENT)
 
 
-def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
+def test_the_outcome_of_a_cell_goes_to_the_try_that_measured_it(
     cell: proxy_dags.ProxyRunExperiment, settings: Settings
 ) -> None:
     context = context_of(alive=True)
@@ -568,7 +576,7 @@ def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
     with pytest.raises(TaskDeferred):
         cell.execute(context)
     assert context["ti"].kept["known"] == ["20261126T010100Z-000001"]
-    with pytest.raises(TaskIncomplete, match="t: ended without a record"):
+    with pytest.raises(TaskIncomplete, match="t: no record"):
         cell.execute_complete(context, EVENT)
     measured(settings, 2, "invalid")
     with pytest.raises(TaskIncomplete, match="InvalidMeasurement: .*invalid 2"):
@@ -586,17 +594,16 @@ def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
 def test_a_task_on_another_host_or_of_another_user_fails(here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(AirflowFailException, match=f"is of user {uid}, and {uid + 1} runs this task"):
+    with pytest.raises(AirflowFailException, match=f"owned by user {uid}"):
         run_step(context_of(), "judge", ATTEMPT)
     here["home"] = "/nowhere"
     with pytest.raises(AirflowFailException, match="/nowhere is not here.*there.*queue faultline"):
         run_step(context_of(), "judge", ATTEMPT)
 
 
-def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
+def test_a_killed_task_leaves_its_work_without_followers(
     here: dict[str, Any], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Through the real command."""
     make_command(tmp_path)
     here["command"], end = str(tmp_path / "faultline"), tmp_path / "end"
     context = context_of(until=str(end), value=7, matrix="recovery", parent_run_id="p")

@@ -1,4 +1,4 @@
-"""`./faultline up --foreground`: what it refuses, and whose services it ends."""
+"""`./faultline up --foreground`: refusals, and which services it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from faultline.system.settings import INSTANCE, load_settings
 
 
 class Services:
-    """An installation's services, as far as they are told and asked; they come up whole unless something breaks."""
+    """Fake services, which start completely unless `comes_up` says otherwise."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -62,7 +62,7 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     [
         ({}, None, True),
         ({"kafka": "RUNNING"}, None, False),
-        # Of one that was killed.
+        # State of a killed process.
         ({"kafka": "RUNNING"}, "foreground", True),
     ],
 )
@@ -101,7 +101,7 @@ def test_what_is_missing_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    ("known", "comes_up", "said", "done"),
+    ("known", "comes_up", "expected", "done"),
     [
         ({"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}, {}, "^--foreground: ", []),
         ({"airflow-scheduler": "STOPPED"}, {}, "a broken jar", ["up"]),
@@ -110,10 +110,10 @@ def test_what_is_missing_is_refused_before_anything_is_done(
     ids=["runs", "stopped", "came up meanwhile"],
 )
 def test_an_airflow_of_faultlines_own_is_left_up(
-    services: Services, known: dict[str, str], comes_up: dict[str, str], said: str, done: list[str]
+    services: Services, known: dict[str, str], comes_up: dict[str, str], expected: str, done: list[str]
 ) -> None:
     services.known, services.comes_up = known, comes_up
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         run_in_foreground()
     assert services.done == done
 

@@ -1,4 +1,4 @@
-"""The results page as Airflow 3.3 takes it: behind its login, in its navigation, linked from its tasks."""
+"""Results page in Airflow: login, navigation entry, links from tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell of a sweep: asked for only when it is missing and its target well, counted, and its failure told."""
+"""Cell of a sweep: preflight, attempts, retries and failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BEGUN = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 
 
 class Runs:
-    """What a task can ask of other runs: their states by (DAG, run); and of itself: which try it is, of how many."""
+    """Fake task instance: states of other runs by (DAG, run), and its own try number."""
 
     map_index = -1
 
@@ -98,7 +98,7 @@ EVENT = ("", {"run_ids": [RUN]})
 
 
 def complete(operator: RunExperiment, *, tries: int = 1, max_tries: int = 0, **params: Any) -> None:
-    """The end of the run that a try waited for."""
+    """End the run that a try awaits."""
     operator.execute_complete(context(Runs(try_number=tries, max_tries=max_tries), **params), EVENT)
 
 
@@ -115,7 +115,7 @@ def test_airflow_shows_a_cell_by_its_name() -> None:
     assert name == "checkpoint interval 5 s, executor kill, r3"
 
 
-def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operator: RunExperiment) -> None:
+def test_an_active_child_is_awaited_and_not_restarted(store: Store, operator: RunExperiment) -> None:
     for state in ("queued", "running"):
         with pytest.raises(TaskDeferred) as deferred:
             operator.execute(context(Runs(child=state)))
@@ -123,29 +123,29 @@ def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operat
 
 
 def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: RunExperiment) -> None:
-    """Its own child found the record when its turn came, and measured nothing."""
+    """The child found the record at its turn and measured nothing."""
     put(store, 1, "valid", sweep="another")
     complete(operator)
-    with pytest.raises(InfrastructureError, match="ended without a record"):
+    with pytest.raises(InfrastructureError, match="no record"):
         complete(operator, only_missing=False)
 
 
 @pytest.mark.parametrize(
-    ("keep", "given_up", "said"),
+    ("keep", "given_up", "expected"),
     [
         (False, AirflowFailException, "given up after 2 measurements: .*not-steady: 2"),
         (True, AirflowSkipException, "not-steady: 2"),
     ],
 )
-def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(
-    store: Store, operator: RunExperiment, keep: bool, given_up: type[Exception], said: str
+def test_invalid_measurements_are_bounded_and_counted_from_zero_after_clearing(
+    store: Store, operator: RunExperiment, keep: bool, given_up: type[Exception], expected: str
 ) -> None:
-    """A sweep that keeps what is invalid measures it again, too, but does not fail."""
+    """With `keep_invalid` the sweep retries too, but does not fail."""
     put(store, 1, "invalid", reasons=("not-steady: 1",))
     with pytest.raises(InvalidMeasurement, match="not-steady: 1"):
         complete(operator, keep_invalid=keep)
     put(store, 2, "invalid", reasons=("not-steady: 2",))
-    with pytest.raises(given_up, match=said):
+    with pytest.raises(given_up, match=expected):
         complete(operator, tries=2, keep_invalid=False, **{OLD_KEEP_INVALID: keep})
     put(store, 3, "failed", reasons=("InfrastructureError: kafka",))
     with pytest.raises(InfrastructureError):
@@ -155,21 +155,21 @@ def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(
         complete(operator, tries=3, max_tries=2, keep_invalid=keep)
 
 
-def test_a_failure_of_an_earlier_try_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
+def test_a_failure_of_an_earlier_try_is_not_reported_for_this_one(store: Store, operator: RunExperiment) -> None:
     put(store, 1, "failed", reasons=("ConfigError: prepare: rate: too high",))
     with pytest.raises(ConfigError, match="too high"):
         complete(operator)
     runs = Runs(child="running", try_number=2)
     with pytest.raises(TaskDeferred):
         operator.execute(context(runs))
-    with pytest.raises(InfrastructureError, match="ended without a record"):
+    with pytest.raises(InfrastructureError, match="no record"):
         operator.execute_complete(context(runs), EVENT)
 
 
 def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, operator: RunExperiment) -> None:
-    """The run began at nine by the clock as it was; the attempts are of half past six, and later."""
+    """The run started at nine by the earlier clock; the attempts are from half past six."""
     nine = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
-    for number, (outcome, said) in enumerate(
+    for number, (outcome, expected) in enumerate(
         [(InvalidMeasurement, "not-steady 1"), (AirflowFailException, "given up after 2 measurements: not-steady 2")],
         start=1,
     ):
@@ -177,7 +177,7 @@ def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, opera
         with pytest.raises(TaskDeferred):
             operator.execute(context(runs, begun=nine))
         put(store, 30 + number, "invalid", reasons=(f"not-steady {number}",))
-        with pytest.raises(outcome, match=said):
+        with pytest.raises(outcome, match=expected):
             operator.execute_complete(context(runs, begun=nine), EVENT)
     put(store, 29, "valid")
     operator.execute(context(begun=nine))
@@ -193,21 +193,21 @@ def test_a_resumed_sweep_takes_up_its_children_unless_the_build_changed() -> Non
     ("parent", "stopped"),
     [("queued", False), ("running", False), ("failed", True), ("success", True), (None, True)],
 )
-def test_a_child_stops_when_nobody_waits_for_it(tmp_path: Path, parent: str | None, stopped: bool) -> None:
-    """A sweep that was marked as failed, or as done, or deleted."""
+def test_a_child_stops_when_its_parent_has_ended(tmp_path: Path, parent: str | None, stopped: bool) -> None:
+    """The parent was marked as failed or done, or deleted."""
     runs = Runs(parent=parent) if parent else Runs()
     hooks = AirflowHooks(Settings(tmp_path, tmp_path, tmp_path), {**context(runs), "run_id": RUN})
     assert hooks.is_cancelled() is stopped
 
 
-def plan(store: Store, cells: list[PlannedCell], **said: Any) -> None:
+def plan(store: Store, cells: list[PlannedCell], **expected: Any) -> None:
     facts = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None}
     facts |= {"planned_at": "2026-11-21T06:00:00+00:00", "cells": cells_of(cells)}
-    SweepPlans(store.directory.parent).write(SweepPlan(**{**facts, **said}))
+    SweepPlans(store.directory.parent).write(SweepPlan(**{**facts, **expected}))
 
 
 def asked(store: Store, **budget: Any) -> list[PlannedCell]:
-    """A sweep of two intervals that is to decide the median latency; its cells, block after block."""
+    """Return a sequential sweep of two intervals on the median latency, and its cells in blocks."""
     question = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, **budget)
     cells, posed = plan_blocks(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), question, "b1")
     plan(store, cells, decide=posed)
@@ -216,7 +216,7 @@ def asked(store: Store, **budget: Any) -> list[PlannedCell]:
 
 @pytest.fixture
 def decided(store: Store) -> list[PlannedCell]:
-    """The cells of such a sweep, the first twenty of which were measured, and are clear."""
+    """Cells of such a sweep whose first twenty records decide it."""
     cells = asked(store, experiments=40)
     measure(store, cells[:20])
     return cells
@@ -233,7 +233,7 @@ def why(operator: RunExperiment) -> str | None:
 
 
 def measure(store: Store, cells: list[PlannedCell]) -> None:
-    """A valid record of each cell; the medians of the two intervals are 1 s and 2 s."""
+    """Store a valid record of each cell, with medians of 1 s and 2 s."""
     for number, cell in enumerate(cells):
         interval = cell.config.checkpoint_interval_s
         latency = {"p50": {2.0: 1000.0, 5.0: 2000.0}[interval] * (1 + 0.01 * (number % 7))}
@@ -242,9 +242,9 @@ def measure(store: Store, cells: list[PlannedCell]) -> None:
 
 
 def test_a_cell_that_nothing_is_open_about_is_skipped_at_once(decided: list[PlannedCell]) -> None:
-    with pytest.raises(AirflowSkipException, match="all of its comparisons are decided"):
+    with pytest.raises(AirflowSkipException, match="its comparisons are decided"):
         of_cell(decided[20]).execute(context())
-    of_cell(decided[0]).execute(context())  # measured already, which is no reason to call it skipped
+    of_cell(decided[0]).execute(context())  # a measured cell is not reported as skipped
 
 
 def test_a_cell_of_which_something_is_open_is_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_cell_of_which_something_is_open_is_measured(store: Store, monkeypatch
 
 
 def test_a_child_at_work_is_waited_for_also_when_all_is_decided(decided: list[PlannedCell]) -> None:
-    """It was begun before, and its record may as well be read."""
+    """The child was started before the decision."""
     runs = Runs()
     runs.states[child_run_id("s1", decided[20], "b1")] = "running"
     with pytest.raises(TaskDeferred):
@@ -276,13 +276,13 @@ def test_a_sweep_that_asks_nothing_skips_nothing(
 
 def test_hours_that_are_spent_end_a_sweep(store: Store) -> None:
     cells = asked(store, hours=2.0)
-    with pytest.raises(AirflowSkipException, match="the budget of 2 hours is spent"):
+    with pytest.raises(AirflowSkipException, match="budget of 2 hours"):
         of_cell(cells[0]).execute(context(begun=datetime.now(UTC) - timedelta(hours=2.1)))
 
 
 def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store: Store) -> None:
-    beside = ReferenceBuild(series="n.baseline", build="b0", spec={}, primary={})
-    plan(store, [CELL], series="n", logical_date="2026-11-21", baseline=beside)
+    paired = ReferenceBuild(series="n.baseline", build="b0", spec={}, primary={})
+    plan(store, [CELL], series="n", logical_date="2026-11-21", baseline=paired)
     baseline, tonight = of_cell(CELL, series="n.baseline"), of_cell(CELL, series="n")
 
     def failed(minute: int, status: str = "failed") -> None:
@@ -293,7 +293,7 @@ def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store:
     failed(2)
     assert why(baseline) is None
     failed(3)
-    with pytest.raises(AirflowSkipException, match="the baseline failed 3 times and never ran: no such class"):
+    with pytest.raises(AirflowSkipException, match="reference build failed 3 times and never ran: no such class"):
         baseline.execute(context())
     assert why(tonight) is None
     failed(4, "invalid")
@@ -312,7 +312,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has targets be looked at so, while this is at work."""
+    """Replace the preflight check, with this experiment active."""
 
     def so(look: Callable[..., object], at_work: str | None = None) -> None:
         monkeypatch.setattr(connection_query, "active_experiment", lambda _: at_work)
@@ -335,38 +335,38 @@ def test_a_target_is_looked_at_and_what_is_wrong_ends_the_plan(
     looking(lambda _, name: looked.append(name))
     preflight_in_task(settings, [EMBEDDED, "lab"])
     assert looked == ["lab"]
-    looking(failing(ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")))
+    looking(failing(ConfigError("Connection faultline_kafka: extra: sasl.password: refused; fix: correct it")))
     with pytest.raises(ConfigError, match="sasl.password: refused"):
         preflight_in_task(settings, ["lab"])
     looking(failing(InfrastructureError("Connection faultline_kafka: lab:9092 does not answer")))
     preflight_in_task(settings, ["lab"])
-    assert "lab:9092 does not answer; each experiment looks again" in capsys.readouterr().out
+    assert "lab:9092 does not answer (rechecked by each experiment)" in capsys.readouterr().out
 
 
 def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_say(
     settings: Settings, looking: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[tuple[Target, Mapping[str, ConnectionSpec]]] = []
-    said = {name: ConnectionSpec(name) for name in LAB.connections}
+    expected = {name: ConnectionSpec(name) for name in LAB.connections}
     looking(lambda *_: pytest.fail("it is disturbed"), "an experiment")
-    monkeypatch.setattr(connection_query, "task_connections", lambda one: said)
+    monkeypatch.setattr(connection_query, "task_connections", lambda one: expected)
     monkeypatch.setattr(connection_query, "check_spec", lambda one, found: checked.append((one, found)))
     preflight_in_task(settings, ["lab"])
-    assert checked == [(LAB, said)]
+    assert checked == [(LAB, expected)]
 
 
 def test_a_target_of_an_external_airflow_is_as_the_tables_of_this_installation_say(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: dict[str, ConnectionSpec | None] = {name: ConnectionSpec(name) for name in LAB.connections}
+    reported: dict[str, ConnectionSpec | None] = {name: ConnectionSpec(name) for name in LAB.connections}
     written: list[tuple[Target, dict[str, ConnectionSpec]]] = []
-    monkeypatch.setattr(outside, "query_connections", lambda _, ids: outside.ConnectionReply(told))
-    monkeypatch.setattr(outside, "write_target", lambda _, one, said: written.append((one, dict(said))))
+    monkeypatch.setattr(outside, "query_connections", lambda _, ids: outside.ConnectionReply(reported))
+    monkeypatch.setattr(outside, "write_target", lambda _, one, expected: written.append((one, dict(expected))))
     monkeypatch.setattr(outside, "require_preflight", lambda *given: None)
     hooks = ExternalHooks(settings, {"prefix": "theirs_", "run_id": "r", "connections": {}}, Path("/nowhere"))
     hooks.store_target(LAB)
     outside.preflight_available_targets(settings, ["lab", EMBEDDED])
-    assert written == [(LAB, told)] * 2
-    told["faultline_kafka"] = None
+    assert written == [(LAB, reported)] * 2
+    reported["faultline_kafka"] = None
     with pytest.raises(ConfigError, match="Connection faultline_kafka: missing, and the target lab needs it"):
         outside.preflight_available_targets(settings, ["lab"])

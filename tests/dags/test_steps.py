@@ -1,4 +1,4 @@
-"""Steps as tasks: how each kind of failure ends them, what is kept of it, and how they submit to Spark."""
+"""Steps as tasks: failures, notes and Spark submission."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def noted(attempt: Attempt) -> list[tuple[str, str, str]]:
         (AssertionError("never"), AssertionError),
     ],
 )
-def test_a_step_that_fails_says_why(
+def test_a_failed_step_notes_its_reason(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
 ) -> None:
     def do(run: RunContext) -> Any:
@@ -76,30 +76,32 @@ def test_a_step_that_fails_says_why(
     assert noted(attempt) == [("submit_workload", type(error).__name__, str(error))]
 
 
-def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attempt: Attempt) -> None:
+def test_the_death_of_the_supervisor_process_is_the_reported_cause(attempt: Attempt) -> None:
     reads, writes = os.pipe()
 
     def do(run: RunContext) -> None:
-        beside = os.getppid()
+        paired = os.getppid()
         os.write(writes, b".")
-        wait_until(lambda: os.getppid() != beside, timeout_s=120, every_s=0.01, what="the end of the process beside")
+        wait_until(
+            lambda: os.getppid() != paired, timeout_s=120, every_s=0.01, what="the end of the supervisor process"
+        )
         raise BrokenPipeError(32, "Broken pipe")
 
-    if not (beside := os.fork()):
+    if not (paired := os.fork()):
         if not os.fork():
             with contextlib.suppress(BrokenPipeError):
                 perform(Step("wait_for_something", do), open_task_run(ID))
             os._exit(0)
         os.read(reads, 1)
         os._exit(0)
-    os.waitpid(beside, 0)
+    os.waitpid(paired, 0)
     wait_until(lambda: noted(attempt) != [], timeout_s=120, every_s=0.01, what="the reason")
     assert noted(attempt) == [("wait_for_something", "InfrastructureError", TASK_SUPERVISOR_DIED)]
 
 
 def test_a_closed_attempt_fails_the_task_for_good(attempt: Attempt) -> None:
     attempt.closed.touch()
-    with pytest.raises(AirflowFailException, match="this attempt is closed; clear the whole run"):
+    with pytest.raises(AirflowFailException, match="attempt is closed"):
         submit_workload.function(ID)
     assert noted(attempt) == []
 
@@ -111,7 +113,7 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     harvest = experiment_dag().get_task("harvest")
     harvest.attempt_id = ID
     for act in (lambda: submit_workload.function(ID), lambda: harvest.execute({}), lambda: judge.function(ID)):
-        with pytest.raises(AirflowFailException, match="the machine was started anew before it was judged"):
+        with pytest.raises(AirflowFailException, match="machine rebooted"):
             act()
     assert [name for name, _, _ in noted(attempt)] == ["submit_workload", "harvest", "judge"]
     # It had its record by then.
@@ -121,7 +123,7 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     assert judge.function(ID).endswith(f"{ID}.json")
 
 
-def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_judge_notes_its_reason(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(attempt: Attempt, settings: object) -> None:
         raise OSError(28, "No space left on device")
 

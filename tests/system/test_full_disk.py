@@ -26,8 +26,8 @@ KILL = (*SMALL, "fault=executor", "warmup_s=5", "duration_s=42")
 SHORT = (*SMALL, "fault=none", "warmup_s=5", "duration_s=10")
 # Phases and steps of the start, as shown in the progress line.
 STEPS = (
-    "makes its topics", "starts its processes", "waits until the generator", "waits until the engine",
-    "the conductor opens the gate", "warm-up", "measuring", "killed pid", "draining", "harvesting", "judging",
+    "creating topics", "launching processes", "waiting for the generator", "waiting for the engine",
+    "waiting for the start barrier", "warm-up", "measuring", "killed pid", "draining", "harvesting", "judging",
 )  # fmt: skip
 # Time with a full disk, unless the experiment ends before.
 FULL_S = 20.0

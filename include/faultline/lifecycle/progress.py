@@ -208,7 +208,7 @@ def _startup_detail(attempt: Attempt, config: Configuration) -> str:
         return "waiting for the engine's first commits"
     if "generator" in roles:
         return "waiting for the generator's primer"
-    return "starting processes" if roles else "creating topics"
+    return "launching processes" if roles else "creating topics"
 
 
 def _committed_text(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:

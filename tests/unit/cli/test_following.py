@@ -97,7 +97,7 @@ INVALID: dict[str, Any] = {"status": "invalid", "reasons": ["why"]}
 def test_an_invalid_attempt_is_reported_and_retried(sweep: Sweep) -> None:
     sweep.begin(FIRST, 0)
     (line,) = sweep.progress()
-    assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
+    assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, creating topics")
     sweep.end(FIRST, 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.progress()
     assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); retrying, attempt 2 of at most 3")
@@ -171,11 +171,11 @@ def test_the_time_left_follows_the_pace(sweep: Sweep, measured: list[Any], left:
 @pytest.mark.parametrize(
     ("roles", "awaited"),
     [
-        ([], "makes its topics"),
-        (["recorder"], "starts its processes"),
-        (["recorder", "generator"], "waits until the generator has sent its primer"),
-        (["generator", "supervisor"], "waits until the engine has committed its first batches"),
-        (["generator", "supervisor", "conductor"], "the conductor opens the gate, once the machine is quiet"),
+        ([], "creating topics"),
+        (["recorder"], "launching processes"),
+        (["recorder", "generator"], "waiting for the generator's primer"),
+        (["generator", "supervisor"], "waiting for the engine's first commits"),
+        (["generator", "supervisor", "conductor"], "waiting for the start barrier"),
     ],
 )
 def test_the_phase_of_a_starting_experiment(sweep: Sweep, roles: list[str], awaited: str) -> None:
@@ -194,7 +194,7 @@ def test_the_measured_experiment_is_shown(sweep: Sweep) -> None:
     assert ": waiting for the machine lock, about" in sweep.progress()[-1]
     sweep.write(FIRST, recorder=[{"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}])
     (line,) = sweep.progress()
-    assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
+    assert line.startswith("experiment 1 of") and ": starting, launching processes" in line
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

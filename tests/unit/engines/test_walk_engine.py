@@ -124,7 +124,7 @@ print(began.exists())
         "executors: a slate has room for two hands; lower it",
         "True ['kafka', 'wall']",
         "slate kafka slate",
-        "services: the slate is not on the wall; look at ./faultline doctor, or run ./faultline down and up: "
+        "services: the slate is not on the wall; fix: see ./faultline doctor, or run ./faultline down, then up: "
         "not within 0.1 s",
         "3",
         "['start', 'exit', 'restart', 'start', 'exit', 'stop']",

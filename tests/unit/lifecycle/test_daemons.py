@@ -1,4 +1,4 @@
-"""The processes that planned faults need beside the workload."""
+"""Detached processes that planned faults need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
 
 
 def run_with(folder: Path, known: Settings, **plan: Any) -> Run:
-    """An attempt that is prepared; `plan`: what its plan says otherwise."""
+    """Return a prepared attempt; `plan`: changed fields."""
     attempt = prepared(folder / ID, {"fault": "none"})
     attempt.logs.mkdir()
     run = run_of(attempt, known)
@@ -91,21 +91,21 @@ def test_what_cannot_log_in_gets_a_gate_before_whatever_stands_there(tmp_path: P
         end_ledger(attempt.ledger)
 
 
-LAST_WORDS = "exit reason in driver-0.log: [AN_ERROR.OF_A_CLASS] why"
+LAST_WORDS = "driver-0.log: [AN_ERROR.OF_A_CLASS] why"
 
 
 @pytest.mark.parametrize(
-    ("measured", "codes", "said"),
+    ("measured", "codes", "expected"),
     [
-        (True, [], "supervisor: ended early: it left no message"),
-        (True, [0], f"workload: ended by itself, with status 0; {LAST_WORDS}"),
-        (True, [1], "supervisor: ended early: it left no message"),
-        (True, [1, 1], "workload: ended 2 times; exit reason in driver-1.log: (no log)"),
-        (False, [1], "workload: ended before anything was measured; exit reason in driver-0.log: ValueError: none"),
+        (True, [], "supervisor: exited early: no message"),
+        (True, [0], f"workload: exited with status 0; {LAST_WORDS}"),
+        (True, [1], "supervisor: exited early: no message"),
+        (True, [1, 1], "workload: exited 2 times; driver-1.log: (no log)"),
+        (False, [1], "workload: exited before the start barrier opened; driver-0.log: ValueError: none"),
     ],
 )
-def test_a_workload_that_ended_is_told_by_its_own_last_words(
-    tmp_path: Path, measured: bool, codes: list[int], said: str
+def test_an_ended_workload_is_reported_with_its_exit_reason(
+    tmp_path: Path, measured: bool, codes: list[int], expected: str
 ) -> None:
     run = run_with(tmp_path, settings(tmp_path, 1))
     attempt = run.attempt
@@ -123,18 +123,18 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(
     if len(codes) < 2 and measured:
         assert workload_failure(run, entry) is None, "it may be started again"
     end_ledger(attempt.ledger)
-    assert workload_failure(run, entry) == said
+    assert workload_failure(run, entry) == expected
 
 
-def test_a_stranger_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_another_process_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:
     program = "import socket, sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))).accept()"
     companion = Companion("memcached", (sys.executable, "-c", program, "{port}"))
     try:
-        with socket.create_server(("127.0.0.1", 0)) as stranger:
-            places = Places(ports={"memcached": stranger.getsockname()[1]})
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            places = Places(ports={"memcached": other.getsockname()[1]})
             run = run_with(tmp_path, settings(tmp_path, 1), places=places)
             attempt = run.attempt
-            with pytest.raises(InfrastructureError, match="memcached: ended early: .*Address already in use"):
+            with pytest.raises(InfrastructureError, match="memcached: exited early: .*Address already in use"):
                 start_companion(run, companion)
         attempt.ledger.unlink()
         entry = start_companion(run, companion)
@@ -146,7 +146,7 @@ def test_a_stranger_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> 
 # --- the supervisor gives a driver time to end by itself, and not more than that
 
 
-# Ends some time after it was told to, as a driver does that has shutdown hooks.
+# Exits some time after the signal, like a driver with shutdown hooks.
 PROGRAM = """
 import pathlib, signal, sys, time
 def end(*_):
@@ -185,7 +185,7 @@ def test_a_driver_that_is_stopped_has_its_grace(
 
 
 def supervised(folder: Path, command: list[str], **more: object) -> list[str]:
-    """The events of a supervisor that runs a command to its end."""
+    """Return the events of a supervisor that runs a command."""
     supervisor_of(folder, command, **more).run()
     return [line["event"] for line in read_journal(Attempt(folder).supervisor_journal)]
 
@@ -199,7 +199,7 @@ def test_what_ends_before_the_gate_is_broken_and_not_started_again(tmp_path: Pat
 
 
 def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_path: Path) -> None:
-    """One dies twice and is started again once; with its last end the other is ended, which nobody else asked to."""
+    """One process crashes twice and is restarted once; its final exit ends the other one."""
     Attempt(tmp_path).gate.touch()
     usual = {"env": {}, "restart_delay_s": 0}
     dying, staying = [sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", PROGRAM, "0"]
@@ -212,13 +212,13 @@ def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_p
     }
     assert WorkloadSupervisor(run_in(tmp_path), specification).run() == 3
     lines = read_journal(Attempt(tmp_path).supervisor_journal)
-    told = [(line["event"], line["role"], line.get("incarnation")) for line in lines if line["event"] != "stop"]
-    hand = [one for one in told if one[1] == "hand"]
+    reported = [(line["event"], line["role"], line.get("incarnation")) for line in lines if line["event"] != "stop"]
+    hand = [one for one in reported if one[1] == "hand"]
     assert hand == [
         ("start", "hand", 0), ("exit", "hand", 0), ("restart", "hand", None), ("start", "hand", 1), ("exit", "hand", 1),
     ]  # fmt: skip
-    assert [one for one in told if one[1] == "keeper"] == [("start", "keeper", 0), ("exit", "keeper", 0)]
-    assert told[-1] == ("exit", "keeper", 0) and lines[-1]["event"] == "stop"
+    assert [one for one in reported if one[1] == "keeper"] == [("start", "keeper", 0), ("exit", "keeper", 0)]
+    assert reported[-1] == ("exit", "keeper", 0) and lines[-1]["event"] == "stop"
     assert {path.name for path in Attempt(tmp_path).engine_logs.iterdir()} == {
         "keeper-0.log", "hand-0.log", "hand-1.log",
     }  # fmt: skip
@@ -226,7 +226,7 @@ def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_p
 
 
 def test_a_program_that_does_not_look_for_the_stop_file_is_ended_by_a_signal(tmp_path: Path) -> None:
-    """And is no driver that died: it is not started again."""
+    """It does not count as a crash and is not restarted."""
     (tmp_path / "stop").touch()
     events = supervised(tmp_path, [sys.executable, "-c", PROGRAM, "0"], ends_itself=False)
     assert events == ["start", "exit", "stop"]

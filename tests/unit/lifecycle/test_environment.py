@@ -1,4 +1,4 @@
-"""The build: what changes what is measured changes its label."""
+"""Build label: it changes with everything that changes the measurement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_readers_are_there_and_no_workload() -> None:
     assert {"word_count.py", "topology.py", *nexmark} <= program_hashes(folder).keys()
 
 
-def test_of_a_targets_broker_nothing_is_said_that_is_known_of_the_embedded_one(tmp_path: Path) -> None:
+def test_a_targets_broker_gets_no_facts_of_the_embedded_one(tmp_path: Path) -> None:
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     (tmp_path / "kafka").mkdir()
     (tmp_path / "kafka" / "server.properties").write_text("log.retention.hours=24\n")
@@ -58,7 +58,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(f"{text}\n")
 
 
-def test_the_processor_is_named_where_the_machine_says_it(tmp_path: Path) -> None:
+def test_the_processor_is_named_if_known(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     assert processor(file) is None
     file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\n\nprocessor\t: 1\nmodel name\t: Some CPU\n")
@@ -105,7 +105,7 @@ def test_the_tightest_limit_of_a_group_and_those_above_holds(
     assert cgroup_limits(tmp_path / "groups", tmp_path / "fs") == expected
 
 
-def test_a_record_takes_what_this_machine_says() -> None:
+def test_a_record_has_the_facts_of_this_machine() -> None:
     known = machine_facts()
     unknown = {name: None for name, field in RecordEnvironment.model_fields.items() if field.is_required()}
     found = RecordEnvironment.model_validate({**unknown, **known})
@@ -123,7 +123,7 @@ def git(root: Path, *words: str) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A checkout with two revisions of one program, and a first one without any."""
+    """Checkout with two revisions of one program, and a first revision without any."""
     root = tmp_path / "checkout"
     (root / "spark_jobs" / "nexmark").mkdir(parents=True)
     git(root, "init", "-q")
@@ -156,9 +156,9 @@ def test_a_revisions_programs_are_brought_once_and_stay_as_they_are(settings: Se
 
 
 def test_what_cannot_be_brought_is_refused_by_name(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="^baseline.revision: git knows no 'v9' in this checkout"):
+    with pytest.raises(ConfigError, match="^baseline.revision: got 'v9'"):
         build_of(BuildSpec("v9"), settings, key="baseline")
-    with pytest.raises(ConfigError, match="^baseline.revision: v0 has no spark_jobs/"):
+    with pytest.raises(ConfigError, match="^baseline.revision: got v0"):
         build_of(BuildSpec("v0"), settings, key="baseline")
     build = build_of(BuildSpec("v1"), settings, key="baseline")
     (build.programs / "a.py").write_text("tampered")
@@ -173,6 +173,6 @@ def test_a_failed_archive_leaves_nothing(settings: Settings, monkeypatch: pytest
     asked = subject._git
     broken = lambda root, where, words: None if words[0] == "archive" else asked(root, where, words)  # noqa: E731
     monkeypatch.setattr(subject, "_git", broken)
-    with pytest.raises(ConfigError, match="git could not read spark_jobs/"):
+    with pytest.raises(ConfigError, match="^baseline.revision: git archive failed"):
         build_of(BuildSpec("v1"), settings, key="baseline")
     assert not (settings.home / "builds").exists()

@@ -1,4 +1,4 @@
-"""Healing after a conductor: what its journal registered is replayed, also that of journals from before."""
+"""Undo replay after a fault scheduler crash, including journals of earlier versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VICTIM = ProcessIdentity(4_194_400, 1.0, EXECUTOR, RUN, (f"-Dfaultline.run={RUN}
 
 @dataclass
 class Proxy:
-    """One that a cut left mute."""
+    """Proxy of a cut connection."""
 
     mode: str = "cut"
 
@@ -44,7 +44,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> MadeUpHost:
-    """An executor that a pause left stopped."""
+    """Host with an executor that a pause left stopped."""
     made = MadeUpHost({VICTIM: Presence.STOPPED})
     monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector(here=made))
     return made
@@ -58,7 +58,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Proxy:
 
 
 def left(attempt: Attempt, faults: list[dict[str, Any]], *undos: dict[str, Any]) -> None:
-    """What a healer reads of an attempt: its plan, and what its conductor registered."""
+    """Write the plan and the registered undos of an attempt."""
     prepared(attempt.folder, {"duration_s": 200, "fault_plan": {"faults": faults}}, said={"attempt": RUN})
     with Journal(attempt.conductor_journal) as journal:
         for undo in undos:
@@ -81,15 +81,15 @@ def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: MadeUpHost, proxy:
     assert replay_undos(attempt) == []
 
 
-def test_a_proxy_that_is_gone_needs_no_healing(attempt: Attempt) -> None:
+def test_a_missing_proxy_needs_no_undo(attempt: Attempt) -> None:
     left(attempt, [CUT], HEAL_PROXY)
     assert replay_undos(attempt) == []
 
 
-def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
+def test_a_failed_undo_is_named_with_its_fix_and_stops_no_other(
     attempt: Attempt, host: MadeUpHost, proxy: Proxy
 ) -> None:
-    """The victim is on a host that is not known any more, and another version knew an action that is none here."""
+    """One host is unknown, and one action exists in another version only."""
     lost = undo_fields(UndoSpec("pause", "SIGCONT to it", {**VICTIM.as_json(), "host": "node9"}), 1)
     left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, lost, undo_fields(UndoSpec("melt", "freeze it"), 2))
     with pytest.raises(InfrastructureError) as caught:
@@ -101,19 +101,20 @@ def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
 
 
 @pytest.mark.parametrize("presence", [Presence.OTHER, Presence.GONE, Presence.ALIVE])
-def test_a_stranger_under_the_victims_pid_is_left_alone(attempt: Attempt, host: MadeUpHost, presence: Presence) -> None:
+def test_another_process_with_the_victims_pid_is_left_alone(
+    attempt: Attempt, host: MadeUpHost, presence: Presence
+) -> None:
     left(attempt, [PAUSE], undo_fields(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
     host.states[VICTIM] = presence
     assert replay_undos(attempt) == [] and host.sent == []
 
 
 def test_an_undo_that_breaks_or_cannot_be_built_stops_no_other(attempt: Attempt, proxy: Proxy) -> None:
-    """What it needs is not in its line, as after an update; a line from before names no action, and a fault that the
-    plan does not have; another one has no fields. Those are no errors of the kinds that undos have."""
+    """The lines lack fields or name a missing fault, as after an update; the errors are unexpected ones."""
     broken = undo_fields(UndoSpec("pause", "SIGCONT to it", {}), 1)
     unbuilt = [{"fault": 7, "undo": "stop it"}, {"fault": 8, "undo": "thaw it", "action": "pause"}]
     left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, broken, *unbuilt)
-    said = "^undo: thaw it: KeyError: .*; stop it: IndexError: .*; SIGCONT to it: KeyError: .*kill -CONT"
-    with pytest.raises(InfrastructureError, match=said):
+    expected = "^undo: thaw it: KeyError: .*; stop it: IndexError: .*; SIGCONT to it: KeyError: .*kill -CONT"
+    with pytest.raises(InfrastructureError, match=expected):
         replay_undos(attempt)
     assert proxy.mode == "plain"

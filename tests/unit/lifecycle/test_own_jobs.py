@@ -1,4 +1,4 @@
-"""A job of the user's when it is prepared: kept as it is then, part of the build, refused in one line."""
+"""Preparation of user jobs: copy, build label and refusals."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_an_attempt_keeps_the_job_as_it_was(tmp_path: Path, job: Path) -> None:
     job.write_text("changed")
     assert sorted(one.name for one in attempt.job.iterdir()) == ["helper.py", "job.py"]
     assert "JOB" in (attempt.job / "job.py").read_text()
-    told = _job_fields(attempt, {"job": "job.py"})
-    assert told["job"] == str(attempt.job / "job.py") and told["attempt"] == "attempt"
+    reported = _job_fields(attempt, {"job": "job.py"})
+    assert reported["job"] == str(attempt.job / "job.py") and reported["attempt"] == "attempt"
     copy_job(parse_configuration({}), Attempt(tmp_path / "none"))
     assert _job_fields(attempt, {"tuples": "words"}) == {}
 
@@ -70,11 +70,11 @@ def test_its_content_is_part_of_the_build_and_not_of_the_configuration(tmp_path:
     for changed, content in ((data, '{"a": 2}\n'), (tmp_path / "helper.py", "x = 2\n")):
         before = job_hashes([config])
         changed.write_text(content)
-        assert {name for name, said in job_hashes([config]).items() if said != before[name]} == {str(changed)}
+        assert {name for name, expected in job_hashes([config]).items() if expected != before[name]} == {str(changed)}
     assert own(job, data=str(data)).config_id == config.config_id
     data.unlink()
     job.unlink()
-    assert job_hashes([config]) == {}, "whoever prepares it says that it is gone"
+    assert job_hashes([config]) == {}, "`prepare` reports the missing file"
     assert job_hashes([parse_configuration({})]) == {}
 
 
@@ -100,25 +100,25 @@ def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypa
 
 
 def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the rate says, which nothing is sent by."""
+    """The rate is ignored."""
     data = tmp_path / "a.jsonl"
     data.write_text("".join(f'{{"t": {second}}}\n' for second in range(1000, 1010)))
-    told = {"data": str(data), "data_time": "t", "data_pace": "recorded", "duration_s": 80, "fault": "none"}
-    check_configuration(own(job, rate=0.001, **told))
+    reported = {"data": str(data), "data_time": "t", "data_pace": "recorded", "duration_s": 80, "fault": "none"}
+    check_configuration(own(job, rate=0.001, **reported))
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000_000))
-    check_configuration(own(job, rate=200_000, **told))
-    with pytest.raises(ConfigError, match=r"^rate: 200,000 records/s for 100 s take "):
+    check_configuration(own(job, rate=200_000, **reported))
+    with pytest.raises(ConfigError, match=r"^rate: got 200,000 records/s for 100 s"):
         check_configuration(own(job, rate=200_000, data=str(data), duration_s=80, fault="none"))
     with pytest.raises(ConfigError) as refused:
-        check_configuration(own(job, data_speed=5000, **told))
+        check_configuration(own(job, data_speed=5000, **reported))
     assert str(refused.value).startswith("data_speed: 5,000 records/s for 100 s take 0 GB at least, and 0 GB are free;")
     assert str(refused.value).endswith("lower it, or duration_s to 20")
     with pytest.raises(ConfigError, match=r"data_speed: so fast the data makes (600|599),\d+ records/s, and 500,000 "):
-        check_configuration(own(job, data_speed=600_000, **told))
+        check_configuration(own(job, data_speed=600_000, **reported))
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         (BY_RECORD | {"data_time": "t", "data_pace": "recorded"},
          "fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead"),
@@ -139,10 +139,10 @@ def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeyp
         (OWN | {"arguments": {"a": [1]}}, "arguments.a: "),
     ],
 )  # fmt: skip
-def test_what_contradicts_itself_is_refused_by_name(values: dict[str, Any], said: str) -> None:
+def test_what_contradicts_itself_is_refused_by_name(values: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_configuration(values)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job: Path) -> None:
@@ -158,31 +158,31 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
         (own(job, commit_mode="none"), "commit_mode: none loses state"),
         (own(job, data=str(tmp_path / "no.csv")), "data: "),
         (own(job, data=str(job)), "data: "),
-        (parse_configuration({**program, "application": "/no.jar"}), "application: /no.jar is no file"),
+        (parse_configuration({**program, "application": "/no.jar"}), "application: "),
         (parse_configuration(program), "main_class: "),
         (parse_configuration({**program, "main_class": "a.B", "reference": "/no.py"}), "reference: /no.py cannot be "),
         (parse_configuration({**program, "application": str(broken)}), "application: "),
     ]
-    for config, said in cases:
+    for config, expected in cases:
         with pytest.raises(ConfigError) as refused:
             check_configuration(config)
-        assert said in str(refused.value), said
+        assert expected in str(refused.value), expected
     check_configuration(own(job))
     check_configuration(parse_configuration({**program, "main_class": "a.B"}))
 
 
 def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
-    """A process without any token of ours, which inherited nothing but the environment; and no other one."""
+    """The forked process has only the inherited environment; other processes are kept."""
     command = [sys.executable, "-c", "import time; time.sleep(900)"]
-    forked, stranger = (
+    forked, unrelated = (
         subprocess.Popen(command, env={**os.environ, RUN_MARK: name}) for name in ("20261125T000000Z-forked", "another")
     )
     try:
         wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=120, what="the fork")
         assert end_processes(processes_with_mark(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
-        assert not found("20261125T000000Z-forked") and stranger.poll() is None
+        assert not found("20261125T000000Z-forked") and unrelated.poll() is None
     finally:
-        for process in (forked, stranger):
+        for process in (forked, unrelated):
             process.kill()
             process.wait()
 
@@ -191,7 +191,7 @@ def found(attempt: str) -> set[int]:
     return {process.pid for process in processes_with_mark(RUN_MARK, attempt)}
 
 
-def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:
+def test_files_of_one_name_cannot_be_stored_together(tmp_path: Path, job: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "job.py").write_text(QUERY)
@@ -200,8 +200,8 @@ def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job:
         copy_job(config, Attempt(tmp_path))
 
 
-def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is wrong with the job, its order can be described: the record of the refusal needs that."""
+def test_a_refusal_names_a_missing_job(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of the refusal describes the order despite the error."""
     from faultline.lifecycle.prepare import Order
     from faultline.system.settings import Settings
 
@@ -213,7 +213,7 @@ def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkey
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_what_they_say(example: Path) -> None:
-    """Those that are jobs declare what can be read; each names the command that tries it."""
+    """Job examples declare their outputs, and each example names its command."""
     assert f"./faultline job check examples/{example.name}" in example.read_text()
     if example.stem != "kafka_word_count":
         assert read_job(str(example)).files == {example.name: example}

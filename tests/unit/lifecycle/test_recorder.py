@@ -1,4 +1,4 @@
-"""Which processes the recorder takes for what."""
+"""Roles of processes in the recorder."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ time.sleep(900)
 """
 
 
-def told(table: ProcessTable, *asked: Any) -> dict[int, str]:
-    """The roles by pid."""
-    return {one.pid: one.role for one in table.look(*(asked or ({},))).values()}
+def reported(table: ProcessTable, *asked: Any) -> dict[int, str]:
+    """Return the roles by pid."""
+    return {one.pid: one.role for one in table.sample(*(asked or ({},))).values()}
 
 
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
-    roles = ProcessTable([RULE], {}, again_s=60.0)
+    roles = ProcessTable([RULE], {}, reread_s=60.0)
     process = subprocess.Popen([sys.executable, "-c", HELD], stdin=subprocess.PIPE, text=True)
     try:
         shown(process.pid, HELD)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > MIN_AGE_S, timeout_s=120, what="an age that is looked at")
-        assert process.pid not in told(roles)
+        assert process.pid not in reported(roles)
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert wait_until(lambda: told(roles).get(process.pid), timeout_s=120, what="its role") == "kafka"
+        assert wait_until(lambda: reported(roles).get(process.pid), timeout_s=120, what="its role") == "kafka"
     finally:
         process.kill()
         process.communicate()
@@ -63,19 +63,19 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
 def test_another_users_look_alike_is_others_load() -> None:
     with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
         roles = ProcessTable([RULE], {})
-        wait_until(lambda: ours.pid in told(roles), timeout_s=120, what="an age that is looked at")
-        assert planted.pid not in told(roles)
+        wait_until(lambda: ours.pid in reported(roles), timeout_s=120, what="an age that is looked at")
+        assert planted.pid not in reported(roles)
 
 
 @pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])
 def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str) -> None:
-    """Without a role their CPU would count as used by others."""
+    """Without a role their CPU would count as background CPU."""
     attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
     entry, roles = detached(attempt, role), ProcessTable([], {})
 
     def found() -> str | None:
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
-        return told(roles, ledger).get(entry.pid)
+        return reported(roles, ledger).get(entry.pid)
 
     try:
         assert wait_until(found, timeout_s=120, what="an age that is looked at") == role
@@ -91,25 +91,25 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
             timeout_s=120,
             what="its children",
         )
-        # Before anybody looks at their roles, which stay.
+        # Before the first sample, which fixes the roles.
         names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
         roles, by_family = ProcessTable([RULE], {}), ({}, (keeper.pid, SERVICES))
-        wait_until(lambda: len(told(roles, *by_family)) >= 3, timeout_s=120, what="an age that is looked at")
-        now = told(roles, *by_family)
+        wait_until(lambda: len(reported(roles, *by_family)) >= 3, timeout_s=120, what="an age that is looked at")
+        now = reported(roles, *by_family)
         assert {name: now[pid] for pid, name in names.items()} == {"scheduler": "services", "of-this-run": "kafka"}
         assert now[keeper.pid] == "services"
-        assert "services" not in told(roles).values()
+        assert "services" not in reported(roles).values()
     finally:
         for process in (*psutil.Process(keeper.pid).children(), keeper):
             process.kill()
         keeper.wait()
 
 
-def test_it_notes_whose_turn_it_is_and_tells_whose_it_was(tmp_path: Path) -> None:
+def test_it_notes_the_holder_and_returns_the_previous_one(tmp_path: Path) -> None:
     turn, attempts = tmp_path / "turn.json", tmp_path / "attempts"
     first, second, third, fourth = (Attempt(attempts / name) for name in ("a1", "a2", "a3", "a4"))
     assert claim_turn(turn, first, None) is None
-    assert claim_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
+    assert claim_turn(turn, second, None) == "a1", "it may still be harvested without a waiting attempt"
     words = ("python", "--attempt-dir", str(first.folder))
     assert claim_turn(turn, third, LockClaim(1, 1, "me", words, True)) == "a1", "who was waited for"
     words = ("python", "--attempt-dir", "/home/other/results/attempts/b1")

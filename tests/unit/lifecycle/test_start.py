@@ -1,4 +1,4 @@
-"""Steps beside the processes that they start: ending an attempt twice, looking at it seldom, its turn."""
+"""Steps and the processes that they start: repeated ends, poll intervals, turns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.processes import detached
 
 
 @pytest.mark.parametrize(("last", "problems"), [("machine", ["recorder: died before the end"]), ("stop", [])])
-def test_a_recorder_that_was_told_to_stop_did_not_die(tmp_path: Path, last: str, problems: list[str]) -> None:
+def test_a_stopped_recorder_did_not_die(tmp_path: Path, last: str, problems: list[str]) -> None:
     attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
     detached(attempt, "recorder", "pass")
     end_ledger(attempt.ledger)
@@ -65,7 +65,7 @@ def test_an_attempt_begins_when_its_turn_comes(tmp_path: Path) -> None:
 def test_who_waits_for_services_starts_those_that_were_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a disk was full for minutes, when it has room again."""
+    """For example after a full disk."""
     states = {"kafka": "FATAL", "spark-worker-1": "BACKOFF", "spark-worker-2": "RUNNING", "kafka-gate": "STOPPED"}
     started: list[str] = []
 
@@ -85,9 +85,7 @@ def test_who_waits_for_services_starts_those_that_were_given_up(
 
 
 @pytest.mark.parametrize("waits_for", ["primer", "commit"])
-def test_a_workload_that_nobody_wants_any_more_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
-) -> None:
+def test_a_cancelled_workload_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
     attempt, settings = prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results")
     run: Any = RunContext(settings, attempt, read_plan(attempt), TestHooks(settings, stopped=True))
     vars(run)["engine"] = SimpleNamespace(while_starting=lambda run: lambda: None)
@@ -134,7 +132,7 @@ def test_records_stay_however_long_the_run_and_however_late_its_harvest(
         assert topic.config == {"message.timestamp.type": stamp, **kept, **(varied or {})}
 
 
-# --- what is said of a running experiment whose fault came
+# --- description of a running experiment after its fault
 
 
 T0 = 1_795_241_700 * NS
@@ -152,9 +150,7 @@ T0 = 1_795_241_700 * NS
         ("melted", 12, "hit pid 12"),  # of an attempt whose action is there no more
     ],
 )
-def test_a_fault_is_told_by_what_it_did_and_to_whom(
-    tmp_path: Path, action: str, victim: int | None, words: str
-) -> None:
+def test_a_fault_is_described_by_action_and_victim(tmp_path: Path, action: str, victim: int | None, words: str) -> None:
     attempt = Attempt(tmp_path)
     prepared(tmp_path)
 
@@ -188,7 +184,7 @@ def test_of_two_attempts_in_work_the_one_whose_turn_it_is_is_shown(tmp_path: Pat
     made("3", sweep_id="another")
     assert shown() == "1"
     second.recorder_journal.touch()
-    assert shown() == "2", "begins beside the harvest of the first"
+    assert shown() == "2", "starts during the harvest of the first"
     first.closed.touch()
     second.closed.touch()
     assert shown() == "2"

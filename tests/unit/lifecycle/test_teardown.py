@@ -1,4 +1,4 @@
-"""Attempts are closed by what their engine left."""
+"""Closing of attempts, by the state their engine left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def left(settings: Settings, values: dict[str, Any] | None = None) -> tuple[Run, Attempt, Path]:
-    """An attempt that came to its end, with a checkpoint and the folder that a Spark worker keeps of it."""
+    """Return a complete attempt with a checkpoint and a Spark worker's folder."""
     attempt = prepared(settings.attempts / ID, values)
     (attempt.checkpoint / "commits").mkdir(parents=True)
     attempt.scratch.mkdir()
@@ -72,7 +72,7 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings) -> 
     write_lines(attempt.generator_journal, [{"event": "application", "app_id": "app-2"}])
     sending = settings.spark_work / "worker-2" / "app-2" / "0"
     sending.mkdir(parents=True)
-    (sending / "stderr").write_text("said by a process of the generator")
+    (sending / "stderr").write_text("reported by a generator process")
     kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
     kept.mkdir()
     deleted: list[str] = []
@@ -80,7 +80,7 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings) -> 
     assert deleted == TOPICS
     assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
     assert not kept.exists() and not sending.parent.exists()
-    assert (attempt.logs / "generator-0.err").read_text() == "said by a process of the generator"
+    assert (attempt.logs / "generator-0.err").read_text() == "reported by a generator process"
     (record,) = Store(settings.results).query()
     assert (record.attempt, record.status) == (attempt.id, "failed")
 
@@ -104,7 +104,7 @@ def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_awa
 def test_a_reason_that_cannot_be_noted_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "failures.jsonl").symlink_to("/dev/full")
     note_failure(tmp_path, "heal", InfrastructureError("healing: broker"))
-    assert "heal: its failure could not be noted: " in capsys.readouterr().out
+    assert "heal: noting the failure failed: " in capsys.readouterr().out
 
 
 def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
@@ -131,13 +131,13 @@ def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Setting
         append_entry(attempt.ledger, replace(entry, boot=boot))
         refuse_unfinished(attempt)
     append_entry(attempt.ledger, replace(entry, boot="before"))
-    with pytest.raises(InfrastructureError, match=f"{attempt.id}: the machine was started anew before it was judged"):
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}: machine rebooted"):
         refuse_unfinished(attempt)
     assert close_attempt(run, lambda topics: None)["topics"] == TOPICS
-    refuse_unfinished(attempt)  # whoever repeats a step of one that is closed knows why
+    refuse_unfinished(attempt)  # a closed attempt has its own refusal
 
 
-def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:
+def test_ground_truth_leaves_only_its_raw_files(settings: Settings) -> None:
     run, attempt, worker = left(settings, {"workload": "known_truth", "fault": "driver"})
     (attempt.folder / "end.json").unlink()
     attempt.traces.touch()
@@ -184,27 +184,27 @@ def test_who_a_killed_conductor_left_paused_is_continued(settings: Settings) -> 
 
 
 def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
-    """By the mark that it inherited; what a journal says of a pid is not enough."""
+    """They are found by the inherited process tag; a pid in a journal is not enough."""
     run, attempt, _ = left(settings)
     inherited = {**os.environ, RUN_MARK: attempt.id}
-    with subprocess.Popen(["sleep", "60"], env=inherited) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
+    with subprocess.Popen(["sleep", "60"], env=inherited) as workload, subprocess.Popen(["sleep", "60"]) as other:
         try:
-            began = psutil.Process(stranger.pid).create_time()
+            began = psutil.Process(other.pid).create_time()
             write_lines(
                 attempt.supervisor_journal,
-                [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
+                [{"event": "start", "incarnation": 0, "pid": other.pid, "create_time": began}],
             )
             wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=120, what="it")
             assert close_attempt(run, lambda topics: None)["ended"] == [workload.pid]
-            assert stranger.poll() is None
+            assert other.poll() is None
         finally:
             workload.kill()
-            stranger.kill()
+            other.kill()
 
 
 @pytest.mark.parametrize("name", ["../../precious", "..", "*"])
 def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings, name: str) -> None:
-    """Whoever answered at the driver's port has said what its application is called."""
+    """The name comes from the process that replied at the driver's port."""
     run, attempt, worker = left(settings)
     precious = settings.spark_work / "precious" / "kept"
     precious.mkdir(parents=True)
@@ -265,7 +265,7 @@ NS = 10**9
 
 @dataclass(frozen=True)
 class Again:
-    """An engine of which only its first commit after the fault is asked; None: none so far."""
+    """Engine with a first commit after the fault; None: without one."""
 
     committed_ns: int | None
 
@@ -293,7 +293,7 @@ def test_it_is_a_minute_and_three_intervals_or_three_restarts_when_that_is_more(
 def test_it_ends_only_where_nothing_more_was_committed_for_as_long_as_the_limit(
     looks: list[tuple[float, int]], limit_s: float
 ) -> None:
-    """Also where a new state lineage begins before what was committed: that is no progress, and no harm."""
+    """A new state epoch may start before committed offsets; that is not progress."""
     now = grown = 0.0
     committed = {"0": 5, "1": 0}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""When a planned fault is due, against an engine whose commits are given."""
+"""Injection times of planned faults, with an engine of given commits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T0 = Instant.now().plus(3600)
 
 @dataclass
 class Commits:
-    """An engine that has committed at these seconds after T0."""
+    """Engine with commits at these seconds after T0."""
 
     at_s: Sequence[float]
     asked: list[int] = field(default_factory=list)
@@ -132,7 +132,7 @@ def test_phases_are_spread_over_the_cycle_however_many_there_are(n: int) -> None
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Attempt:
-    """An attempt that got the machine after another one, `before`."""
+    """Attempt that got the machine after `before`."""
     for name in ("before", "mine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "attempt.json").write_text("{}")
@@ -159,7 +159,7 @@ def test_it_opens_when_the_one_before_is_over_of_whatever_installation(
 
 
 @pytest.mark.parametrize("after", [None, "unknown", "/nowhere/at/all"])
-def test_it_waits_for_nobody_when_nobody_was_before(attempt: Attempt, after: str | None) -> None:
+def test_it_does_not_wait_without_a_previous_attempt(attempt: Attempt, after: str | None) -> None:
     attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
     with barrier_wait(attempt, None) as waited_s:
         assert waited_s < subject.PREVIOUS_CLOSE_S

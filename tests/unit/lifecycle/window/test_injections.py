@@ -1,4 +1,4 @@
-"""The conductor with several injections, on made-up processes and an engine that commits by the same clock."""
+"""Fault scheduler with several injections, on fake processes and an engine with the same clock."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ ATTEMPT = "20261121T061500Z-3fa9c1"
 
 
 class Engine:
-    """Broker and engine: commits what is due every INTERVAL_S; a kill costs it `outage_s`. `dies`: it never comes back
-    from the first."""
+    """Broker and engine that commits all due records every INTERVAL_S; a kill costs `outage_s`.
+
+    `dies`: it never recovers from the first.
+    """
 
     def __init__(self, folder: Path, clock: FakeClock, host: MadeUpHost, *, dies: bool, outage_s: float = 0.5) -> None:
         self._gate, self._clock, self._host = folder / "gate.json", clock, host
@@ -50,7 +52,7 @@ class Engine:
         self._work_in(INTERVAL_S)
 
     def read(self, timeout_s: float) -> dict[str, int]:
-        """Records due by now."""
+        """Return the records due by now."""
         t0_ns = json.loads(self._gate.read_text())["t0_mono_ns"] if self._gate.exists() else self._clock.mono_ns
         return {"0": max(0, int((self._clock.mono_ns - t0_ns) * RATE / 1e9))}
 
@@ -74,7 +76,7 @@ class Engine:
 def conducted(
     folder: Path, patch: pytest.MonkeyPatch, *, dies: bool = False, **given: Any
 ) -> tuple[list[dict[str, Any]], MadeUpHost]:
-    """The conductor's journal of a run with two injections, and the host of its three executors."""
+    """Return the journal of a run with two injections, and the host of its three executors."""
     (folder / "generator.jsonl").write_text('{"event": "primed", "end_offsets": {"0": 0}}\n')
     config = parse_configuration({"injections": 2})
     planned = FaultPlan((Fault("executor", "kill", at_s=1.0),), seed=1).resolve(

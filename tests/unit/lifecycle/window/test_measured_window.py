@@ -1,4 +1,4 @@
-"""The measured window: it starts when the engine is steady, and ends when the last recovery is over."""
+"""Measured window: starts with a steady engine, ends after the last recovery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 
 class Engine:
-    """Commits every INTERVAL_S all that is due; `stalls`: spans after T0, in seconds, without a commit."""
+    """Engine that commits all due records every INTERVAL_S.
+
+    `stalls`: spans after T0, in s, without a commit.
+    """
 
     def __init__(self, t0: Instant, stalls: Sequence[tuple[float, float]] = ()) -> None:
         self._t0, self._stalls = t0, stalls
@@ -51,7 +54,7 @@ class Engine:
 
 
 class Stage:
-    """A window that is open since now."""
+    """Window that is open since now."""
 
     def __init__(self, folder: Path, *, stalls: Sequence[tuple[float, float]] = (), **given: Any) -> None:
         fault = FaultPlan((Fault("executor", "kill", at_s=1.0),))
@@ -69,7 +72,7 @@ class Stage:
         return [line for line in read_journal(self.folder / "conductor.jsonl") if line["event"] == event]
 
 
-def test_it_starts_once_the_engine_is_steady_and_says_so(tmp_path: Path) -> None:
+def test_it_starts_once_the_engine_is_steady_and_journals_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.window.await_start()
     (line,) = stage.lines("measured_from")
@@ -110,7 +113,7 @@ def test_the_next_injection_comes_when_the_engine_is_normal_and_a_baseline_has_p
     assert line["waited_s"] >= line["normal_s"] + 0.5
     aim = stage.window.phase_of(1, ready)
     assert aim is not None and (aim.phase, aim.commits) == (0.25, 0)
-    assert stage.window.moved(stage.planned, ready).earliest_s >= 1.0
+    assert stage.window.shifted(stage.planned, ready).earliest_s >= 1.0
 
 
 def test_the_load_ends_with_the_window(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lag and latency read from commits while a run lasts, and the rules of steadiness and recovery on them."""
+"""Consumer lag and latency from commits, and the rules of steadiness and recovery."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENDS = {"0": 5000}
 
 @dataclass
 class Commits:
-    """An engine whose commits are given."""
+    """Engine with given commits."""
 
     made: list[Commit] = field(default_factory=list)
 
@@ -140,7 +140,7 @@ def test_a_single_slow_batch_does_not_undo_a_recovery() -> None:
     assert isinstance(found, int) and found < T0.plus(5).wall_ns
 
 
-# --- a rate that cannot be reached: told as soon as the judge's verdict is certain, and never before
+# --- a rate that cannot be reached fails as soon as the judge's verdict is certain, and not before
 
 
 SPEC = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 1000, "seconds": 75, "source": "zipf"}
@@ -148,7 +148,7 @@ TOTAL = 75_000
 
 
 def attempt_with(folder: Path, *late: int) -> Attempt:
-    """An attempt whose generator said so, second by second."""
+    """Return an attempt with these generator reports, one per second."""
     attempt = Attempt(folder)
     lines = [{"event": "progress", "due": n * 1000, "sent": n * 1000, "late": one} for n, one in enumerate(late)]
     write_lines(attempt.generator_journal, [{"event": "primed"}, *lines])
@@ -159,7 +159,7 @@ def plan(spec: dict[str, Any] | None = SPEC) -> Any:
     return SimpleNamespace(generator=spec)
 
 
-def test_a_rate_that_is_never_reached_is_told_within_seconds(tmp_path: Path) -> None:
+def test_an_unreachable_rate_fails_within_seconds(tmp_path: Path) -> None:
     message = r"^schedule-lag: 900 of 75,000 records were more than 50 ms late, .* 1,000 records/s"
     with pytest.raises(InvalidMeasurement, match=message):
         ScheduleCheck(attempt_with(tmp_path, 0, 100, 900)).require_on_time(plan())
@@ -197,7 +197,7 @@ def test_each_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_it_is_certain_exactly_when_the_judge_would_say_so(
     tmp_path_factory: pytest.TempPathFactory, late_ms: list[float], more: int
 ) -> None:
-    """With what is to come all punctual: then the percentile of the whole is the judge's."""
+    """If all later records are on time, the percentile is the judge's."""
     import numpy as np
 
     counted = ScheduleLag()
@@ -205,9 +205,9 @@ def test_it_is_certain_exactly_when_the_judge_would_say_so(
         counted.record(round(one * 1e6), np.zeros(1, dtype=np.int64))
     total = len(late_ms) + more
     spec = SPEC | {"rate": total, "seconds": 1}
-    attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.number_late())
+    attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.count_late())
     try:
         ScheduleCheck(attempt).require_on_time(plan(spec))
     except InvalidMeasurement:
-        # The histogram keeps three digits, and tells a percentile by the upper end of its slot.
+        # The histogram keeps three digits and reports the upper end of a percentile's slot.
         assert percentiles_ms(counted.histogram())["p99"] > SCHEDULE_LAG_MS * 0.999
