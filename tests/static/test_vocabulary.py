@@ -19,7 +19,10 @@ class Allowed(NamedTuple):
     reason: str
 
 
-ALLOWED: Final[tuple[Allowed, ...]] = ()
+ALLOWED: Final[tuple[Allowed, ...]] = (
+    Allowed("include/faultline/reports/notes.py", "night: str", "key of the webhook's JSON and of notifier templates"),
+    Allowed("tests/unit/reports/test_pages_live.py", "faultline_night_valid_records", "public Prometheus metric"),
+)
 
 # Folders whose language is still to be rewritten.
 PENDING: Final = (
@@ -32,7 +35,6 @@ PENDING: Final = (
     "include/faultline/experiment/",
     "include/faultline/installation/",
     "include/faultline/records/",
-    "include/faultline/reports/",
     "include/faultline/system/",
     "spark_jobs/",
     "benchmarks/",
@@ -41,7 +43,7 @@ PENDING: Final = (
 
 
 # Finished folders within those.
-FINISHED: Final = ("tests/unit/fault/", "tests/unit/generators/")
+FINISHED: Final = ("tests/unit/fault/", "tests/unit/generators/", "tests/unit/reports/", "tests/component/test_pages")
 
 
 def _is_checked(file: str) -> bool:

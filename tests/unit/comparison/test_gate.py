@@ -291,7 +291,7 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     kept = paired_verdict(red, {"revision": "v1.3"})
     assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
     note = nightly_note(kept, "s3")
-    assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
+    assert "**worse**" in note and "minimum detectable effect" in note and len(note) <= MAX_NOTE
     shut = judge_gate(paired_runs_of([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
     assert "**red** the reference build did not run" in nightly_note(paired_verdict(shut, {}), "s1")
     assert "unknown" in reason_text(shut.cells[0])

@@ -71,7 +71,7 @@ def test_a_slower_night_is_worse_and_says_so() -> None:
 def test_a_night_like_the_others_is_the_same() -> None:
     every = nights(*(night(number, 100) for number in range(1, 9)))
     verdict = judge_nightly_run(every[-1], every, P99, 7)
-    assert verdict.summary == "1 same; against 2026-11-01 to 2026-11-07"
+    assert verdict.summary == "1 equivalent; against 2026-11-01 to 2026-11-07"
     assert verdict.reasons == ()
 
 
@@ -180,7 +180,7 @@ def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
     (reason,) = verdict.reasons
     assert re.fullmatch(r"Latency p99 \(ms\): 1\d\d \(n=5\) -> 1\d\d \(n=5\), .*", reason)
     assert re.search(r", \+\d\d\.\d% \[\+.*%\], p < 0\.0001 \(state 1 MB\)$", reason)
-    assert verdict.summary == "1 worse, 1 same; against 2026-11-01"
+    assert verdict.summary == "1 worse, 1 equivalent; against 2026-11-01"
 
 
 def test_how_many_figures_lack_repetitions_is_told() -> None:

@@ -77,7 +77,7 @@ def test_the_overview_shows_running_and_queued_experiments_with_progress(tmp_pat
     assert f'href="{pages.link("live", FIRST)}"' in text and "1 of 4 cells" in text and 'data-refresh="' in text
     (tmp_path / "attempts" / FIRST / "closed.json").write_text("{}")
     (alone,) = active_runs(pages)
-    assert (alone.attempt, alone.detail) == (SECOND, "until this machine is free")
+    assert (alone.attempt, alone.detail) == (SECOND, "for the machine")
 
 
 def test_the_overview_lists_failures_with_reasons(tmp_path: Path) -> None:
