@@ -45,14 +45,14 @@ class AlertPlan:
         return f"notifier {str(self.target['class']).rpartition('.')[2]}"
 
     def check_here(self) -> None:
-        """Raises ConfigError as `password_file` does."""
+        """Raise ConfigError as `password_file` does."""
         if self.way == "mail":
             password_file(self.target)
 
 
 def password_file(target: Mapping[str, Any]) -> Path | None:
-    """That of a mail's server, None where it has none. Raises ConfigError for one that is not there, or that others may
-    read."""
+    """Return the password file of a mail server, or None. Raises ConfigError if it is missing or readable by other
+    users."""
     named = target.get("password_file")
     if not named:
         return None
@@ -64,7 +64,7 @@ def password_file(target: Mapping[str, Any]) -> Path | None:
 
 
 def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
-    """The list under `alerts`. Raises ConfigError naming the place and the remedy."""
+    """Return the list under `alerts`. Raises ConfigError naming the place and the remedy."""
     if given is None:
         return ()
     if not isinstance(given, list):
@@ -128,7 +128,8 @@ def _mail(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mail_server(target: Mapping[str, Any]) -> tuple[str, int]:
-    """Host and port of a mail's server; without a port the one for submissions. Raises ValueError for what is none."""
+    """Return host and port of a mail's server; without a port the one for submissions. Raises ValueError for what is
+    none."""
     host, _, port = str(target["server"]).partition(":")
     if not host or (port and not port.isdigit()):
         raise ValueError(f"{target['server']}: no HOST:PORT")

@@ -23,7 +23,7 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 
 def new_attempt_id(attempts: Path) -> str:
-    """UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
+    """Return UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
 
     Ids tell which attempt came first, so this one is later than all that have a folder in `attempts`, also when the
     clock was set back meanwhile: then its time is that of the last one, and a second.
@@ -165,7 +165,8 @@ class Attempt:
         return self.folder / "logs"
 
     def read(self) -> dict[str, Any]:
-        """`attempt.json`. Raises InfrastructureError when `prepare` did not get to write it, or it is damaged."""
+        """Return `attempt.json`. Raises InfrastructureError when `prepare` did not get to write it, or it is
+        damaged."""
         try:
             value = json.loads((self.folder / "attempt.json").read_text())
         except (OSError, ValueError):
@@ -175,14 +176,14 @@ class Attempt:
         return value
 
     def begun_at_ns(self) -> int:
-        """When its turn came: when its recorder held the machine; when it was prepared, if it did not come to that."""
+        """Return the instant at which the recorder acquired the machine lock, or that of `prepare` if it never did."""
         for line in read_journal(self.recorder_journal):
             if line.get("kind") == "start":
                 return int(line["wall_ns"])
         return int(self.read()["prepared_wall_ns"])
 
     def is_of(self, home: Path) -> bool:
-        """Whether the installation at `home` made it, and may close it. Raises InfrastructureError as `read`.
+        """Return whether the installation at `home` made it, and may close it. Raises InfrastructureError as `read`.
 
         Others, perhaps of other machines, may keep their results in the same folder. One that does not say whose it is
         is nobody's; so is one that another user made, and a link to a folder elsewhere.
@@ -195,7 +196,7 @@ class Attempt:
         return said == (self.id, str(home), socket.gethostname())
 
     def is_own(self) -> bool:
-        """Whether its folder is one, and this user's."""
+        """Return whether its folder is one, and this user's."""
         with contextlib.suppress(OSError):
             found = self.folder.lstat()
             return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -203,7 +204,7 @@ class Attempt:
 
 
 def open_attempts(attempts: Path, home: Path) -> list[Attempt]:
-    """Those that no teardown has closed, of the installation at `home`; a damaged one is nobody's."""
+    """Return the attempts of the installation at `home` without a finished teardown; damaged ones are excluded."""
     found = []
     for folder in sorted(attempts.glob("*")):
         attempt = Attempt(folder)
@@ -214,7 +215,7 @@ def open_attempts(attempts: Path, home: Path) -> list[Attempt]:
 
 
 def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
-    """Of these the ids of those that could not be healed, and why."""
+    """Return ids and reasons of the open attempts whose faults could not be undone."""
     found = {}
     for attempt in open_attempts(attempts, home):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -223,5 +224,5 @@ def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
 
 
 def unhealed_text(attempt: str, why: str) -> str:
-    """One of these in a line."""
+    """Return one of these in a line."""
     return f"attempt {attempt} is not healed: {why}; the next experiment tries again"

@@ -169,7 +169,7 @@ class AttemptPlan:
     recovered_within = _OfConfiguration[float]()
 
     def configuration(self) -> Configuration:
-        """The ordered configuration. Raises InfrastructureError for one that this version refuses."""
+        """Return the ordered configuration. Raises InfrastructureError for one that this version refuses."""
         from faultline.experiment.config import parse_configuration
 
         try:
@@ -188,7 +188,7 @@ class AttemptPlan:
         return self.warmup_s + self.delay_s + self.duration_s
 
     def over_s(self, planned: PlannedFault) -> float:
-        """When a planned fault is over at the latest, its undo included, in seconds after T0."""
+        """Return the latest end of a planned fault with its undo, in seconds after T0."""
         aimed_s = 0.0 if self.aim is None else max(0.0, self.aim.latest_s - planned.earliest_s)
         return planned.end_s + aimed_s + self.delay_s
 
@@ -216,7 +216,7 @@ class AttemptPlan:
         return any(one.fault.definition.uses_proxy for one in self.faults)
 
     def as_mapping(self) -> dict[str, Any]:
-        """JSON values; `from_mapping` gives the same plan again."""
+        """Return JSON values; `from_mapping` gives the same plan again."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         records = {name: asdict(values[name]) for name in ("order", "engine", "places")}
         optional = {name: values[name] and asdict(values[name]) for name in ("filling", "aim")}
@@ -233,7 +233,7 @@ class AttemptPlan:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else.
+        """Return the plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else.
 
         What is not known here any more is left aside, so that attempts outlive an update; `schema` rises when more
         than that changes.
@@ -268,8 +268,8 @@ def resolve(
     cycles: frozenset[str] = frozenset(),
     not_measured: Mapping[str, str] | None = None,
 ) -> AttemptPlan:
-    """The plan of an order, without what the program is told. `config`: the one that was ordered. `topics`: their names
-    by role. `cycles`: those of the engine that a fault can be aimed at."""
+    """Return the plan of an order, without what the program is told. `config`: the one that was ordered. `topics`:
+    their names by role. `cycles`: those of the engine that a fault can be aimed at."""
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
     return AttemptPlan(
         order=order,
@@ -297,7 +297,7 @@ def resolve(
 
 
 def _aim(config: Configuration, repetition: int) -> FaultPhase | None:
-    """None for a control, and where a plan in its full form says when."""
+    """Return the fault phase; None for a control and for a full plan with times."""
     if config.fault == "none" or config.fault_plan is not None:
         return None
     planned = config.planned_faults()[0]
@@ -313,7 +313,7 @@ def _aim(config: Configuration, repetition: int) -> FaultPhase | None:
 
 
 def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> dict[str, Any]:
-    """What the workload's program is told, whichever engine runs it."""
+    """Return the workload program's configuration, which is the same for every engine."""
     topics = {role: topic.name for role, topic in plan.topics.items()}
     prepared = Prepared(attempt, topics, plan.places.ports, plan.order.repetition)
     return {
@@ -327,7 +327,7 @@ def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> di
 
 
 def _generator(config: Configuration, repetition: int, endpoints: Endpoints, topic: str) -> dict[str, Any]:
-    """What the generator is told."""
+    """Return the generator's specification."""
     return {
         "bootstrap": endpoints.kafka,
         "topic": topic,
@@ -347,12 +347,12 @@ def _generator(config: Configuration, repetition: int, endpoints: Endpoints, top
 
 
 def topic_partitions(config: Configuration) -> dict[str, int]:
-    """The topics of an attempt by role, and how many partitions each has."""
+    """Return the topics of an attempt by role, and how many partitions each has."""
     return {"input": config.partitions, "output": config.partitions, **config.kind.topics(config.own, config)}
 
 
 def is_added(attempt: Attempt) -> bool:
-    """Whether `scripts/migrate.py` made the plan of an attempt that had none."""
+    """Return whether `scripts/migrate.py` made the plan of an attempt that had none."""
     return bool(_values_of(attempt).get("migrated") == {"schema": None})
 
 
@@ -361,7 +361,7 @@ def _values_of(attempt: Attempt) -> dict[str, Any]:
 
 
 def read_plan(attempt: Attempt) -> AttemptPlan:
-    """The attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
+    """Return the attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
     values = _values_of(attempt)
     if values.get("schema", SCHEMA - 1) < SCHEMA and "config" in (said := attempt.read()):
         return _from_before(attempt, said)
@@ -372,7 +372,7 @@ def read_plan(attempt: Attempt) -> AttemptPlan:
 
 
 def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
-    """Of an attempt from before schema 3, whose `attempt.json` said everything: as much as is needed to judge it."""
+    """Return the plan of an attempt older than plan schema 3 from its `attempt.json`, as far as the judge needs it."""
     from faultline.experiment.config import parse_configuration
 
     try:

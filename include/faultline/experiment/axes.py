@@ -23,7 +23,7 @@ _PAIRS = {"[": "]", "{": "}"}
 
 
 def parse_axis(name: str, given: Any) -> list[Any]:
-    """The values of the axis `name`, at least one and each once, from a list, a text, or one value.
+    """Return the values of the axis `name`, at least one and each once, from a list, a text, or one value.
 
     Raises ConfigError naming the axis.
     """
@@ -45,7 +45,8 @@ def parse_axis(name: str, given: Any) -> list[Any]:
 
 
 def parse_axes(given: Any) -> dict[str, list[Any]]:
-    """Axes by name, from an object or from a text such as EXAMPLE. Raises ConfigError naming the axis, or `axes`."""
+    """Return axes by name, from an object or from a text such as EXAMPLE. Raises ConfigError naming the axis, or
+    `axes`."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -65,7 +66,7 @@ def parse_axes(given: Any) -> dict[str, list[Any]]:
 
 
 def axis_text(values: Sequence[Any]) -> str:
-    """The values as `parse_axis` reads them."""
+    """Return the values as `parse_axis` reads them."""
     return ", ".join(value if isinstance(value, str) else json.dumps(value) for value in values)
 
 
@@ -88,7 +89,7 @@ def _from_text(name: str, text: str) -> list[Any]:
 
 
 def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
-    """The values of `low..high +step` or `low..high ×factor`, its ends included where it meets them."""
+    """Return the values of `low..high +step` or `low..high ×factor`, its ends included where it meets them."""
     low, high = _number(found["low"]), _number(found["high"])
     step: int | float
     if found["how"] is None:
@@ -114,7 +115,7 @@ def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """A value as the parameter takes it: a name stays a name, whatever it looks like."""
+    """Return a value as the parameter takes it: a name stays a name, whatever it looks like."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -123,7 +124,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _takes_text(name: str) -> bool:
-    """Whether a parameter is a name or a text, and never a number."""
+    """Return whether a parameter is a name or a text, and never a number."""
     if is_setting(name):
         return False  # its text is taken as it stands, whatever it looks like
     kinds = [Configuration.model_fields[name].annotation]
@@ -146,7 +147,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _split(text: str, at: str, name: str) -> list[str]:
-    """The parts of a text between `at`, but for those inside brackets, braces and quotes; empty ones are left out."""
+    """Return the parts of a text between `at`, but for those inside brackets, braces and quotes; empty ones are left
+    out."""
     parts, current, closing, quoted = [], "", "", False
     for letter in text:
         if letter == '"':

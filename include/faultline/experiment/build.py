@@ -33,7 +33,7 @@ class BuildSpec:
         return self.revision is None and not self.settings
 
     def as_mapping(self) -> dict[str, Any]:
-        """As JSON; `parse_build` reads it."""
+        """Return JSON values for `parse_build`."""
         return {"revision": self.revision, "settings": dict(self.settings)}
 
     @property
@@ -46,7 +46,7 @@ class BuildSpec:
 
 
 def parse_build(given: Any, key: str) -> BuildSpec:
-    """A build from a form's field `key`: an object, or its JSON; empty is the checkout as it is.
+    """Return a build from a form's field `key`: an object, or its JSON; empty is the checkout as it is.
 
     Raises ConfigError with one line that names the key and the remedy.
     """

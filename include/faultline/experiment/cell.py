@@ -47,7 +47,7 @@ class Cell:
 
     @classmethod
     def of(cls, record: CellCoordinates) -> Cell:
-        """The cell that a record belongs to."""
+        """Return the cell that a record belongs to."""
         return cls(record.config_id, record.repetition, record.series)
 
 
@@ -67,12 +67,12 @@ _ID = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 
 
 def is_sweep_id(text: object) -> bool:
-    """Whether a sweep may be called so."""
+    """Return whether a sweep may be called so."""
     return isinstance(text, str) and len(text) <= MOST and _ID.fullmatch(text) is not None
 
 
 def require_sweep_id(text: object) -> None:
-    """Raises ConfigError for what no sweep may be called."""
+    """Raise ConfigError for what no sweep may be called."""
     if not is_sweep_id(text):
         raise ConfigError(
             f"sweep_id: {str(text)[:MOST]!r} is no id of a sweep; use letters, digits and _~-, dots between them "
@@ -81,8 +81,8 @@ def require_sweep_id(text: object) -> None:
 
 
 def sweep_id_of(run_id: str) -> str:
-    """Short readable id of a sweep: of a run that Airflow named by the time, the time without punctuation; else the
-    run's own id, so that two runs never share one. What an id may not hold becomes `-`."""
+    """Return short readable id of a sweep: of a run that Airflow named by the time, the time without punctuation; else
+    the run's own id, so that two runs never share one. What an id may not hold becomes `-`."""
     kind, _, moment = run_id.partition("__")
     if kind in _KINDS and (found := _MOMENT.match(moment)):
         digits = "".join(found["date"].split("-")) + "T" + "".join(found["time"].split(":"))
@@ -93,7 +93,7 @@ def sweep_id_of(run_id: str) -> str:
 
 
 def _allowed(text: str) -> str:
-    """The text with `-` in place of what an id may not hold."""
+    """Return the text with `-` in place of what an id may not hold."""
     found = re.sub(r"\.{2,}|\.$", "-", re.sub(r"[^A-Za-z0-9._~-]", "-", text))
     if not found or found[0] in ".~-":
         found = f"run{found}"

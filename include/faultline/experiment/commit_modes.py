@@ -22,7 +22,7 @@ class CommitMode:
     def check(
         self, workload: str, able: Sequence[str], *, checkpoint_interval_s: float, cores: int, partitions: int
     ) -> None:
-        """Raises ValueError naming the parameter that keeps a workload, or the cluster, from running in it. `able`: the
+        """Raise ValueError naming the parameter that keeps a workload, or the cluster, from running in it. `able`: the
         workloads that run in real-time mode."""
         if not self.real_time:
             return
@@ -42,7 +42,7 @@ class CommitMode:
             )
 
     def check_cycle(self, cycle: str | None) -> None:
-        """Raises ValueError for a cycle that it has not, at which a fault is aimed."""
+        """Raise ValueError for a cycle that it has not, at which a fault is aimed."""
         if cycle == "snapshot" and not self.snapshots:
             having = " or ".join(one.name for one in COMMIT_MODES.values() if one.snapshots)
             raise ValueError(

@@ -64,17 +64,17 @@ SECONDS_FOR_BASELINES = 60.0
 
 
 def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
-    """When a fault comes that was given no time, in seconds after T0."""
+    """Return the default time of a fault, in seconds after T0."""
     return warmup_s + baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
 
 
 def baseline_bins(checkpoint_interval_s: float) -> int:
-    """Bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
+    """Return bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
     return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
 def baseline_commits(checkpoint_interval_s: float) -> int:
-    """Commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
+    """Return commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
     return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
@@ -103,7 +103,8 @@ def phase_of(repetition: int) -> float:
 
 
 def same_path_everywhere(path: str, built_in: str) -> str:
-    """`path` if every process takes it for the same file. Raises ValueError for one that hangs on where one stands."""
+    """Return `path` if every process takes it for the same file. Raises ValueError for one that hangs on where one
+    stands."""
     if path != built_in and not path.startswith("/"):
         raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
     return path
@@ -265,7 +266,7 @@ class Common(BaseModel):
 
     @property
     def earliest_fault_s(self) -> float:
-        """When the fault comes, or would come in a control, that was given no time; seconds after T0."""
+        """Return the default time of a fault, in seconds after T0."""
         return earliest_fault_s(self.warmup_s, self.checkpoint_interval_s)
 
     @property
@@ -277,7 +278,7 @@ class Common(BaseModel):
         )
 
     def plan(self) -> FaultPlan:
-        """What is to be broken, complete; an empty plan for a control."""
+        """Return the complete fault plan; empty for a control."""
         if self.fault_plan is not None:
             return FaultPlan.from_mapping(self.fault_plan)
         if self.fault == "none":
@@ -285,7 +286,7 @@ class Common(BaseModel):
         return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Each occurrence of the plan, in order of time."""
+        """Return each occurrence of the plan, in order of time."""
         return self.plan().resolve(
             rate=self.rate,
             checkpoint_interval_s=self.checkpoint_interval_s,
@@ -307,7 +308,7 @@ class Common(BaseModel):
 
 
 def value_of(values: Mapping[str, Any], key: str) -> Any:
-    """The value that a field will have, before its own check."""
+    """Return the value that a field will have, before its own check."""
     return values.get(key, Common.model_fields[key].default)
 
 
@@ -333,7 +334,7 @@ DEMO_VALUES: dict[str, Any] = {
 
 
 def limits(name: str, model: type[BaseModel]) -> str:
-    """The limits of a field in words, such as `≥ 1, ≤ 64`; empty without limits."""
+    """Return the limits of a field in words, such as `≥ 1, ≤ 64`; empty without limits."""
     parts = []
     for limit in model.model_fields[name].metadata:
         if isinstance(limit, Gt):

@@ -88,7 +88,7 @@ class _Checked(Common):
         return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Each occurrence of the plan, in order of time; with several injections, one for each."""
+        """Return each occurrence of the plan, in order of time; with several injections, one for each."""
         return repeat_fault(super().planned_faults(), self)
 
     @property
@@ -112,7 +112,7 @@ class _Checked(Common):
         return primer_records(self.kind, self.own, self)
 
     def input_source(self, repetition: int = 0) -> dict[str, Any]:
-        """The part of the generator's specification that names its source and the source's parameters."""
+        """Return the part of the generator's specification that names its source and the source's parameters."""
         return self.kind.source(self.own, self, repetition)
 
     @property
@@ -121,7 +121,7 @@ class _Checked(Common):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:12]
 
     def canonical_json(self) -> str:
-        """Keys sorted, no spaces, every default written out: equal configurations, equal text.
+        """Return keys sorted, no spaces, every default written out: equal configurations, equal text.
 
         Fields that older records lack are left out at their defaults, so those records keep their identity.
         """
@@ -134,7 +134,7 @@ class _Checked(Common):
     @model_validator(mode="before")
     @classmethod
     def _write_defaults_out(cls, data: Any) -> Any:
-        """Makes what is derived explicit, so that the identity does not hang on how much was written down."""
+        """Make what is derived explicit, so that the identity does not hang on how much was written down."""
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
@@ -185,7 +185,7 @@ class _Checked(Common):
         return self
 
     def _check_parameters(self) -> None:
-        """Refuses a parameter that this workload would silently ignore, or that contradicts another."""
+        """Refuse a parameter that this workload would silently ignore, or that contradicts another."""
         fields, kind = own_fields(), self.kind
         for key in sorted(fields.keys() - kind.parameters.model_fields.keys()):
             default = fields[key].default
@@ -205,7 +205,7 @@ class _Checked(Common):
         kind.check(self.own, self)
 
     def _check_data(self) -> None:
-        """Refuses data that nothing would read, and what data contradicts."""
+        """Refuse data that nothing would read, and what data contradicts."""
         for key in WITH_DATA:
             if self.data is None and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: there is no data that it is of; give data, or leave it out")
@@ -224,7 +224,7 @@ class _Checked(Common):
         self._check_pace()
 
     def _check_pace(self) -> None:
-        """Refuses what would say when data comes beside the data itself."""
+        """Refuse what would say when data comes beside the data itself."""
         if self.data_pace == "recorded" and self.rate_curve is not None:
             raise ValueError("rate_curve: with data_pace=recorded the data says when; leave it empty")
         if self.data_pace == "recorded" and any(fault.at_record is not None for fault in self.plan().faults):
@@ -233,7 +233,7 @@ class _Checked(Common):
             raise ValueError("data_speed: a rate is not hastened; use data_pace=recorded, or another rate")
 
     def _check_generator(self) -> None:
-        """Refuses a generator that nothing would start, or that a fault could hit."""
+        """Refuse a generator that nothing would start, or that a fault could hit."""
         for key in ("generator_processes", "generator_on"):
             if not self.paced and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: no generator sends the input of this workload; leave it empty")
@@ -246,7 +246,7 @@ class _Checked(Common):
                 )
 
     def _check_possible(self, planned: Sequence[PlannedFault]) -> None:
-        """Refuses a planned fault that the workload or its commit mode cannot have."""
+        """Refuse a planned fault that the workload or its commit mode cannot have."""
         if self.rate_curve is not None and any(fault.at_record is not None for fault in self.plan().faults):
             raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
         self.kind.check_faults(self.own, self, planned)
@@ -259,7 +259,7 @@ class _Checked(Common):
             COMMIT_MODES[self.commit_mode].check_cycle(one.fault.cycle)
 
     def _check_faults(self) -> None:
-        """The plan as a whole: inside the window, and with victims that this workload can have."""
+        """Check the whole plan: inside the window, and with victims that this workload has."""
         low, high = self.fault_window
         check_injections(self, self.paced and self.kind.shows_steadiness)
         if high < low:
@@ -293,7 +293,7 @@ class _Checked(Common):
         self._check_possible(planned)
 
     def _victims_there(self, victim: str) -> int:
-        """How many processes of a kind the run will have at least."""
+        """Return the smallest number of processes of a victim kind in the run."""
         hosts = min(WORKERS, self.executors)
         return {
             "executor": self.executors,
@@ -304,7 +304,7 @@ class _Checked(Common):
 
 
 def workloads_that_can(capability: str) -> list[str]:
-    """Names of the workloads that have a capability."""
+    """Return names of the workloads that have a capability."""
     return [name for name, one in WORKLOADS.items() if one.can(capability)]
 
 
@@ -329,7 +329,7 @@ else:
 
 
 def may_be_empty(name: str) -> bool:
-    """Whether a parameter may be given as nothing, for what follows from the others."""
+    """Return whether a parameter may be given as nothing, for what follows from the others."""
     field = Configuration.model_fields.get(name)
     if field is None:
         return False
@@ -338,7 +338,7 @@ def may_be_empty(name: str) -> bool:
 
 
 def _set_length(values: dict[str, Any]) -> None:
-    """Writes out how long is measured, where nobody said it."""
+    """Write out how long is measured, where nobody said it."""
     if "duration_s" not in values:
         try:
             checkpoint_interval_s = float(value_of(values, "checkpoint_interval_s"))
@@ -349,7 +349,7 @@ def _set_length(values: dict[str, Any]) -> None:
 
 
 def _place_fault(values: dict[str, Any]) -> None:
-    """Writes out when the one fault of the short form comes; a control has none."""
+    """Write out when the one fault of the short form comes; a control has none."""
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
             raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
@@ -365,7 +365,7 @@ def _place_fault(values: dict[str, Any]) -> None:
 
 
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:
-    """Validates `values` and returns the configuration.
+    """Validate `values` and return the configuration.
 
     Raises ConfigError with one line that names the key and the remedy; unknown keys and names
     come with the nearest known one.
@@ -379,7 +379,7 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
 
 
 def _first_line(error: ValidationError) -> str:
-    """The first problem of a validation error, as `key: what is wrong; remedy`."""
+    """Return the first problem of a validation error, as `key: what is wrong; remedy`."""
     problem = error.errors(include_url=False)[0]
     if problem["type"] == "value_error" and not problem["loc"]:
         return str(problem["ctx"]["error"])

@@ -38,7 +38,7 @@ class Decide:
 
 
 def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Sequence[Any]]) -> Decide | None:
-    """The field `decide` of a form, or None where nothing is to be decided.
+    """Return the field `decide` of a form, or None where nothing is to be decided.
 
     `figures`: those that can be. `axes`: of the sweep, with their values. Raises ConfigError with one line that names
     the key and the remedy.
@@ -69,7 +69,7 @@ def _require_keys(given: Mapping[str, Any]) -> None:
 
 
 def _shares(given: Mapping[str, Any]) -> tuple[float, float]:
-    """The smallest difference that matters, and the error."""
+    """Return the smallest difference that matters, and the error."""
     smallest = _number("smallest", given["smallest"])
     if not 0 < smallest <= 1:
         raise ConfigError(f"decide.smallest: {smallest:g} is no share above 0 and up to 1; give one such as 0.1")
@@ -80,7 +80,7 @@ def _shares(given: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _budget(given: Mapping[str, Any]) -> tuple[int | None, float | None]:
-    """Experiments and hours."""
+    """Return experiments and hours."""
     experiments, hours = (given.get(key) for key in ("experiments", "hours"))
     if experiments is None and hours is None:
         raise ConfigError("decide: has no budget; give experiments, hours, or both")

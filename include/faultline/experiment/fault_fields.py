@@ -13,7 +13,7 @@ from fault.registry import ACTIONS
 
 
 def take_plan(values: dict[str, Any]) -> None:
-    """Writes the plan in its canonical form, and its first fault into the short form.
+    """Write the plan in its canonical form, and its first fault into the short form.
 
     Faults are put in order of time, and a plan that says no more than the short form can is written as that.
     """
@@ -55,12 +55,13 @@ def _same_instant(given: Any, at_s: float) -> bool:
 
 
 def short_form(victim: str, action: str, at_s: float | None) -> Fault:
-    """The fault that the three short fields stand for; its lengths are the action's own, the full form sets them."""
+    """Return the fault that the three short fields stand for; its lengths are the action's own, the full form sets
+    them."""
     return Fault(victim, action, at_s=at_s, **ACTIONS[action].defaults)
 
 
 def in_short_form(message: str) -> str:
-    """A plan's complaint in the words of the short form's three fields."""
+    """Return a plan's complaint in the words of the short form's three fields."""
     key, _, rest = message.partition(":")
     name = {"victim": "fault", "action": "fault_action", "at_s": "fault_at_s"}.get(key.rpartition(".")[2], key)
     return f"{name}:{rest}"
@@ -71,7 +72,7 @@ MAX_SKEW = 5.0
 
 
 def take_object(key: str, value: Any) -> dict[str, Any] | None:
-    """An object, given as such or as JSON text (from a command line)."""
+    """Return an object, given as such or as JSON text (from a command line)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -83,7 +84,7 @@ def take_object(key: str, value: Any) -> dict[str, Any] | None:
 
 
 def take_curves(values: dict[str, Any], most: float) -> None:
-    """Writes the curves in their canonical form; a constant one is none. `most`: records/s that a rate may reach."""
+    """Write the curves in their canonical form; a constant one is none. `most`: records/s that a rate may reach."""
     if values["rate_curve"] is values["skew_curve"] is None:
         return
     from generators.curve import parse_curve
@@ -108,7 +109,7 @@ def take_curves(values: dict[str, Any], most: float) -> None:
 
 
 def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: float, seconds: float) -> None:
-    """Raises ValueError for a rate above `most`, and when no record would ever be due, as with a rate that moves."""
+    """Raise ValueError for a rate above `most`, and when no record would ever be due, as with a rate that moves."""
     if rate > most:
         raise ValueError(f"rate: {rate:g} is too high; give at most {most:.0f}")
     if rate_curve is None:

@@ -60,7 +60,7 @@ class JobFile:
         return SINK in self.functions
 
     def given(self, arguments: Mapping[str, Any] | None) -> dict[str, Argument]:
-        """The arguments that it gets. Raises ValueError for one that it does not declare, or of another type."""
+        """Return the arguments that it gets. Raises ValueError for one that it does not declare, or of another type."""
         for name in arguments or {}:
             if name not in self.arguments:
                 known = suggest(name, self.arguments)
@@ -70,7 +70,7 @@ class JobFile:
 
 
 def read_job(path: str) -> JobFile:
-    """What the file declares. Raises ValueError in one line that names file, line and remedy."""
+    """Read the declarations of a job file. Raises ValueError in one line that names file, line and remedy."""
     file = Path(path)
     tree = _parsed(file)
     functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
@@ -111,7 +111,8 @@ def read_job(path: str) -> JobFile:
 
 
 def is_job(file: Path) -> bool:
-    """Whether a Python file is a job and no program: it declares JOB, or has a `query` that takes (records, config).
+    """Return whether a Python file is a job and no program: it declares JOB, or has a `query` that takes (records,
+    config).
 
     Raises ValueError for what is no Python.
     """
@@ -140,7 +141,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _declaration(tree: ast.Module) -> ast.Assign | ast.AnnAssign | None:
-    """The first assignment to JOB."""
+    """Return the first assignment to JOB."""
     for one in tree.body:
         if isinstance(one, ast.Assign | ast.AnnAssign):
             targets = one.targets if isinstance(one, ast.Assign) else [one.target]
@@ -188,7 +189,7 @@ def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, Argument]:
 
 
 def _typed(name: str, value: Any, default: Argument) -> Argument:
-    """A value with the type of the default. Raises ValueError naming the argument."""
+    """Return a value with the type of the default. Raises ValueError naming the argument."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
@@ -202,8 +203,8 @@ def _typed(name: str, value: Any, default: Argument) -> Argument:
 
 
 def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
-    """A Python file and what it needs of its folder, by path within it: modules and packages that it imports, or that
-    they import, and files that a text in one of them names. `tree`: the file's, where it is parsed already.
+    """Return a Python file and what it needs of its folder, by path within it: modules and packages that it imports, or
+    that they import, and files that a text in one of them names. `tree`: the file's, where it is parsed already.
 
     Raises ValueError for a module that is no Python, and for more than MOST_BYTES.
     """
@@ -226,7 +227,7 @@ def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
 
 
 def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
-    """The files of a folder that one of its modules names; of a package, all that are in it."""
+    """Return the files of a folder that one of its modules names; of a package, all that are in it."""
     found = []
     for name in _imported(tree):
         module, package = folder / f"{name}.py", folder / name
@@ -249,14 +250,14 @@ def _require_small(file: Path, found: Mapping[str, Path]) -> None:
 
 
 def _texts(tree: ast.Module) -> set[str]:
-    """Texts that may name a file of the folder."""
+    """Return texts that may name a file of the folder."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     paths = {text: Path(text) for text in texts if 0 < len(text) < 256 and text.isprintable()}
     return {text for text, path in paths.items() if "." in text and not path.is_absolute() and ".." not in path.parts}
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """First parts of the names of what is imported anywhere in a module."""
+    """Return first parts of the names of what is imported anywhere in a module."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -46,18 +46,18 @@ class MatrixSpec:
     bound: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, preset: str) -> dict[str, Any]:
-        """What `preset` sets. Raises ConfigError for one that the matrix does not have."""
+        """Return the values of `preset`. Raises ConfigError for an unknown preset."""
         if preset not in self.presets:
             raise ConfigError(f"preset: {preset!r} is not known{suggest(preset, self.presets)}")
         return {"repetitions": 1, "controls": 0, **self.presets[preset]}
 
     def said_of(self, name: str) -> dict[str, Any]:
-        """What the presets set a parameter to, by their names; those that leave it alone are not named."""
+        """Return the values of a parameter by preset; presets without a value are omitted."""
         found = ((preset, self.values(preset)) for preset in self.presets)
         return {preset: values[name] for preset, values in found if name in values}
 
     def resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a sweep: what `params` names, and the values of its preset for what is empty there.
+        """Return the parameters of a sweep: what `params` names, and the values of its preset for what is empty there.
 
         A parameter that neither has is left out: what it is follows from the others, as in a single experiment. Each
         axis becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
@@ -79,11 +79,11 @@ class MatrixSpec:
         return {**found, "axes": axes}
 
     def matrix(self, params: Mapping[str, Any]) -> Matrix:
-        """The matrix of resolved parameters."""
+        """Return the matrix of resolved parameters."""
         return Matrix.under(params, params["axes"])
 
     def preset_matrix(self, preset: str = DEFAULT) -> Matrix:
-        """What a preset measures where nothing else is filled in."""
+        """Return the matrix of a preset without further parameters."""
         return self.matrix(self.resolve({"preset": preset}))
 
 

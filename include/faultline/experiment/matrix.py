@@ -50,12 +50,13 @@ class Matrix:
 
     @classmethod
     def under(cls, params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
-        """The matrix that the parameters of a form or a preset stand for; what they lack follows from the others."""
+        """Return the matrix that the parameters of a form or a preset stand for; what they lack follows from the
+        others."""
         fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
         return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
 
     def configurations(self) -> list[Configuration]:
-        """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
+        """Return every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
         for name, values in self.axes.items():
             require_known(name, Configuration.model_fields)
             if not values:
@@ -83,7 +84,7 @@ class Matrix:
         return found
 
     def _points(self) -> list[Configuration]:
-        """Every point. Raises ConfigError with what is wrong first, and with where else it is."""
+        """Return every point. Raises ConfigError with what is wrong first, and with where else it is."""
         found: list[Configuration] = []
         refused: dict[str, list[str]] = {}
         for values in itertools.product(*self.axes.values()):
@@ -104,7 +105,7 @@ class Matrix:
         return list(dict.fromkeys(found))  # without what only others have, points may be the same
 
     def _check_plan(self, broken: Sequence[str]) -> None:
-        """A plan says what is broken, so it stands for one value of the axis beside the control."""
+        """Refuse a plan beside an axis of faults: the plan is one value of that axis, next to the control."""
         if len(broken) > 1:
             raise ConfigError(
                 f"fault_plan: it would make {' and '.join(broken)} on the axis fault the same; keep one of them"
@@ -113,7 +114,7 @@ class Matrix:
             raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
-        """One configuration; a control among faults has no fault time nor plan, whatever the others have, and a
+        """Return one configuration; a control among faults has no fault time nor plan, whatever the others have, and a
         workload among others has nothing that only some of those have."""
         control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
         whole = {**self.fixed, **values, **control}
@@ -133,7 +134,7 @@ class Matrix:
         return found
 
     def cells(self, series: str) -> list[PlannedCell]:
-        """All cells, the controls after the points; each cell once."""
+        """Return all cells, the controls after the points; each cell once."""
         points = self.configurations()
         planned = [
             PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
@@ -145,12 +146,12 @@ class Matrix:
 
 
 def control_of(config: Configuration) -> Configuration:
-    """The same experiment without a fault."""
+    """Return the same experiment without a fault."""
     return parse_configuration({**config.model_dump(), "fault": "none", "fault_at_s": None, "fault_plan": None})
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
-    """The cells to measure; those with a valid record are left out when `only_missing`.
+    """Return the cells to measure; those with a valid record are left out when `only_missing`.
 
     One repetition after the other, so that what changes with the hours meets all cells alike, each in an order of its
     own, fixed by `seed`.
@@ -170,7 +171,7 @@ def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: b
 def plan_pairs(
     cells: Iterable[PlannedCell], other: str, valid: Iterable[Cell], *, only_missing: bool, seed: int
 ) -> list[PlannedCell]:
-    """The cells to measure where each is measured in its own series and in the series `other`, as a pair.
+    """Return the cells to measure where each is measured in its own series and in the series `other`, as a pair.
 
     Both of a pair stand one directly after the other, in an order drawn by lot, so that neither side is always the one
     that finds a warm machine. Pairs are shuffled within a repetition; `seed` fixes all of it.

@@ -28,19 +28,19 @@ MOST_CHARACTERS = 2_000
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Object and setting of a dotted name; None for any other name."""
+    """Return object and setting of a dotted name; None for any other name."""
     key, dot, setting = name.partition(".")
     return (key, setting) if dot and key in OBJECTS else None
 
 
 def is_setting(name: str) -> bool:
-    """Whether a name is that of one setting, `spark_conf.spark.x`."""
+    """Return whether a name is that of one setting, `spark_conf.spark.x`."""
     return split_name(name) is not None
 
 
 def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with dotted names put into their objects. Raises ConfigError for one that is given twice, or whose
-    object is something else."""
+    """Return the values with dotted names put into their objects. Raises ConfigError for one that is given twice, or
+    whose object is something else."""
     found = {name: value for name, value in values.items() if not is_setting(name)}
     for name, value in values.items():
         if (parts := split_name(name)) is None:
@@ -58,7 +58,7 @@ def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with each setting of its objects as a parameter of its own, under its dotted name."""
+    """Return a configuration with each setting of its objects as a parameter of its own, under its dotted name."""
     found = {name: value for name, value in config.items() if name not in OBJECTS}
     for key in OBJECTS:
         whole = config.get(key)
@@ -68,7 +68,7 @@ def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] | None:
-    """An object of settings in its canonical form: sorted, values as texts; none of it is None.
+    """Return an object of settings in its canonical form: sorted, values as texts; none of it is None.
 
     Raises ValueError naming the setting and the remedy.
     """
@@ -78,7 +78,7 @@ def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] |
 
 
 def setting_text(where: str, value: Any) -> str:
-    """A setting's value as its text. Raises ValueError naming `where` and the remedy."""
+    """Return a setting's value as its text. Raises ValueError naming `where` and the remedy."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float) or not str(value).strip() or not str(value).isprintable():
@@ -89,7 +89,7 @@ def setting_text(where: str, value: Any) -> str:
 
 
 def require_known(name: str, known: Iterable[str]) -> None:
-    """Raises ConfigError for a parameter's name that is neither `known` nor that of a setting."""
+    """Raise ConfigError for a parameter's name that is neither `known` nor that of a setting."""
     names = list(known)
     if name in RULES and name not in names:
         raise ConfigError(
@@ -124,7 +124,7 @@ OWNED: Mapping[str, str] = {
 
 
 def check_topic_settings(settings: Mapping[str, str] | None, *, paced: bool, workload: str) -> None:
-    """Raises ValueError for a setting that is owned, unknown or has a value of another kind, naming it."""
+    """Raise ValueError for a setting that is owned, unknown or has a value of another kind, naming it."""
     if not settings:
         return
     if not paced:

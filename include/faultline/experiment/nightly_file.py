@@ -52,7 +52,7 @@ class NightlyFile:
 
 
 def nightly_files(root: Path) -> list[NightlyFile]:
-    """Every night that has a file, `nightly_regression` first, which is there also without one."""
+    """Return every night that has a file, `nightly_regression` first, which is there also without one."""
     folder = Path(os.environ.get(FOLDER) or root)
     first = folder / FIRST
     found = [_read(NIGHTLY, first) if first.is_file() else NightlyFile(NIGHTLY, None, schedule())]
@@ -62,12 +62,12 @@ def nightly_files(root: Path) -> list[NightlyFile]:
 
 
 def is_nightly(dag_id: str) -> bool:
-    """Whether a DAG's runs are nights."""
+    """Return whether a DAG's runs are nights."""
     return dag_id == NIGHTLY or dag_id.startswith(PREFIX)
 
 
 def parse_nightly(dag_id: str, path: Path) -> NightlyFile:
-    """The night of a file. Raises ConfigError naming the file, the key and the remedy."""
+    """Return the night of a file. Raises ConfigError naming the file, the key and the remedy."""
     if dag_id != NIGHTLY and not NAME.fullmatch(path.stem):
         raise ConfigError(f"{path.name}: use small letters, digits, - and _ for the name of a night's file")
     try:
@@ -113,7 +113,7 @@ MATRIX = "matrix"
 
 
 def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
-    """Those of a set, each once. Raises ConfigError naming the place in the set and the key."""
+    """Return the distinct configurations of a set. Raises ConfigError naming the place in the set and the key."""
     found: list[Configuration] = []
     for number, one in enumerate(given):
         try:
@@ -129,7 +129,7 @@ def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
 
 
 def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
-    """Every point of a matrix under a preset; how often each is measured is the night's to say."""
+    """Return every point of a matrix under a preset; how often each is measured is the night's to say."""
     name = entry[MATRIX]
     if name not in MATRICES:
         raise ConfigError(f"matrix: {name!r} is not known{suggest(str(name), MATRICES)}")
@@ -153,12 +153,12 @@ SPEED_DEFAULT = "0 5 * * *"
 
 
 def schedule() -> str:
-    """The cron expression by which nights are due, UTC. Raises ConfigError for what is none."""
+    """Return the cron expression by which nights are due, UTC. Raises ConfigError for what is none."""
     return _cron(VARIABLE, DEFAULT)
 
 
 def speed_schedule() -> str:
-    """The same for the nights of Faultline's own speed."""
+    """Return the schedule of the self-benchmark."""
     return _cron(SPEED_VARIABLE, SPEED_DEFAULT)
 
 
@@ -170,7 +170,7 @@ def _cron(variable: str, default: str) -> str:
 
 
 def due_nights(cron: str, first: datetime, until: datetime) -> list[str]:
-    """Logical dates of the nights that are due in (first, until), ISO 8601 in UTC."""
+    """Return logical dates of the nights that are due in (first, until), ISO 8601 in UTC."""
     found: list[str] = []
     nights = croniter(cron, first.astimezone(UTC))
     while (night := nights.get_next(datetime)) < until:

@@ -34,5 +34,6 @@ class Run:
 
 
 def run_of(attempt: Attempt, settings: Settings) -> Run:
-    """The run of an attempt that is prepared. Raises InfrastructureError for a plan that is missing or damaged."""
+    """Return the run of an attempt that is prepared. Raises InfrastructureError for a plan that is missing or
+    damaged."""
     return Run(settings, attempt, read_plan(attempt))

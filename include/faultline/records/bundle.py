@@ -73,11 +73,11 @@ class Bundle:
     listing: Listing
 
     def records(self) -> list[Record]:
-        """Those that stood when it was made, in order of attempt. Raises ConfigError naming file and key."""
+        """Return the records of the bundle in order of attempt. Raises ConfigError naming file and key."""
         return sorted(self._records(), key=lambda record: record.attempt)
 
     def unpack(self, folder: Path) -> None:
-        """Writes its files; `folder` is a results folder then. Raises ConfigError for one that cannot be written."""
+        """Write its files; `folder` is a results folder then. Raises ConfigError for one that cannot be written."""
         for name, content in self.files.items():
             target = folder / name
             try:
@@ -101,12 +101,12 @@ class Bundle:
 
 
 def sha256(content: bytes) -> str:
-    """In hexadecimal digits."""
+    """Return the SHA-256 digest in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def write_bundle(path: Path, members: Iterable[Member]) -> None:
-    """Writes a bundle, whole or not at all. Raises ConfigError for a file that cannot be written."""
+    """Write a bundle, whole or not at all. Raises ConfigError for a file that cannot be written."""
     # Files of one name beside each other, whatever attempt they are of: they are alike.
     ordered = sorted(members, key=lambda one: (PurePosixPath(one.path).name, one.path))
     listing = _listing_of(ordered)
@@ -134,7 +134,7 @@ def _write_archive(packed: IO[bytes], members: Iterable[tuple[str, bytes]]) -> N
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Reads a bundle and holds every file against its hash.
+    """Read a bundle and holds every file against its hash.
 
     Raises ConfigError with one line that names the file, for what is no bundle, or not the one that was made.
     """

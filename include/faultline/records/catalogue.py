@@ -243,12 +243,12 @@ _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "b
 
 
 def columns_in(table: Sheet) -> list[CatalogueColumn]:
-    """All columns of a table, in order."""
+    """Return all columns of a table, in order."""
     return [column for column in (*IDENTITY, *METRICS) if table in column.heads]
 
 
 def metrics_in(table: Sheet) -> list[Metric]:
-    """The figures of a table, in order."""
+    """Return the figures of a table, in order."""
     return [metric for metric in METRICS if table in metric.heads]
 
 
@@ -257,7 +257,8 @@ USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
 def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[Metric]:
-    """The metrics that at least one sound entry has, well-known ones first; others under their path in the record.
+    """Return the metrics that at least one sound entry has, well-known ones first; others under their path in the
+    record.
 
     `invalid`: whether those of invalid entries are among them.
     """
@@ -269,13 +270,13 @@ def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[
 
 
 def value_of(entry: IndexEntry, key: str) -> float | None:
-    """One figure of one record; a truth value as 1 or 0."""
+    """Return one figure of one record; a truth value as 1 or 0."""
     return metric_for(key).value(entry)
 
 
 def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
-    """The least and the largest that a figure of one record may be: a recovery is known to its resolution, and one that
-    was not seen to end only from below. None where nothing is known of it."""
+    """Return the least and the largest that a figure of one record may be: a recovery is known to its resolution, and
+    one that was not seen to end only from below. None where nothing is known of it."""
     value = value_of(entry, key)
     if key != MACRO:
         return None if value is None else (value, value)
@@ -287,7 +288,7 @@ def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
 
 
 def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
-    """The metrics under their headings, for a list to choose from."""
+    """Return the metrics under their headings, for a list to choose from."""
     groups: dict[str, list[Metric]] = {}
     for metric in metrics:
         groups.setdefault(metric.group, []).append(metric)
@@ -295,7 +296,7 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
 
 
 def metric_for(key: str) -> Metric:
-    """The metric of a path; of one that nobody has named in words made of the path."""
+    """Return the metric of a path; of one that nobody has named in words made of the path."""
     if key in BY_KEY:
         return BY_KEY[key]
     if key.startswith(_NODES):

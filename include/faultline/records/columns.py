@@ -60,15 +60,15 @@ class CatalogueColumn:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def head(self, table: Sheet) -> str:
-        """The heading in a table."""
+        """Return the heading in a table."""
         return self.heads.get(table) or self.name
 
     def value(self, entry: IndexEntry) -> Any:
-        """The value of a record; None where it is unknown."""
+        """Return the value of a record; None where it is unknown."""
         return self.read(entry) if self.read else getattr(entry, self.key)
 
     def text(self, value: Any) -> str:
-        """A value as a table shows it, without its unit."""
+        """Return a value as a table shows it, without its unit."""
         return NONE if value is None else plain(value)
 
 
@@ -84,12 +84,12 @@ class Metric(CatalogueColumn):
     listed: bool = True
 
     def value(self, entry: IndexEntry) -> float | None:
-        """The figure of a record; a truth value as 1 or 0."""
+        """Return the figure of a record; a truth value as 1 or 0."""
         value = self.read(entry) if self.read else entry.metrics.get(self.key)
         return None if value is None else float(value)
 
     def text(self, value: float | None, digits: int = 2) -> str:
-        """A value as it stands in a table, without its unit; seconds with `digits`."""
+        """Return a value as it stands in a table, without its unit; seconds with `digits`."""
         if value is None:
             return NONE
         match self.unit:

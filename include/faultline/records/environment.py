@@ -21,7 +21,7 @@ class Part(BaseModel):
 
     @classmethod
     def empty(cls) -> Any:
-        """The part with every key null."""
+        """Return the part with every key null."""
         return cls(**dict.fromkeys(cls.model_fields))
 
 

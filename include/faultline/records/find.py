@@ -23,7 +23,7 @@ _RECORDS = TypeAdapter(list[Record])
 
 
 def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
-    """The record that `reference` names, and the results folder that its raw files lie in.
+    """Return the record that `reference` names, and the results folder that its raw files lie in.
 
     `reference`: path of a record, attempt id, unique beginning of one, or `last`. Raises ConfigError, naming the
     nearest known attempt, when there is none or more than one.
@@ -39,7 +39,7 @@ def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
 
 
 def still_running(settings: Settings) -> str:
-    """That an attempt newer than every record has none yet, in a line; empty where there is none such."""
+    """Return a line about an attempt that is newer than every record and still runs, or an empty text."""
     known = max((path.stem for path in settings.records.glob("*/[!.]*.json")), default="")
     newest = open_attempts(settings.attempts, settings.home)[-1:]
     if not newest or newest[0].over or newest[0].id <= known:
@@ -48,7 +48,7 @@ def still_running(settings: Settings) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file. Raises ConfigError, naming file and key, when it holds none."""
+    """Return the record in a file. Raises ConfigError, naming file and key, when it holds none."""
     try:
         return Record.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -58,8 +58,8 @@ def read_record(path: Path) -> Record:
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
-    """The records of bundles, and of the arrays that `results --json` wrote to these files (`.gz`: compressed), in
-    order of attempt.
+    """Return the records of bundles, and of the arrays that `results --json` wrote to these files (`.gz`: compressed),
+    in order of attempt.
 
     An attempt that stands in several of them is taken once. Raises ConfigError naming file, place and key.
     """
@@ -85,7 +85,7 @@ def _saved(path: Path) -> list[Record]:
 
 
 def _attempt(reference: str, known: list[str]) -> str:
-    """The known attempt that is meant."""
+    """Return the known attempt that is meant."""
     if not known:
         raise ConfigError(f"{reference}: there are no records yet; run one with ./faultline run word_count")
     if reference == LAST:

@@ -24,7 +24,7 @@ FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
 
 
 def milliseconds(value: float | None) -> str:
-    """`2,283`; below 10 with one decimal."""
+    """Return `2,283`; below 10 with one decimal."""
     if value is None:
         return NONE
     return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
@@ -35,62 +35,62 @@ FEWEST_BATCHES = 100
 
 
 def has_few_batches(batches: float | None) -> bool:
-    """Whether so many batches are too few for a p99; those of an engine without batches (None) are not."""
+    """Return whether so many batches are too few for a p99; those of an engine without batches (None) are not."""
     return batches is not None and batches < FEWEST_BATCHES
 
 
 def tail(latency: LatencyMs) -> str:
-    """The p99, `2,556`, or what it is at most: the slowest batch, `≤ 2,583`, where there are few."""
+    """Return the p99, `2,556`, or what it is at most: the slowest batch, `≤ 2,583`, where there are few."""
     few = has_few_batches(latency.batches) and latency.max is not None
     return f"≤ {milliseconds(latency.max)}" if few else milliseconds(latency.p99)
 
 
 def seconds(value: float | None, digits: int = 1) -> str:
-    """`1.8`; three digits give milliseconds."""
+    """Return `1.8`; three digits give milliseconds."""
     return NONE if value is None else f"{value:,.{digits}f}"
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """`+0.350`, `−1.837`, and zero without a sign."""
+    """Return `+0.350`, `−1.837`, and zero without a sign."""
     return f"{value:+.{digits}f}".replace("-", "−") if round(value, digits) else f"{0:.{digits}f}"
 
 
 def cores(value: float | None) -> str:
-    """`0.25`."""
+    """Return `0.25`."""
     return NONE if value is None else f"{value:.2f}"
 
 
 def count(value: float | None) -> str:
-    """`376,357`."""
+    """Return `376,357`."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """`87 %`."""
+    """Return `87 %`."""
     return NONE if value is None else f"{value * 100:.0f} %"
 
 
 def macro(record: Record) -> str:
-    """Macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
+    """Return macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
     return macro_of(record.metrics.recovery)
 
 
 def macro_of(recovery: RecoveryPart) -> str:
-    """Macro recovery of one fault in seconds, or the time after which it was given up on, as `> 33.9`."""
+    """Return macro recovery of one fault in seconds, or the time after which it was given up on, as `> 33.9`."""
     if recovery.macro_s is None and recovery.censored_at_s is not None:
         return f"> {seconds(recovery.censored_at_s)}"
     return seconds(recovery.macro_s)
 
 
 def recovered_since(recovery: RecoveryPart) -> str:
-    """How exactly the end of a recovery is known, in parentheses; empty where it is not known."""
+    """Return the lower end of a recovery in parentheses, or an empty text if unknown."""
     if recovery.macro_s is None or recovery.resolution_s is None:
         return ""
     return f" (not before {seconds(recovery.macro_s - recovery.resolution_s, 2)} s)"
 
 
 def fault_of(config: Mapping[str, Any]) -> str:
-    """`executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
+    """Return `executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
     if config.get("fault", "none") == "none":
         return CONTROL
     plan = config.get("fault_plan")
@@ -106,7 +106,7 @@ def fault_of(config: Mapping[str, Any]) -> str:
 
 
 def condition_text(config: Mapping[str, Any]) -> str:
-    """Under what an experiment was measured, in plain words: `after an executor was killed`, `without a fault`."""
+    """Return the conditions in words: `after an executor was killed`, `without a fault`."""
     if (name := fault_of(config)) == CONTROL:
         return "without a fault"
     plan = config.get("fault_plan")
@@ -129,20 +129,21 @@ def _broken(fault: Mapping[str, Any]) -> str:
 
 
 def lasting(record: Record) -> str:
-    """Whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
+    """Return whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
     verdict = {True: "sustained", False: "not sustained", None: ""}[record.metrics.sustained]
     # With a fault only what lies before it is judged.
     return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
 
 
 def throughput(record: Record) -> str:
-    """`344 records/s, sustained before the fault`."""
+    """Return `344 records/s, sustained before the fault`."""
     rate = f"{count(record.metrics.throughput_rps)} records/s"
     return ", ".join(part for part in (rate, lasting(record)) if part)
 
 
 def window_of(record: Record) -> tuple[Any, Any]:
-    """Seconds of the warm-up and of the measured window, as they were; without a timeline, as they were asked for."""
+    """Return seconds of the warm-up and of the measured window, as they were; without a timeline, as they were asked
+    for."""
     at = {event.name: event.wall_ns for event in record.timeline}
     if not {"gate", "measured_from", "measured_until"} <= at.keys():
         return record.config.get("warmup_s", "?"), record.config.get("duration_s", "?")
@@ -151,12 +152,12 @@ def window_of(record: Record) -> tuple[Any, Any]:
 
 
 def plain(value: Any) -> str:
-    """A configuration value as text: numbers without a useless `.0`."""
+    """Return a configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def title_of(config: Mapping[str, Any]) -> str:
-    """One experiment in a few words: `state 1 MB, interval 2 s, executor kill`, or `query q5, control`."""
+    """Return one experiment in a few words: `state 1 MB, interval 2 s, executor kill`, or `query q5, control`."""
     title = workload_of(config).title(config)
     if title is None:
         state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
@@ -213,6 +214,6 @@ WORDS = {
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """The plain name, and the number of the fault from 1; a name without a number belongs to the first."""
+    """Return the plain name, and the number of the fault from 1; a name without a number belongs to the first."""
     plain, separator, number = name.rpartition("#")
     return (plain, int(number)) if separator and number.isascii() and number.isdigit() else (name, 1)

@@ -86,7 +86,7 @@ class Index:
         self._connection: sqlite3.Connection | None = None
 
     def refresh(self) -> None:
-        """Takes in what has changed since the last look. A file that cannot be read becomes a problem."""
+        """Take in what has changed since the last look. A file that cannot be read becomes a problem."""
         found = _scan(self.directory)
         with self._lock:
             try:
@@ -95,27 +95,27 @@ class Index:
                 self._recover(error, found)
 
     def close(self) -> None:
-        """Lets go of the file; the next question opens it again."""
+        """Let go of the file; the next question opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
     def sweeps(self, limit: int, offset: int = 0) -> list[StatusCounts]:
-        """Sweeps, newest first."""
+        """Return sweeps, newest first."""
         return self._tallies("sweep_id", "", limit, offset)
 
     def count_sweeps(self) -> int:
-        """How many rows `sweeps` has in all."""
+        """Return the total number of rows of `sweeps`."""
         rows = self._rows("SELECT COUNT(DISTINCT COALESCE(sweep_id, '')) FROM entries WHERE problem IS NULL")
         return int(rows[0][0])
 
     def matrices(self) -> list[StatusCounts]:
-        """Matrices, the one that was measured last first."""
+        """Return matrices, the one that was measured last first."""
         return self._tallies("matrix", "AND matrix IS NOT NULL", -1, 0)
 
     def sweeps_of(self, matrix: str | None, limit: int) -> list[str]:
-        """Ids of the newest sweeps of a matrix."""
+        """Return ids of the newest sweeps of a matrix."""
         query = (
             "SELECT sweep_id FROM entries WHERE problem IS NULL AND sweep_id IS NOT NULL AND matrix IS ? "
             "GROUP BY sweep_id ORDER BY MAX(measured_at) DESC LIMIT ?"
@@ -123,30 +123,30 @@ class Index:
         return [str(name) for (name,) in self._rows(query, matrix, limit)]
 
     def of_sweep(self, sweep_id: str | None) -> list[IndexEntry]:
-        """Entries of a sweep in order of attempt; of None: those that belong to no sweep."""
+        """Return entries of a sweep in order of attempt; of None: those that belong to no sweep."""
         return self._entries("sweep_id IS ?", sweep_id)
 
     def of_matrix(self, matrix: str) -> list[IndexEntry]:
-        """Entries of a matrix in order of attempt."""
+        """Return entries of a matrix in order of attempt."""
         return self._entries("matrix = ?", matrix)
 
     def of_configurations(self, config_ids: Iterable[str]) -> list[IndexEntry]:
-        """Entries of these configurations in order of attempt, of whatever sweep."""
+        """Return entries of these configurations in order of attempt, of whatever sweep."""
         # A configuration has a folder of its own; `0` is the character that follows `/`.
         found = [self._entries("path >= ? AND path < ?", f"{one}/", f"{one}0") for one in dict.fromkeys(config_ids)]
         return sorted((entry for entries in found for entry in entries), key=lambda entry: (entry.attempt, entry.path))
 
     def all(self) -> list[IndexEntry]:
-        """Every entry in order of attempt."""
+        """Return every entry in order of attempt."""
         return self._entries("1")
 
     def of_attempt(self, attempt: str) -> IndexEntry | None:
-        """The entry of one attempt."""
+        """Return the entry of one attempt."""
         found = self._entries("attempt = ?", attempt)
         return found[0] if found else None
 
     def newest_without_figures(self, limit: int) -> list[IndexEntry]:
-        """The newest entries that are neither valid nor unmet, the newest first."""
+        """Return the newest entries that are neither valid nor unmet, the newest first."""
         return self._entries(
             "attempt IN (SELECT attempt FROM entries WHERE problem IS NULL AND status NOT IN ('valid', 'unmet') "
             "ORDER BY attempt DESC LIMIT ?)",
@@ -154,16 +154,16 @@ class Index:
         )[::-1]
 
     def has_sweep(self, sweep_id: str) -> bool:
-        """Whether a record belongs to this sweep."""
+        """Return whether a record belongs to this sweep."""
         return bool(self._rows("SELECT 1 FROM entries WHERE problem IS NULL AND sweep_id = ? LIMIT 1", sweep_id))
 
     def problems(self) -> list[tuple[str, str]]:
-        """Files that could not be read: path under the folder of records, and why."""
+        """Return files that could not be read: path under the folder of records, and why."""
         rows = self._rows("SELECT path, problem FROM entries WHERE problem IS NOT NULL ORDER BY path")
         return [(str(path), str(problem)) for path, problem in rows]
 
     def problem_of(self, attempt: str) -> str | None:
-        """Why the record of an attempt cannot be read; None when it can, or when there is none."""
+        """Return why the record of an attempt cannot be read; None when it can, or when there is none."""
         return next((problem for path, problem in self.problems() if Path(path).stem == attempt), None)
 
     def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[StatusCounts]:
@@ -229,8 +229,7 @@ class Index:
         return _connect(str(self.file))
 
     def _recover(self, error: Exception, found: Mapping[str, _File]) -> None:
-        """After an error: with a new file in the place of a damaged one; else, and where none can be written, in
-        memory."""
+        """Rebuild the index after an error: replace a damaged file, otherwise continue in memory."""
         self.close()
         if self.file is not None and _is_damage(error):
             try:
@@ -253,7 +252,7 @@ class _File(NamedTuple):
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the file is not what it should be, rather than in use, or on a disk that is full."""
+    """Return whether the file is not what it should be, rather than in use, or on a disk that is full."""
     if isinstance(error, OSError):
         return False
     code = getattr(error, "sqlite_errorcode", None)
@@ -267,7 +266,7 @@ def _digest(root: Path) -> str:
 
 
 def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[IndexEntry]:
-    """Entries from (path, configuration, content)."""
+    """Return entries from (path, configuration, content)."""
     # Many records have one configuration, which is parsed once and shared.
     configs: dict[str, Mapping[str, Any]] = {}
     found = []
@@ -296,12 +295,12 @@ def _connect(name: str) -> sqlite3.Connection:
 
 
 def _version() -> int:
-    """Changes with the layout and with what a record is, so that an old index is not taken for a true one."""
+    """Return changes with the layout and with what a record is, so that an old index is not taken for a true one."""
     return zlib.crc32(_LAYOUT.encode() + _CHECKS + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
 
 
 def _scan(directory: Path) -> dict[str, _File]:
-    """Each record file by its path under `directory`; what of that is no UTF-8 is written as escapes."""
+    """Return each record file by its path under `directory`; what of that is no UTF-8 is written as escapes."""
     found: dict[str, _File] = {}
     for folder in _listed(directory):
         if not folder.is_dir():
@@ -330,7 +329,8 @@ def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
 
 
 def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
-    """The row of one file, and its configuration and what else the pages show of it; None when it cannot be read."""
+    """Return the row of one file, and its configuration and what else the pages show of it; None when it cannot be
+    read."""
     try:
         if file.name != path:
             raise ValueError("file: its path is not UTF-8")
@@ -358,7 +358,7 @@ def _read(path: str) -> bytes:
 
 
 def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
-    """Raises ValueError naming the first number that is not finite, or larger than any figure can be."""
+    """Raise ValueError naming the first number that is not finite, or larger than any figure can be."""
     for name, value in values.items():
         if value is None or isinstance(value, str):
             continue

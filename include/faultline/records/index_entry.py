@@ -46,12 +46,12 @@ class IndexEntry:
 
     @classmethod
     def of(cls, record: Record, path: str = "") -> IndexEntry:
-        """What the pages show of `record`."""
+        """Return the entry of `record`."""
         return cls.from_content(path, record.config, entry_content(record))
 
     @classmethod
     def from_content(cls, path: str, config: Mapping[str, Any], content: Mapping[str, Any]) -> IndexEntry:
-        """The entry with these fields, as `entry_content` returns them or as JSON holds them."""
+        """Return the entry with these fields, as `entry_content` returns them or as JSON holds them."""
         kept = {
             **content,
             "reasons": tuple(content["reasons"]),
@@ -92,7 +92,7 @@ def _place(one: IndexEntry | Record) -> tuple[str, int, str, str]:
 
 
 def entry_content(record: Record) -> dict[str, Any]:
-    """The fields of a record's `IndexEntry`, as JSON holds them, but for its path and its configuration."""
+    """Return the fields of a record's `IndexEntry`, as JSON holds them, but for its path and its configuration."""
     return {
         "attempt": record.attempt,
         "matrix": record.matrix,
@@ -116,14 +116,14 @@ def entry_content(record: Record) -> dict[str, Any]:
 
 
 def _surroundings(record: Record) -> dict[str, str]:
-    """Host and versions."""
+    """Return host and versions."""
     environment = record.environment
     known = {"host": environment.host, "cores": environment.cores, **(environment.versions or {})}
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
 def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
-    """Every single number and truth value by its path; what is null, a list or a text is left out."""
+    """Return every single number and truth value by its path; what is null, a list or a text is left out."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{name}.")
@@ -140,10 +140,10 @@ LARGE_BYTES = 100_000_000
 
 
 def is_large(attempts: Path) -> bool:
-    """Whether aggregating the tuples of these attempts is no short job."""
+    """Return whether aggregating the tuples of these attempts is no short job."""
     return tuples_bytes(attempts) > LARGE_BYTES
 
 
 def tuples_bytes(attempts: Path) -> int:
-    """Size of all harvested tuples, which is what aggregating them takes."""
+    """Return size of all harvested tuples, which is what aggregating them takes."""
     return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))

@@ -310,7 +310,7 @@ class Metrics(Part):
 
     @classmethod
     def unknown(cls) -> Metrics:
-        """Every figure null, for attempts that were not measured."""
+        """Return every figure null, for attempts that were not measured."""
         return cls(
             latency_ms=LatencyMs.empty(),
             throughput_rps=None,
@@ -370,16 +370,16 @@ class Record(Part):
         return self.status in USABLE
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as it is stored: plain JSON types, `schema` under its own name."""
+        """Return the record as it is stored: plain JSON types, `schema` under its own name."""
         return self.model_dump(mode="json", by_alias=True)
 
     def as_json(self) -> str:
-        """The stored text, with a newline at its end."""
+        """Return the stored text, with a newline at its end."""
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 @cache
 def committed_schema() -> dict[str, Any]:
-    """The JSON Schema that lies in the repository."""
+    """Return the JSON Schema that lies in the repository."""
     content: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
     return content

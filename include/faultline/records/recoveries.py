@@ -34,13 +34,13 @@ class Bounds:
 
 
 def is_repeated(config: Mapping[str, Any]) -> bool:
-    """Whether runs of this configuration inject one fault several times; other plans have several faults."""
+    """Return whether runs of this configuration inject one fault several times; other plans have several faults."""
     injections = config.get("injections")
     return isinstance(injections, int) and injections > 1
 
 
 def bounds_of_part(part: RecoveryPart) -> tuple[float, float | None] | None:
-    """Lower and upper end of one recovery, in seconds; None where nothing is known of it."""
+    """Return lower and upper end of one recovery, in seconds; None where nothing is known of it."""
     if part.macro_s is not None:
         return max(0.0, part.macro_s - (part.resolution_s or 0.0)), part.macro_s
     if part.recovered is False and part.censored_at_s is not None:
@@ -49,7 +49,7 @@ def bounds_of_part(part: RecoveryPart) -> tuple[float, float | None] | None:
 
 
 def recoveries_of(record: Record) -> tuple[Bounds, ...]:
-    """The recoveries of a run with several injections, in their order; none for any other record."""
+    """Return the recoveries of a run with several injections, in their order; none for any other record."""
     if not record.is_usable or not is_repeated(record.config):
         return ()
     found = []
@@ -60,7 +60,7 @@ def recoveries_of(record: Record) -> tuple[Bounds, ...]:
 
 
 def value_of_run(ends: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
-    """The value of a run, as the ends between which it lies: medians of the lower and of the upper ends.
+    """Return the value of a run, as the ends between which it lies: medians of the lower and of the upper ends.
 
     `ends`: of its recoveries, one at least, in any order.
     """
@@ -70,8 +70,8 @@ def value_of_run(ends: Sequence[tuple[float, float | None]]) -> tuple[float, flo
 
 
 def window_of(record: Record) -> tuple[float, float] | None:
-    """T0 (seconds since the epoch) and the length of the measured window (seconds); None for an attempt that was not
-    measured."""
+    """Return t0 (seconds since the epoch) and the length of the measured window (seconds); None for an attempt that was
+    not measured."""
     at = {one.name: one.wall_ns for one in record.timeline}
     if not {"gate", "measured_from", "measured_until"} <= at.keys():
         return None
@@ -79,7 +79,7 @@ def window_of(record: Record) -> tuple[float, float] | None:
 
 
 def spacing_of(record: Record) -> float | None:
-    """Mean time from one injection of a run to the next, in seconds; None for a run with less than two."""
+    """Return mean time from one injection of a run to the next, in seconds; None for a run with less than two."""
     struck = sorted(one.wall_ns for one in record.timeline if one.name.partition("#")[0] == "t0")
     if not is_repeated(record.config) or len(struck) < 2:
         return None
@@ -98,7 +98,7 @@ _BOUNDED = ("recovered", "macro_s", "censored_at_s", "resolution_s")
 
 
 def run_value(recoveries: Sequence[RecoveryPart]) -> RecoveryPart:
-    """The value of a run: each figure the median over its recoveries, of those that have one.
+    """Return the value of a run: each figure the median over its recoveries, of those that have one.
 
     A recovery is known to lie in an interval, and one that was not seen to end is open above, so the lower ends and the
     upper ends have a median each: recovered is a run of which the median is. A single recovery is its own value.
@@ -114,7 +114,7 @@ def run_value(recoveries: Sequence[RecoveryPart]) -> RecoveryPart:
 
 
 def _ends(one: RecoveryPart) -> tuple[float, float]:
-    """The least and the largest that a recovery may have taken."""
+    """Return the least and the largest that a recovery may have taken."""
     if one.macro_s is None:
         return one.censored_at_s or 0.0, math.inf
     return max(0.0, one.macro_s - (one.resolution_s or 0.0)), one.macro_s

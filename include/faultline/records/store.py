@@ -39,7 +39,7 @@ class StoredRecords:
     def matching(
         self, matrix: str | None = None, sweeps: Collection[str] = (), status: str | None = None
     ) -> list[Record]:
-        """Records narrowed by the arguments that are given; without `sweeps`, of all."""
+        """Return records narrowed by the arguments that are given; without `sweeps`, of all."""
         return [
             record
             for record in self.records
@@ -57,11 +57,11 @@ class Store:
         self.directory = root / "records"
 
     def path(self, record: Record) -> Path:
-        """Where the record of this attempt lies."""
+        """Return the path of this record."""
         return self.directory / record.config_id / f"{record.attempt}.json"
 
     def write(self, record: Record) -> Path:
-        """Stores a record atomically and returns its path.
+        """Store a record atomically and returns its path.
 
         Writing the very same record again changes nothing, and a `failed` one, which holds no figure, gives
         way to what a later try of the judge measured. Raises InfrastructureError when the attempt already
@@ -87,9 +87,8 @@ class Store:
         return path
 
     def replace(self, record: Record, kept: Path) -> None:
-        """Puts a record of an attempt in the place of the one that stands, of which a copy is made at `kept` before;
-        at every instant one of both is whole in its place. Raises as `write` does, and when `kept` is there already.
-        """
+        """Put a record of an attempt in the place of the one that stands, of which a copy is made at `kept` before; at
+        every instant one of both is whole in its place. Raises as `write` does, and when `kept` is there already."""
         path, text = self.path(record), _checked(record)
         try:
             make_folder(kept.parent)
@@ -101,7 +100,7 @@ class Store:
             raise _explained(path, error) from error
 
     def read(self, config_id: str | None = None) -> StoredRecords:
-        """Reads all records, or one configuration's; corrupt files and other schemas are listed, never fatal."""
+        """Read all records, or one configuration's; corrupt files and other schemas are listed, never fatal."""
         records, problems = [], []
         for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
             if path.name.startswith("."):
@@ -119,31 +118,31 @@ class Store:
         return StoredRecords(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
 
     def newest(self, cell: Cell) -> Record | None:
-        """The record of the cell's latest attempt, whatever its status."""
+        """Return the record of the cell's latest attempt, whatever its status."""
         return _last(self.of(cell))
 
     def newest_usable(self, cell: Cell) -> Record | None:
-        """The latest record of the cell whose figures count."""
+        """Return the latest record of the cell whose figures count."""
         return _last(record for record in self.of(cell) if record.is_usable)
 
     def of(self, cell: Cell) -> list[Record]:
-        """The records of the cell, in order of attempt."""
+        """Return the records of the cell, in order of attempt."""
         # A configuration has a folder of its own, so that the others need not be read.
         return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
-        """Records in order of attempt, narrowed by the arguments that are given."""
+        """Return records in order of attempt, narrowed by the arguments that are given."""
         return self.read().matching(matrix, () if sweep is None else (sweep,), status)
 
 
 @cache
 def validator() -> jsonschema.Draft202012Validator:
-    """Of records, by the committed schema; `jsonschema.validate` would check the schema itself for each record."""
+    """Return the validator of records, which checks the committed schema itself only once."""
     return jsonschema.Draft202012Validator(committed_schema())
 
 
 def _checked(record: Record) -> str:
-    """Its text. Raises InfrastructureError when it breaks the JSON Schema."""
+    """Return its text. Raises InfrastructureError when it breaks the JSON Schema."""
     error = best_match(validator().iter_errors(record.as_dict()))
     if error is not None:
         raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}")
@@ -163,7 +162,7 @@ def _last(records: Iterable[Record]) -> Record | None:
 
 
 def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Writes beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
+    """Write beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
 
     Raises FileExistsError when there is one that is not to be replaced, also when another process was a moment faster.
     """

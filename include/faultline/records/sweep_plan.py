@@ -97,7 +97,7 @@ class SweepPlan(BaseModel):
     cells: tuple[SweepCell, ...]
 
     def counts(self, one: IndexEntry | Record) -> bool:
-        """Whether a record of one of its cells counts for it, whoever measured it."""
+        """Return whether a record of one of its cells counts for it, whoever measured it."""
         if one.sweep_id == self.sweep_id:
             return True
         if self.since is not None:
@@ -122,7 +122,7 @@ class SweepPlans:
         self.directory = results / "sweeps"
 
     def write(self, manifest: SweepPlan) -> Path:
-        """Stores a plan; that of the same run, planned again, takes the place of the earlier one.
+        """Store a plan; that of the same run, planned again, takes the place of the earlier one.
 
         Raises ConfigError when another run has a sweep of this id, and for what is no id.
         """
@@ -141,25 +141,25 @@ class SweepPlans:
         return path
 
     def read(self, sweep_id: str) -> SweepPlan | None:
-        """The plan of a sweep; None when there is none, when it cannot be read, or when nothing is called so."""
+        """Return the plan of a sweep; None when there is none, when it cannot be read, or when nothing is called so."""
         return _read(self.directory / f"{sweep_id}.json") if is_sweep_id(sweep_id) else None
 
     def ids(self) -> set[str]:
-        """Of all sweeps that were ever planned."""
+        """Return the ids of all planned sweeps."""
         return {path.stem for path in self.directory.glob("*.json") if is_sweep_id(path.stem)}
 
     def of_matrix(self, matrix: str) -> list[SweepPlan]:
-        """The plans of a matrix, the newest last."""
+        """Return the plans of a matrix, the newest last."""
         found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]
         return sorted((one for one in found if one.matrix == matrix), key=lambda one: one.planned_at)
 
     def newest(self) -> SweepPlan | None:
-        """The plan that was made last; None before the first."""
+        """Return the plan that was made last; None before the first."""
         plans = [manifest for path in self.directory.glob("*.json") if (manifest := _read(path))]
         return max(plans, key=lambda one: one.planned_at, default=None)
 
     def problems(self) -> list[tuple[str, str]]:
-        """File and reason for each that cannot be read."""
+        """Return file and reason for each that cannot be read."""
         return [
             (str(path), "is not the plan of a sweep; move it away")
             for path in sorted(self.directory.glob("*.json"))
@@ -168,7 +168,7 @@ class SweepPlans:
 
 
 def cells_of(planned: Iterable[PlannedCell]) -> tuple[SweepCell, ...]:
-    """Planned cells as a manifest holds them."""
+    """Return planned cells as a manifest holds them."""
     return tuple(
         SweepCell(config=one.config.model_dump(mode="json"), config_id=one.config.config_id, repetition=one.repetition)
         for one in planned
@@ -181,7 +181,7 @@ def missing_of(
     records: Iterable[tuple[Cell, str, Sequence[str]]],
     settled: Collection[str] = (),
 ) -> list[Missing]:
-    """The cells without a record that counts, in order.
+    """Return the cells without a record that counts, in order.
 
     `records`: cell, status and reasons of each record, in order of attempt. `settled`: ids of configurations of which
     no more need be known.

@@ -79,7 +79,7 @@ class Script:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Raises ConfigError with one line that names the key."""
+        """Raise ConfigError with one line that names the key."""
         for check in (self._check_types, self._check_ranges, self._check_together):
             check()
 
@@ -99,11 +99,11 @@ class Script:
         return self.lost + self.overcounted + self.reemitted
 
     def wobble_ms(self, number: int) -> float:
-        """By how much the latency of bin `number` (counted on its grid from T0) differs from latency_ms."""
+        """Return the deviation of the latency of bin `number`, counted from T0, from latency_ms."""
         return WOBBLE[number % len(WOBBLE)] * self.spread_ms
 
     def as_mapping(self) -> dict[str, Any]:
-        """Every field with its canonical type: equal scripts, equal mappings."""
+        """Return every field with its canonical type: equal scripts, equal mappings."""
         return asdict(self)
 
     def _check_types(self) -> None:
@@ -200,7 +200,7 @@ class Fitting(Protocol):
 
 
 def parse_script(values: Mapping[str, Any]) -> Script:
-    """The script that `values` describe, with the defaults for what is not named.
+    """Return the script that `values` describe, with the defaults for what is not named.
 
     Raises ConfigError with one line that names the key, as `truth.latency_ms: what is wrong; remedy`.
     """
@@ -217,7 +217,7 @@ def parse_script(values: Mapping[str, Any]) -> Script:
 
 
 def require_fit(script: Script, config: Fitting) -> None:
-    """Raises ConfigError, naming the key, when the rest of the configuration cannot hold this script."""
+    """Raise ConfigError, naming the key, when the rest of the configuration cannot hold this script."""
     bin_s = config.checkpoint_interval_s if script.style == "batch" else 1.0
     latest_s = (script.latency_ms + 2 * script.spread_ms) / 1000
     if latest_s >= 0.9 * bin_s:
@@ -249,7 +249,7 @@ def require_fit(script: Script, config: Fitting) -> None:
 
 
 def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:
-    """A kill in the middle of a commit may fall on either side of it: then nobody could say what was planted."""
+    """Refuse a kill during a commit: it could fall on either side of it, so the planted truth would be unknown."""
     assert config.fault_at_s is not None
     step_s = config.checkpoint_interval_s
     after_s, phase_s = (latest_s if script.style == "batch" else 0.0) + IDLE_S, config.fault_at_s % step_s

@@ -54,7 +54,7 @@ class Nexmark(Workload[NexmarkParameters]):
         values["events"] = take_events(values["events"] or {})
 
     def check(self, own: NexmarkParameters, common: Common) -> None:
-        """What events from their source cannot have."""
+        """Check parameters that exclude an engine source."""
         if common.commit_mode not in ("aligned", "aligned-changelog"):
             raise ValueError(f"commit_mode: nexmark keeps its state; {common.commit_mode} is refused, use aligned")
         if common.state_store == "memory" and own.query in PYTHON:
@@ -97,7 +97,8 @@ class Nexmark(Workload[NexmarkParameters]):
         return PRIMER_EVENTS
 
     def drained_batches(self, own: NexmarkParameters) -> int:
-        """What comes last closes windows, and the batch that has taken it in shows the next one where time stands."""
+        """Return the batches of the drain: the last input closes windows, and the batch after it shows the new
+        watermark."""
         return 2 if own.query in AWAITING_TIME else 1
 
     def filling(self, own: NexmarkParameters, common: Common) -> PreloadGoal | None:
@@ -134,7 +135,7 @@ class Nexmark(Workload[NexmarkParameters]):
 
 
 def query_file(name: str) -> bool:
-    """Whether the query is there, as SQL or as a module."""
+    """Return whether the query is there, as SQL or as a module."""
     folder = ROOT / "spark_jobs" / "nexmark" / "queries"
     return any((folder / f"{name}{suffix}").is_file() for suffix in (".sql", ".py"))
 

@@ -111,7 +111,7 @@ class NexmarkParameters(EventTime):
 
 
 def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The canonical form of the field `events`: what differs from the suite, or None.
+    """Return the canonical form of the field `events`: what differs from the suite, or None.
 
     Raises ValueError with one line that names the key and the remedy.
     """
@@ -142,23 +142,24 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def batch_events(own: NexmarkParameters) -> int:
-    """Events of a batch: those asked for, or what suits the query."""
+    """Return events of a batch: those asked for, or what suits the query."""
     suits = BATCH_EVENTS if own.query in STATELESS else MIDDLE_BATCH if own.query in LIGHT else SMALLER_BATCH
     return own.batch_events or suits
 
 
 def reads(query: str) -> tuple[str, ...]:
-    """The kinds of events that a query reads."""
+    """Return the kinds of events that a query reads."""
     return READS.get(query, ("bid",))
 
 
 def preload_batches(own: NexmarkParameters) -> int:
-    """Whole batches that hold the events of `preload_events`."""
+    """Return whole batches that hold the events of `preload_events`."""
     return -(-own.preload_events // batch_events(own))
 
 
 def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, Any]:
-    """The parameters of the events, for the program and the generator; without a curve, which each takes elsewhere."""
+    """Return the parameters of the events, for the program and the generator; without a curve, which each takes
+    elsewhere."""
     events = {**DEFAULT_EVENTS, **(own.events or {})}
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
@@ -179,7 +180,7 @@ def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, 
 
 
 def pieces(common: Common) -> list[list[float]]:
-    """The rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
+    """Return the rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
 
     What the last piece ends with, stays.
 

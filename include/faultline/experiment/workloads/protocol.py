@@ -78,50 +78,52 @@ class Workload(Generic[P]):
     whole: tuple[str, str] | None = None
 
     def can(self, capability: str) -> bool:
-        """Whether it has one of CAPABILITIES."""
+        """Return whether it has one of CAPABILITIES."""
         return capability in self.capabilities
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What it has other defaults for than the fields have."""
+        """Return defaults that differ from those of the fields."""
         return {}
 
     def take(self, values: dict[str, Any]) -> None:
-        """Writes its objects in `values` in canonical form. Raises ValueError naming key and remedy."""
+        """Write its objects in `values` in canonical form. Raises ValueError naming key and remedy."""
 
     def check(self, own: P, common: Common) -> None:
-        """Raises ValueError naming a parameter that contradicts another."""
+        """Raise ValueError naming a parameter that contradicts another."""
 
     def check_faults(self, own: P, common: Common, planned: Sequence[PlannedFault]) -> None:
-        """Raises ValueError for a planned fault that it cannot have."""
+        """Raise ValueError for a planned fault that it cannot have."""
 
     def check_whole(self, own: P, common: Common) -> None:
-        """Raises ValueError for what can only be asked of a configuration that is sound in all else."""
+        """Raise ValueError for what can only be asked of a configuration that is sound in all else."""
 
     def check_here(self, own: P, common: Common) -> None:
-        """Raises ConfigError when this machine lacks what it needs; before anything is started."""
+        """Raise ConfigError when this machine lacks what it needs; before anything is started."""
 
     def paced(self, config: Mapping[str, Any]) -> bool:
-        """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
+        """Return whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
         return True
 
     def highest_rate(self, config: Mapping[str, Any]) -> float:
-        """Records/s that a configuration may ask for."""
+        """Return records/s that a configuration may ask for."""
         return MAX_RATE
 
     def files(self, own: P) -> Mapping[str, Path]:
-        """Files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps it."""
+        """Return files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps
+        it."""
         return {}
 
     def jars(self, own: P) -> tuple[Path, ...]:
-        """Of `files`, jars that its JVMs load beside Faultline's."""
+        """Return those of `files` that its JVMs load in addition to Faultline's jars."""
         return ()
 
     def has_python_workers(self, own: P) -> bool:
-        """Whether executors start Python workers for it."""
+        """Return whether executors start Python workers for it."""
         return False
 
     def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
-        """The part of the generator's specification that names its source: lines of text, of a text or at random."""
+        """Return the part of the generator's specification that names its source: lines of text, of a text or at
+        random."""
         if common.data is not None:
             told = {name: getattr(common, name) for name in ("data", *WITH_DATA)}
             return {"source": "data", **told}
@@ -130,59 +132,60 @@ class Workload(Generic[P]):
         return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}
 
     def primer_lines(self, own: P) -> int:
-        """Records of the primer beside the preloaded state: what a JVM needs to get warm."""
+        """Return records of the primer beside the preloaded state: what a JVM needs to get warm."""
         return PRIMER_LINES
 
     def primed_batches(self, own: P) -> int:
-        """Batches after which the primer is through.
+        """Return batches after which the primer is through.
 
         Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
         """
         return 2 if self.can("event_time") else 1
 
     def drained_batches(self, own: P) -> int:
-        """Batches that must have ended at the end of the input, before nothing more is to come."""
+        """Return batches that must have ended at the end of the input, before nothing more is to come."""
         return 1
 
     def filling(self, own: P, common: Common) -> PreloadGoal | None:
-        """What is awaited before the gate where no generator sends a primer."""
+        """Return the preload goal to await before T0 if no generator sends a preload."""
         return None
 
     def topics(self, own: P, common: Common) -> dict[str, int]:
-        """Topics of its own beside input and output: role to partitions."""
+        """Return topics of its own beside input and output: role to partitions."""
         return {"warmup": common.partitions}
 
     def companions(self, own: P) -> tuple[Companion, ...]:
-        """Processes that run beside it."""
+        """Return processes that run beside it."""
         return ()
 
     def tuples(self, own: P) -> dict[str, Any]:
-        """What the harvest takes for a tuple, and what it must know for that."""
+        """Return the definition of a tuple for the harvest, with its parameters."""
         return {"tuples": "words"}
 
     def latency_method_of(self, own: P) -> str:
-        """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
+        """Return the latency method: by batches, by ids, or by rank for engines without batches."""
         return self.latency_method
 
     def program_configuration(self, prepared: Prepared, own: P, common: Common) -> dict[str, Any]:
-        """What its program is told beside what every program is."""
+        """Return the program's own configuration."""
         return {}
 
     def application(self, attempt: Attempt, own: P, common: Common, told: Mapping[str, Any]) -> Application | None:
-        """The user's program that runs in place of one in spark_jobs/. `told`: what any program of it is told."""
+        """Return the user's program that runs in place of one in spark_jobs/. `told`: what any program of it is
+        told."""
         return None
 
     def title(self, config: Mapping[str, Any]) -> str | None:
-        """What tells one of its experiments from others in a few words; None: its state and interval do."""
+        """Return a short title of an experiment, or None if state and interval identify it."""
         return None
 
     def details(self, config: Mapping[str, Any]) -> list[str]:
-        """What a line on the whole configuration says of its own parameters."""
+        """Return the workload's parameters for a line on the whole configuration."""
         return []
 
 
 def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
-    """Records that the generator sends before the gate: one to each partition, filler words and lines."""
+    """Return records that the generator sends before the gate: one to each partition, filler words and lines."""
     return common.partitions + common.filler_words + workload.primer_lines(own)
 
 

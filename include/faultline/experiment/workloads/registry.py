@@ -22,14 +22,15 @@ Found = tuple[str, Workload[Any]]
 
 
 def found() -> list[Found]:
-    """(file, workload) of every file of the package."""
+    """Return (file, workload) of every file of the package."""
     names = [f"{package.__name__}.{one.name}" for one in pkgutil.iter_modules(package.__path__)]
     modules = [importlib.import_module(name) for name in names if name != __name__]
     return [(str(module.__file__), one) for module in modules for one in getattr(module, "WORKLOADS", ())]
 
 
 def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
-    """Name to workload, in the order in which lists show them. Raises ImportError naming the file of nonsense."""
+    """Return name to workload, in the order in which lists show them. Raises ImportError naming the file of
+    nonsense."""
     by_name: dict[str, tuple[str, Workload[Any]]] = {}
     fields: dict[str, tuple[str, FieldInfo]] = {}
     for file, one in offered:
@@ -63,17 +64,18 @@ _UNKNOWN = _Unknown()
 
 
 def workload_of(config: Mapping[str, Any]) -> Workload[Any]:
-    """The workload of a configuration or of a record's; a stand-in for one that this version does not know."""
+    """Return the workload of a configuration or of a record's; a stand-in for one that this version does not know."""
     return WORKLOADS.get(str(config.get("workload")), _UNKNOWN)
 
 
 def has_schedule(config: Mapping[str, Any]) -> bool:
-    """Whether a generator sent the input by a schedule; of a record's configuration, which may lack a part."""
+    """Return whether a generator sent the input by a schedule; of a record's configuration, which may lack a part."""
     return workload_of(config).paced(config)
 
 
 def offered_rate(config: Mapping[str, Any]) -> float | None:
-    """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
+    """Return records/s that a schedule offered, of a record's configuration; None without a schedule or a usable
+    number."""
     rate = config.get("rate")
     if config.get("data_pace") == "recorded" and config.get("data"):
         return None  # the data says when
@@ -86,10 +88,10 @@ def offered_rate(config: Mapping[str, Any]) -> float | None:
 
 
 def owners(key: str) -> list[str]:
-    """The workloads that have a parameter of their own by this name."""
+    """Return the workloads that have a parameter of their own by this name."""
     return [name for name, one in WORKLOADS.items() if key in one.parameters.model_fields]
 
 
 def own_fields() -> dict[str, FieldInfo]:
-    """Every parameter that only some workloads have."""
+    """Return every parameter that only some workloads have."""
     return {key: field for one in WORKLOADS.values() for key, field in one.parameters.model_fields.items()}

@@ -60,7 +60,7 @@ class StockGroupBy(Workload[StockParameters]):
     groups = "group"
 
     def check(self, own: StockParameters, common: Common) -> None:
-        """The windows, and the records that are to be late for them."""
+        """Check the windows and the share of late records."""
         if own.slide_s > own.window_s:
             raise ValueError(f"slide_s: {own.slide_s:g} s leaves gaps between windows of {own.window_s:g} s; lower it")
         if own.window_s / own.slide_s > MAX_OVERLAP:

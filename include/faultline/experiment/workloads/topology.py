@@ -56,7 +56,7 @@ class Topology(Workload[TopologyParameters]):
         values["topology"] = take_rules(values["topology"] or {})
 
     def check(self, own: TopologyParameters, common: Common) -> None:
-        """What the chain cannot be run with."""
+        """Check parameters that the chain cannot run with."""
         tasks, rules, mechanisms = parallelism(own.parallelism), rules_of(own), mechanisms_of(own)
         _require_tasks(own, common, tasks)
         if common.commit_mode not in ("aligned", "aligned-changelog"):
@@ -84,7 +84,7 @@ class Topology(Workload[TopologyParameters]):
         return True
 
     def topics(self, own: TopologyParameters, common: Common) -> dict[str, int]:
-        """Links between stages, and what the mechanisms send each other."""
+        """Return links between stages, and what the mechanisms send each other."""
         links = list(parallelism(own.parallelism))[:-1]
         spaces = dict.fromkeys(SPACES.values(), common.partitions) if "replay" in mechanisms_of(own) else {}
         return {**dict.fromkeys(links, common.shuffle_partitions), **spaces, SET_ASIDE: 1, CONTROL: 1}
@@ -180,7 +180,7 @@ def _require_tasks(own: TopologyParameters, common: Common, tasks: Mapping[str, 
 
 
 def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | int] | None:
-    """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
+    """Return the address of the running or started Memcached, or None if the queue is elsewhere."""
     if not queues_in_memcached(own):
         return None
     here = load_settings().placement.conductor
@@ -196,7 +196,7 @@ MEMCACHED = "FAULTLINE_MEMCACHED"
 
 
 def check_services(own: TopologyParameters) -> None:
-    """Refuses, before anything is started, a store or a queue that does not answer."""
+    """Refuse, before anything is started, a store or a queue that does not answer."""
     if "persist" not in parallelism(own.parallelism):
         return
     if rules_of(own).store == "postgresql":
@@ -213,12 +213,12 @@ def check_services(own: TopologyParameters) -> None:
 
 
 def queues_in_memcached(own: TopologyParameters) -> bool:
-    """Whether the delayed queue lies in a Memcached."""
+    """Return whether the delayed queue lies in a Memcached."""
     return "delayed_persistence" in mechanisms_of(own) and rules_of(own).queue == "memcached"
 
 
 def own_memcached(own: TopologyParameters) -> tuple[Companion, ...]:
-    """A Memcached of the attempt's own, where none runs already that it is to use."""
+    """Return a Memcached of the attempt's own, where none runs already that it is to use."""
     if not queues_in_memcached(own) or memcached_address() is not None:
         return ()
     # -u counts only for root, who is refused without it.
@@ -227,12 +227,13 @@ def own_memcached(own: TopologyParameters) -> tuple[Companion, ...]:
 
 
 def memcached_program() -> str | None:
-    """The command, which lies where an ordinary user's PATH may not reach."""
+    """Return the command, which lies where an ordinary user's PATH may not reach."""
     return shutil.which("memcached", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin", "/usr/local/bin"]))
 
 
 def memcached_address() -> tuple[str, int] | None:
-    """Where a Memcached runs already; None: the experiment starts one. Raises ConfigError for no address."""
+    """Return the address of an external Memcached, or None if the experiment starts one. Raises ConfigError for an
+    invalid address."""
     given = os.environ.get(MEMCACHED)
     if not given:
         return None

@@ -91,7 +91,7 @@ class TopologyRules(BaseModel):
 
 
 def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The canonical form of the field `topology`: what differs from the defaults, or None.
+    """Return the canonical form of the field `topology`: what differs from the defaults, or None.
 
     Raises ValueError with one line that names the key and the remedy.
     """
@@ -113,12 +113,12 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def rules_of(own: TopologyParameters) -> TopologyRules:
-    """The rules of a configuration, complete."""
+    """Return the rules of a configuration, complete."""
     return TopologyRules.model_validate(own.topology or {})
 
 
 def parallelism(text: str) -> dict[str, int]:
-    """Stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
+    """Return stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
     if not re.match(PARALLELISM_PATTERN, text):
         raise ValueError(
             f"parallelism: {text!r} is refused; give three numbers for source-split-count, such as 1-2-2, or four with "
@@ -128,7 +128,7 @@ def parallelism(text: str) -> dict[str, int]:
 
 
 def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
-    """The canonical form of the field `mechanisms`: none, all, or names joined by +.
+    """Return the canonical form of the field `mechanisms`: none, all, or names joined by +.
 
     Raises ValueError for a name that is not known, for one that no stage can have, and for two ways to replace.
     """
@@ -154,7 +154,7 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
 
 
 def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
-    """The mechanisms at work; `all` is every one that has a stage."""
+    """Return the mechanisms at work; `all` is every one that has a stage."""
     if own.mechanisms == NONE:
         return frozenset()
     if own.mechanisms != ALL:
@@ -164,7 +164,7 @@ def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
 
 
 def first_executors(own: TopologyParameters, executors: int) -> int:
-    """Executors that the chain begins with: all, or one where Spark adds the others as tasks wait."""
+    """Return executors that the chain begins with: all, or one where Spark adds the others as tasks wait."""
     return 1 if DYNAMIC_ALLOCATION in mechanisms_of(own) else executors
 
 

@@ -147,7 +147,7 @@ class UserProgram(Workload[ProgramParameters]):
 
 
 def reference_of(own: ProgramParameters) -> JobFile | None:
-    """What the program is held against. Raises ConfigError in one line for a file that cannot be run."""
+    """Return the reference of the audit. Raises ConfigError in one line for a file that cannot be run."""
     if not own.reference:
         return None
     try:

@@ -81,7 +81,7 @@ class UserQuery(Workload[QueryParameters]):
         return 2 if job_of(own).event_time else 1
 
     def drained_batches(self, own: QueryParameters) -> int:
-        """A window is shown by the batch after the one whose records have closed it."""
+        """Return a window is shown by the batch after the one whose records have closed it."""
         return 2 if job_of(own).event_time else 1
 
     def tuples(self, own: QueryParameters) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class UserQuery(Workload[QueryParameters]):
 
 
 def job_of(own: QueryParameters) -> JobFile:
-    """What the file says. Raises ConfigError in one line for one that cannot be run."""
+    """Return the declarations of the job file. Raises ConfigError in one line for one that cannot be run."""
     try:
         job = read_job(own.job or "")
         job.given(own.arguments)
@@ -128,26 +128,26 @@ def job_of(own: QueryParameters) -> JobFile:
 
 
 def jars_of(text: str | None) -> tuple[Path, ...]:
-    """The paths of a parameter `jars`."""
+    """Return the paths of a parameter `jars`."""
     return tuple(Path(one.strip()) for one in (text or "").split(",") if one.strip())
 
 
 def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
-    """Jars by name. Raises ConfigError for one that is not there, and for two of one name."""
+    """Return jars by name. Raises ConfigError for one that is not there, and for two of one name."""
     for jar in jars:
         require_files("jars", str(jar))
     return join_files("jars", *({jar.name: jar} for jar in jars))
 
 
 def require_files(key: str, *paths: str) -> None:
-    """Raises ConfigError for what is no file."""
+    """Raise ConfigError for what is no file."""
     for path in paths:
         if not Path(path).is_file():
             raise ConfigError(f"{key}: {path} is no file; name one that is there")
 
 
 def join_files(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
-    """Files by name. Raises ConfigError for two of one name."""
+    """Return files by name. Raises ConfigError for two of one name."""
     found: dict[str, Path] = {}
     for name, path in (item for some in files for item in some.items()):
         if found.setdefault(name, path) != path:

@@ -59,7 +59,7 @@ class Counts:
 
 
 def counts_of(evidence: Evidence, signals: Signals) -> Counts:
-    """Raises InfrastructureError when the table of counts cannot be read."""
+    """Raise InfrastructureError when the table of counts cannot be read."""
     config, traces, path = evidence.config, evidence.traces, evidence.counts_path
     totals, offenders = audit(path, evidence.generator.unknown, signals.undrained)
     sent, dropped = int(evidence.records["late"].sum()), traces.late_rows
@@ -79,7 +79,7 @@ def counts_of(evidence: Evidence, signals: Signals) -> Counts:
 
 
 def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[AuditPart, list[Line]]:
-    """Totals over the harvest's table of counts, and the first offending keys of each kind.
+    """Return totals over the harvest's table of counts, and the first offending keys of each kind.
 
     `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows; what an output reflects
     of undrained input is neither. `unexpected` counts keys that it does not know, and
@@ -117,8 +117,8 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:
-    """Mean over the keys of key length in UTF-8 plus the counter, and both sums where they are kept; None without
-    keys."""
+    """Return mean over the keys of key length in UTF-8 plus the counter, and both sums where they are kept; None
+    without keys."""
     keys = size = 0
     for batch in _batches(counts_path, ["key"]):
         lengths = pc.binary_length(batch.column("key").cast(pa.binary()))
@@ -129,19 +129,20 @@ def mean_row_bytes(counts_path: Path) -> float | None:
 
 
 def logical_state_bytes(rows: int | None, counts_path: Path) -> int | None:
-    """Live rows × mean row size; None when either is unknown."""
+    """Return live rows × mean row size; None when either is unknown."""
     row_bytes = None if rows is None else mean_row_bytes(counts_path)
     return None if rows is None or row_bytes is None else round(rows * row_bytes)
 
 
 def _sums(counts_path: Path) -> list[str]:
-    """The columns of sums of hashes, expected and final; none where the workload keeps no sums, or did not yet."""
+    """Return the columns of sums of hashes, expected and final; none where the workload keeps no sums, or did not
+    yet."""
     names = [f"{side}_{name}" for side in ("expected", "final") for name in SUMS]
     return names if set(names) <= set(_dataset(counts_path).schema.names) else []
 
 
 def _differ(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Where either sum is not the expected one; an output without a sum has none to agree."""
+    """Return a mask of rows with an unexpected sum; an output without a sum differs."""
     agree = [frame[f"expected_{name}"].eq(frame[f"final_{name}"]).fillna(False) for name in SUMS]
     return ~(agree[0] & agree[1]).astype(bool)
 
@@ -189,7 +190,7 @@ def _unreadable(path: Path, error: Exception) -> InfrastructureError:
 
 
 def keys_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
-    """Reads `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
+    """Read `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
 
     Ranks are those of the generator's vocabulary; a real text has none, so its words are ranked by their counts.
     Raises InfrastructureError when the table cannot be read.
@@ -209,7 +210,7 @@ def keys_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
 
 
 def _by_rank(counts: dict[str, int], config: Configuration) -> npt.NDArray[np.int64] | None:
-    """Counts in the order of the ranks, 0 for words that never came; None when the exponent moved or has no meaning."""
+    """Count in the order of the ranks, 0 for words that never came; None when the exponent moved or has no meaning."""
     if config.skew_curve is not None or len(counts) < 2:
         return None
     if config.skew is None:
@@ -233,7 +234,7 @@ def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None
 
 
 def _drawn(path: Path) -> Iterator[tuple[str, int]]:
-    """(key, drawn) of the words that the input holds outside the primer, without the filler words."""
+    """Return (key, drawn) of the words that the input holds outside the primer, without the filler words."""
     # Attempts that were harvested before the primer was counted apart.
     name = "drawn" if "drawn" in _dataset(path).schema.names else "expected"
     for batch in _batches(path, ["key", name]):
@@ -245,8 +246,8 @@ def _drawn(path: Path) -> Iterator[tuple[str, int]]:
 def chain_work(
     stages: Events, stored: Mapping[str, int] | None, counts_path: Path, window: Window
 ) -> StagesPart | None:
-    """What the stages of a topology did after the gate, by their journal; None without stages. `stored`: what was read
-    back from their store."""
+    """Return the work of the stages after T0, from their journal, or None without stages. `stored`: content of their
+    store."""
     if not stages:
         return None
 
@@ -268,12 +269,12 @@ def chain_work(
 
 
 def store_was_not_read(stages: Events, stored: Mapping[str, int] | None) -> bool:
-    """Whether a chain that persists ended before it had written what waited, and read its store back."""
+    """Return whether a chain that persists ended before it had written what waited, and read its store back."""
     return stored is None and any("persist" in line["parallelism"] for line in stages["started"])
 
 
 def count_unstored(stored: Mapping[str, int], counts_path: Path) -> int:
-    """Keys that the store and the output topic do not agree on."""
+    """Return keys that the store and the output topic do not agree on."""
     final: dict[str, int] = {}
     for batch in _batches(counts_path, ["key", "final"]):
         pairs = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)

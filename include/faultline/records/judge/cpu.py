@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
-    """Mean cores used by each role in [start, end]: CPU seconds / seconds.
+    """Return mean cores used by each role in [start, end]: CPU seconds / seconds.
 
     0 for a role without a process; None for all roles when nothing was sampled.
     """
@@ -40,7 +40,7 @@ def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, floa
 
 
 def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> float | None:
-    """Throughput over the cores that executors and their Python workers used; None where they used none.
+    """Return throughput over the cores that executors and their Python workers used; None where they used none.
 
     The driver is left out: it plans, whatever the number of records.
     """
@@ -49,7 +49,7 @@ def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> flo
 
 
 def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float | None) -> CpuPerMillion | None:
-    """CPU seconds for a million records, of all processes of the engine and of those that do its work.
+    """Return CPU seconds for a million records, of all processes of the engine and of those that do its work.
 
     `used`: cores by role; None where nothing was committed, or nothing sampled.
     """
@@ -169,8 +169,8 @@ def lost_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_
 
 
 def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
-    """The samples with counters of CPU time that stand still while a process does not give way. One that was started
-    by a process that gives way does so from its start on."""
+    """Return the samples with counters of CPU time that stand still while a process does not give way. One that was
+    started by a process that gives way does so from its start on."""
     changed = []
     for _, samples in _by_process(processes, (SERVICES,)):
         counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
@@ -181,13 +181,14 @@ def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
 
 
 def counter_growth(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
-    """By how much a counter of a machine grew; None when it was not sampled on both sides."""
+    """Return the growth of a machine's counter, or None if it was not sampled at both ends."""
     course = _counter(machine, name, window)
     return None if course is None else float(course[-1] - course[0])
 
 
 def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
-    """A counter of the machine at ascending instants, linear between samples; None unless sampled on both sides."""
+    """Return a counter of the machine at ascending instants, linear between samples; None unless sampled on both
+    sides."""
     samples = machine.dropna(subset=[name]).sort_values("wall_ns")
     times = samples["wall_ns"].to_numpy(dtype=np.int64)
     if not len(times) or times[0] > instants[0] or times[-1] < instants[-1]:
@@ -199,12 +200,12 @@ def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
 
 
 def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:
-    """Cumulated CPU seconds of each role at the given instants (ns, ascending)."""
+    """Return cumulated CPU seconds of each role at the given instants (ns, ascending)."""
     return _cumulated(processes, roles, "cpu_s", instants)
 
 
 def _cumulated(processes: pd.DataFrame, roles: Sequence[str], counter: str, instants: Ints) -> dict[str, Floats]:
-    """The same of any counter that begins at 0 with its process."""
+    """Return the growth of any counter that starts at 0 with its process."""
     total = {role: np.zeros(len(instants)) for role in roles}
     for role, samples in _by_process(processes, roles):
         times = samples["wall_ns"].to_numpy(dtype=np.int64)
@@ -220,7 +221,7 @@ def _cumulated(processes: pd.DataFrame, roles: Sequence[str], counter: str, inst
 
 
 def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
-    """Peak over the window's seconds of the resident memory summed over each role's processes, in MB."""
+    """Return peak over the window's seconds of the resident memory summed over each role's processes, in MB."""
     seconds = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
     total = {role: np.zeros(len(seconds)) for role in ROLES}
     for role, samples in _by_process(processes, ROLES):
@@ -232,7 +233,7 @@ def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, flo
 
 
 def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[dict[str, float]]:
-    """Cores by role in each whole second after T0, for plots; `t_s` is the second's end."""
+    """Return cores by role in each whole second after T0, for plots; `t_s` is the second's end."""
     instants = np.arange(t0_ns, until_ns + 1, NS, dtype=np.int64)
     used = {role: np.diff(values) for role, values in cpu_seconds(processes, instants).items()}
     return [
@@ -264,7 +265,7 @@ def highest_background_load(
 def highest_lost_cpu(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> Lost | None:
-    """What the measured processes lost on the machine on which they lost most; None where no machine tells."""
+    """Return the CPU lost on the machine with the largest loss, or None if no machine reports it."""
     found = [lost_cpu(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
     return max((one for one in found if one is not None), key=lambda one: one.mean, default=None)
 
@@ -272,19 +273,19 @@ def highest_lost_cpu(
 def _machines(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost]
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Of each machine: its samples, and those of its processes."""
+    """Return the samples of each machine and of its processes."""
     others = [(one.machine, one.processes) for one in hosts if not one.same_machine]
     return [(machine, of_this_machine(processes, hosts)), *others]
 
 
 def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.DataFrame:
-    """Those that share this machine's processors."""
+    """Return the samples of the processes that share this machine's cores."""
     return processes[processes["host"].isin(["", *(one.name for one in hosts if one.same_machine)])]
 
 
 def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
-    """Mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on. `here`: the
-    name of this one."""
+    """Return mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on.
+    `here`: the name of this one."""
     roles = [role for role in ROLES if role != "generator"]
     found = processes[processes["role"].isin(roles)]
     used = {}
@@ -295,9 +296,9 @@ def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int
 
 
 def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, float | None]:
-    """Mean cores in [start, end] of another host: by its processes that play a role, and by the host's own counter of
-    them all: that of its group where it shares this machine, else that of its machine; less what recording them took.
-    """
+    """Return mean cores in [start, end] of another host: by its processes that play a role, and by the host's own
+    counter of them all: that of its group where it shares this machine, else that of its machine; less what recording
+    them took."""
     window = np.array([start_ns, end_ns], dtype=np.int64)
     used = cpu_seconds(host.processes, window, tuple(host.processes["role"].unique()))
     seconds = (end_ns - start_ns) / NS
@@ -314,6 +315,6 @@ def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, f
 
 
 def cores_on_one_host(used: Mapping[str, float | None], here: str) -> dict[str, float]:
-    """Cores used by the engine and its broker, where there is one host."""
+    """Return cores used by the engine and its broker, where there is one host."""
     parts = [value for role, value in used.items() if role != "generator" and value is not None]
     return {here: round(sum(parts), 6)} if parts else {}

@@ -45,7 +45,8 @@ class Cells:
 
 
 def cells_of(produced: pd.DataFrame, limit_ms: float | None) -> Cells:
-    """The cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS. None without a limit."""
+    """Return the cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS. None without a
+    limit."""
     if limit_ms is None:
         none = np.zeros(0, dtype=np.int64)
         return Cells(none, none, none, none, none)
@@ -81,7 +82,7 @@ def cells_of(produced: pd.DataFrame, limit_ms: float | None) -> Cells:
 
 
 def p99_ms(produced: pd.DataFrame, start_ns: int, until_ns: int, seen_by_ns: int | None = None) -> float | None:
-    """p99 of the latency of the tuples produced in the cells of [start, until), reflected by `seen_by_ns`.
+    """Return p99 of the latency of the tuples produced in the cells of [start, until), reflected by `seen_by_ns`.
 
     None without any. A tuple that no output reflected has no latency: it is left out here, and late in `cells_of`.
     """
@@ -146,7 +147,7 @@ def end_of(
     watched_until_ns: int,
     until_ns: int | None = None,
 ) -> RecoveryEnd:
-    """The end of the recovery from a fault at `t0_ns`.
+    """Return the end of the recovery from a fault at `t0_ns`.
 
     `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: where what is produced stops to tell (the load's end, or
     the next fault's reach). `watched_until_ns`: the last commit that tells. `until_ns`: the next fault, from which on
@@ -175,7 +176,7 @@ def end_of(
 def _end_by_lag(
     watched: pd.DataFrame, limits: Limits, *, t0_ns: int, t5_ns: int, t6_ns: int | None, until_ns: int | None
 ) -> RecoveryEnd:
-    """Where no output tells what it is of: it is over once lag is back."""
+    """Return the end by lag alone, for outputs that do not identify their input."""
     end_ns = until_ns if t6_ns is None else t6_ns
     out_ns, out = max(_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t6_ns))
     return RecoveryEnd(t6_ns, t6_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
@@ -184,7 +185,8 @@ def _end_by_lag(
 def _lags_out(
     watched: pd.DataFrame, limits: Limits, t0_ns: int, t5_ns: int, end_ns: int | None, t7_ns: int | None
 ) -> list[tuple[int, str]]:
-    """When lag was last out of its bound before the end, and what was there at the fault last not covered."""
+    """Return the last instant before the end at which lag exceeded its threshold, and of uncommitted records from the
+    fault."""
     lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
     # A commit before t5 did not cover what was there at the fault.
     uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
@@ -194,7 +196,8 @@ def _lags_out(
 
 
 def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:
-    """t6: the first commit from t5 on with the lag within lag*, and within it for 95 % of the time of the next H.
+    """Return t6: the first commit from t5 on with the lag within lag*, and within it for 95 % of the time of the next
+    H.
 
     A bin counts by its span and by the lag at its end; time that no commit ended counts as out.
     """
@@ -213,8 +216,8 @@ def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -
 
 
 def first_held_cell(cells: Cells, limits: Limits, seen_from_ns: int, until_ns: int) -> int | None:
-    """Index of the first cell that is on time, was emitted from `seen_from_ns` on, and is followed by an H in which
-    95 % of the tuples are. An H ends before `until_ns`."""
+    """Return index of the first cell that is on time, was emitted from `seen_from_ns` on, and is followed by an H in
+    which 95 % of the tuples are. An H ends before `until_ns`."""
     hold_ns = round(limits.hold_s * NS)
     due = np.concatenate([[0], np.cumsum(cells.due)])
     on_time = np.concatenate([[0], np.cumsum(cells.on_time)])
@@ -227,13 +230,13 @@ def first_held_cell(cells: Cells, limits: Limits, seen_from_ns: int, until_ns: i
 
 
 def _seen_from_ns(bins: pd.DataFrame, t0_ns: int, t6_ns: int) -> int:
-    """From when on what is emitted belongs to the batch of t6 or to a later one: its outputs come before its commit."""
+    """Return the instant from which outputs belong to the batch of t6 or a later one; they precede its commit."""
     before = bins.loc[(bins["end_ns"] > t0_ns) & (bins["end_ns"] < t6_ns), "end_ns"]
     return int(before.max()) + 1 if len(before) else t0_ns
 
 
 def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, after_ns: int, end_ns: int | None) -> int:
-    """The last of the instants in (after, end); 0 without any."""
+    """Return the last of the instants in (after, end); 0 without any."""
     values = np.asarray(instants_ns, dtype=np.int64)
     values = values[(values > after_ns) & (values < (np.iinfo(np.int64).max if end_ns is None else end_ns))]
     return int(values.max()) if len(values) else 0
@@ -243,7 +246,7 @@ def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, afte
 
 
 def limits_between(evidence: Evidence, signals: Signals, start_ns: int, until_ns: int) -> Limits | None:
-    """Up to where the engine counts as recovered, from what was seen between `start_ns` and `until_ns`, the fault."""
+    """Return the recovery thresholds from the baseline between `start_ns` and `until_ns`, the fault."""
     config = evidence.config
     return limits_of(
         signals.tuples.production,
@@ -257,7 +260,7 @@ def limits_between(evidence: Evidence, signals: Signals, start_ns: int, until_ns
 
 
 def choices(evidence: Evidence, signals: Signals, limits: Limits | None, until_ns: int) -> dict[str, Any]:
-    """What was taken for recovered, and how the tail of what was watched compares with what was before the fault."""
+    """Return the thresholds used, and the ratio of the tail after the recovery to the tail before the fault."""
     if limits is None:
         return {}
     tail = p99_ms(signals.tuples.production, until_ns - round(limits.hold_s * NS), until_ns)
@@ -271,7 +274,7 @@ def choices(evidence: Evidence, signals: Signals, limits: Limits | None, until_n
 
 
 def placebo_of(evidence: Evidence, signals: Signals) -> RecoveryPart | None:
-    """None for a run with a fault, and for one that was too short for a fault or did not reach its end."""
+    """Return the placebo recovery of a control; None for a run with a fault, a shorter run or an unfinished one."""
     config, window = evidence.config, signals.window
     at_s = config.earliest_fault_s
     if evidence.conductor.injected or not config.paced or any(signals.deaths.values()) or at_s > config.fault_window[1]:
@@ -304,7 +307,7 @@ def placebo_of(evidence: Evidence, signals: Signals) -> RecoveryPart | None:
 
 
 def _caught_up_ns(signals: Signals, t0_ns: int) -> int | None:
-    """The first commit from then on that covers what was due then."""
+    """Return the first commit from then on that covers what was due then."""
     due = signals.schedule.due(t0_ns)
     for end_ns, lag in zip(signals.bins["end_ns"].tolist(), signals.bins["lag"].tolist(), strict=True):
         if end_ns >= t0_ns and signals.schedule.due(end_ns) - lag >= due:

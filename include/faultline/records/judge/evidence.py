@@ -76,7 +76,7 @@ class BarrierOpening:
     t0_mono_ns: int
 
     def mono_ns(self, wall_ns: int) -> int:
-        """The monotonic instant of a wall-clock instant of the same host and boot."""
+        """Return the monotonic instant of a wall-clock instant of the same host and boot."""
         return wall_ns - self.t0_wall_ns + self.t0_mono_ns
 
 
@@ -139,7 +139,7 @@ class Evidence:
 
 
 def read_evidence(folder: Path, within: float | None = None) -> Evidence:
-    """Reads the attempt in `folder`. `within`: another `recovered_within` than the configuration's.
+    """Read the attempt in `folder`. `within`: another `recovered_within` than the configuration's.
 
     Raises InfrastructureError naming the first file that is missing or broken.
     """
@@ -180,7 +180,7 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
 
 
 def read_attempt(folder: Path) -> AttemptFile:
-    """Reads `attempt.json` and the plan; InfrastructureError when one is missing or not what `prepare` writes."""
+    """Read `attempt.json` and the plan; InfrastructureError when one is missing or not what `prepare` writes."""
     path = folder / "attempt.json"
     return _attempt(path, read_document(path), read_plan(Attempt(folder)))
 

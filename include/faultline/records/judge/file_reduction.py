@@ -59,7 +59,8 @@ class ReducedFile:
 
 
 def reduce_files(folder: Path) -> Iterator[ReducedFile]:
-    """The files of the attempt in `folder`, as far as it has them. Raises InfrastructureError for a broken one."""
+    """Return the files of the attempt in `folder`, as far as it has them. Raises InfrastructureError for a broken
+    one."""
     for name in JOURNALS:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
@@ -96,7 +97,7 @@ def _smaller(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:
 
 
 def round_to_steps(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
-    """Tuples summed up over steps of production and output, which are counted from T0; and in what steps.
+    """Return tuples summed up over steps of production and output, which are counted from T0; and in what steps.
 
     A sum stands in the middle of its steps. What was never put out stays so.
     """
@@ -110,12 +111,12 @@ def round_to_steps(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
 
 
 def off_ms(how: str) -> int:
-    """By how much a latency can be off in a table that was reduced so."""
+    """Return the largest error of a latency in a reduced table, in ms."""
     return next((-(-a // 2) + -(-b // 2) for a, b in STEPS_MS if how == _STEPS.format(a, b)), 0)
 
 
 def replace_names(table: pa.Table) -> tuple[pa.Table, str]:
-    """Counts without what no figure is read from: filler words have numbers for names, sums that agree are 0.
+    """Count without what no figure is read from: filler words have numbers for names, sums that agree are 0.
 
     Lengths stay, and so does every row in which something differs.
     """
@@ -170,7 +171,7 @@ def _written(table: pa.Table, *, by_step: bool) -> bytes:
 
 
 def _hash(path: Path) -> str:
-    """SHA-256 of a file, or of the files in a folder of parts, in order of their names."""
+    """Return SHA-256 of a file, or of the files in a folder of parts, in order of their names."""
     found = hashlib.sha256()
     for part in sorted(one for one in path.rglob("*.parquet")) if path.is_dir() else [path]:
         with part.open("rb") as file:

@@ -42,7 +42,7 @@ class InjectedFault:
     trigger: TriggerPart | None = None
 
     def name(self, event: str) -> str:
-        """The event's name on the record's timeline: that of the second fault on carries its number."""
+        """Return the event's name on the record's timeline: that of the second fault on carries its number."""
         return event if self.index == 0 else f"{event}#{self.index + 1}"
 
 
@@ -90,7 +90,7 @@ class ConductorLog:
 
 
 def read_generator(events: Events) -> GeneratorLog:
-    """What its journal says."""
+    """Read the generator's journal."""
     done = events["done"][-1] if events["done"] else None
     lag = {} if done is None else done["schedule_lag_ms"]
     return GeneratorLog(
@@ -134,7 +134,7 @@ def read_conductor(events: Events, planned: int, warmup_max_s: float | None = No
 
 
 def _begin_source(begun: Line | None) -> str:
-    """Why the measured window begins where it does."""
+    """Return why the measured window begins where it does."""
     if begun is None:
         return "T0 + warmup_s"
     over = f"over {begun['commits']} commits" if begun.get("commits") else "over the last commits"
@@ -143,7 +143,7 @@ def _begin_source(begun: Line | None) -> str:
 
 
 def _death(events: Events) -> str | None:
-    """Why a process that should have ended with `done` did not."""
+    """Return why a process that should have ended with `done` did not."""
     if events["failed"]:
         return str(events["failed"][-1].get("message", "failed"))
     return None if events["done"] else "it never reported `done`"
@@ -171,7 +171,7 @@ def _injected(events: Events, index: int) -> InjectedFault:
 
 
 def _victims(lines: Sequence[Line], index: int, delivered: Sequence[Line]) -> tuple[Line, ...]:
-    """The victims that were hit, each once; the role that the delivery names is the real one.
+    """Return the victims that were hit, each once; the role that the delivery names is the real one.
 
     A victim may be chosen again shortly before the act: the last line about a process counts.
     """

@@ -44,7 +44,7 @@ class Judgement:
 
 
 def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
-    """Judges the attempt in `folder`; writes nothing. `within`: another `recovered_within` than the configuration's.
+    """Judge the attempt in `folder`; writes nothing. `within`: another `recovered_within` than the configuration's.
 
     Raises InfrastructureError when raw files are missing or broken.
     """
@@ -62,14 +62,14 @@ def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
 
 
 def judge(folder: Path) -> Record:
-    """As `judge_readonly`; writes `series.json`, `audit.json` and `latency.hlog` there. The record is not stored."""
+    """Judge the attempt and write `series.json`, `audit.json` and `latency.hlog` there. The record is not stored."""
     found = judge_readonly(folder)
     write_findings(folder, found.signals, found.counts, found.course)
     return found.record.model_copy(update={"artifacts": artifacts(folder)})
 
 
 def named_events(evidence: Evidence, signals: Signals, recoveries: Recoveries) -> list[EvidenceEvent]:
-    """The gate, the window, and the events of each fault, in order of time."""
+    """Return the gate, the window, and the events of each fault, in order of time."""
     window, conductor = signals.window, evidence.conductor
     frame = [
         EvidenceEvent("gate", window.t0_ns, "gate.json: T0"),
@@ -83,7 +83,7 @@ def named_events(evidence: Evidence, signals: Signals, recoveries: Recoveries) -
 def record_of(
     evidence: Evidence, recoveries: Recoveries, parts: Parts, events: Sequence[EvidenceEvent], why: list[str]
 ) -> Record:
-    """The record of an attempt that was measured to its end."""
+    """Return the record of an attempt that was measured to its end."""
     attempt, gate, conductor = evidence.attempt, evidence.gate, evidence.conductor
     found: dict[str, Any] = {}
     for part in vars(parts).values():
@@ -121,7 +121,8 @@ def failed_record(
     reasons: Sequence[str],
     folder: Path | None = None,
 ) -> Record:
-    """The record of an attempt that was not measured to its end: every figure null, artifacts as far as they exist."""
+    """Return the record of an attempt that was not measured to its end: every figure null, artifacts as far as they
+    exist."""
     return _record(
         attempt,
         measured_at_ns=attempt.prepared_wall_ns,

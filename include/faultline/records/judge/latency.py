@@ -30,15 +30,14 @@ class LatencyFigures:
 
 
 def latency_of(evidence: Evidence, signals: Signals, recoveries: Recoveries, *, in_step: bool) -> LatencyFigures:
-    """The latency of what was put out before the first fault, of what came from each fault until its recovery was over,
-    and of the rest; of a run without a fault the first is the whole window's. A recovery that was not seen to end lasts
-    until the next fault. `in_step`: whether it is known which output is of which tuple.
-    """
+    """Return the latency of what was put out before the first fault, of what came from each fault until its recovery
+    was over, and of the rest; of a run without a fault the first is the whole window's. A recovery that was not seen to
+    end lasts until the next fault. `in_step`: whether it is known which output is of which tuple."""
     window, tuples, method = signals.window, signals.tuples, evidence.traces.method
     ends = signals.bins["end_ns"]
 
     def within(spans: Sequence[Span] | None) -> LatencyMs:
-        """Of all tuples of the window without spans."""
+        """Return figures over all tuples of the window without spans."""
         if not (in_step and evidence.identifies_tuples):
             return LatencyMs.model_validate({**dict.fromkeys(LatencyMs.model_fields), "method": method})
         batches = None
@@ -56,8 +55,8 @@ def latency_of(evidence: Evidence, signals: Signals, recoveries: Recoveries, *, 
 
 
 def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[Span] | None = None) -> LatencyMs:
-    """The latency of the tuples produced in the measured window; of those in cells of production that begin in one of
-    the `spans` [start, until), where these are given."""
+    """Return the latency of the tuples produced in the measured window; of those in cells of production that begin in
+    one of the `spans` [start, until), where these are given."""
     frame = tuples.window
     if spans is not None:
         begins = tuples.production["cell_ns"]
@@ -80,7 +79,7 @@ def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[
 
 
 def spans_of(evidence: Evidence, signals: Signals, faults: Sequence[FaultRecovery]) -> list[Span]:
-    """From when to when what is produced is late because of a fault, as instants in ns, in order and apart."""
+    """Return the spans in which a fault delays tuples, in ns, sorted and disjoint."""
     window, found = signals.window, list[Span]()
     struck = [(fault.t0_ns, one) for fault, one in zip(evidence.conductor.injected, faults, strict=True) if fault.t0_ns]
     for number, (t0_ns, one) in enumerate(struck):

@@ -32,7 +32,7 @@ HELD_BINS = 3
 
 
 def measure(timeline: Timeline) -> tuple[RecoveryPart, tuple[str, ...]]:
-    """The recovery between the events of `timeline`, and what is wrong with the chain.
+    """Return the recovery between the events of `timeline`, and what is wrong with the chain.
 
     A tail of missing events is censoring: the observation ended first. The recovery ended in (last_violation, t7]. A
     problem is `missing: …` (a gap before an observed event) or `negative: …`.
@@ -64,7 +64,7 @@ def measure(timeline: Timeline) -> tuple[RecoveryPart, tuple[str, ...]]:
 
 
 def _settle(timeline: Timeline) -> tuple[dict[str, int], list[str]]:
-    """Instants of the chain with differences below the clock's resolution removed, and the negatives."""
+    """Return instants of the chain with differences below the clock's resolution removed, and the negatives."""
     chain: dict[str, int] = {}
     problems: list[str] = []
     before: str | None = None
@@ -83,7 +83,7 @@ def _settle(timeline: Timeline) -> tuple[dict[str, int], list[str]]:
 
 
 def _assert_identities(chain: dict[str, int]) -> None:
-    """reload = detection + redeploy + load; reload + replay + catch-up = t6 − t0 ≤ macro.
+    """Check reload = detection + redeploy + load and reload + replay + catch-up = t6 − t0 ≤ macro.
 
     True by construction when the chain is ordered and whole; a failure is a bug of this module.
     """
@@ -100,7 +100,7 @@ def _seconds(nanoseconds: int) -> float:
 
 
 def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns: int, until_ns: int) -> float | None:
-    """1 − lowest throughput of the bins that end in (t0, until] ÷ the baseline's median, within [0, 1].
+    """Return 1 − lowest throughput of the bins that end in (t0, until] ÷ the baseline's median, within [0, 1].
 
     A bin ends with a commit, so an engine that stays silent makes none: time without a commit up to `until`
     counts as a bin without records once it is as long as `held` (10 s and three bins). None when the
@@ -132,13 +132,13 @@ def settled_ns(bins: pd.DataFrame, t0_ns: int, until_ns: int) -> int | None:
 
 
 def phase_at(bins: pd.DataFrame, t0_ns: int, checkpoint_interval_s: float) -> float | None:
-    """The share of a checkpoint cycle that was over at t0, at most 1; None before the first commit."""
+    """Return the share of a checkpoint cycle that was over at t0, at most 1; None before the first commit."""
     before = bins.loc[bins["end_ns"] <= t0_ns, "end_ns"]
     return min(1.0, (t0_ns - int(before.max())) / NS / checkpoint_interval_s) if len(before) else None
 
 
 def lag_area_of_bins(bins: pd.DataFrame, start_ns: int, end_ns: int) -> float | None:
-    """The area under the lag in record·seconds, for engines without commits: linear between the ends of bins.
+    """Return the area under the lag in record·seconds, for engines without commits: linear between the ends of bins.
 
     None without bins.
     """
@@ -153,7 +153,7 @@ def lag_area_of_bins(bins: pd.DataFrame, start_ns: int, end_ns: int) -> float | 
 
 
 def largest_lateness_ms(latest: Sequence[tuple[int, float]], begin_ns: int, end_ns: int) -> float | None:
-    """The generator's largest lateness in [begin, end]; None when it reported nothing of it.
+    """Return the generator's largest lateness in [begin, end]; None when it reported nothing of it.
 
     `latest`: of each second its end, and the largest in it.
     """

@@ -84,7 +84,7 @@ class BaselineWindow:
 
 
 def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
-    """One for each planned fault; a fault is watched until the next one that was delivered.
+    """Return one for each planned fault; a fault is watched until the next one that was delivered.
 
     Injections of one fault are judged each against its own baseline, which begins where the one before was over; the
     faults of a plan all against what was before the first.
@@ -107,7 +107,7 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
 def _of_fault(
     evidence: Evidence, signals: Signals, fault: InjectedFault, own: BaselineWindow, first: BaselineWindow
 ) -> FaultRecovery:
-    """The recovery from one fault, whatever speaks against it."""
+    """Return the recovery from one fault, whatever speaks against it."""
     injected, window = evidence.conductor.injected, signals.window
     empty, place = RecoveryPart.empty(), dict[str, Any]()
     if evidence.is_repeated:
@@ -181,7 +181,8 @@ def _own_baseline(
 
 
 def _left_out(one: FaultRecovery) -> FaultRecovery:
-    """A later injection that went wrong says nothing against the others: its recovery has no figures, and says why.
+    """Return a later injection that went wrong says nothing against the others: its recovery has no figures, and says
+    why.
 
     But whether a fault took effect must be known, since it may reach into what comes next.
     """
@@ -207,7 +208,7 @@ def _impact(
     timeline: Mapping[str, EvidenceEvent],
     baseline: pd.DataFrame,
 ) -> dict[str, Any]:
-    """How hard a fault hit, and what was taken for recovered."""
+    """Return the impact of a fault and the thresholds used."""
     t0_ns, bins, config = watched.t0_ns, signals.bins, evidence.config
     ended_ns = watched.watched_until_ns if watched.until_ns is not None else signals.window.end_ns
     t6_ns, t7_ns = (timeline[name].wall_ns if name in timeline else ended_ns for name in ("t6", "t7"))

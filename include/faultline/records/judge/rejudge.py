@@ -24,7 +24,7 @@ SUPERSEDED = "superseded"
 
 
 def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
-    """Judges the raw files and stores the record; an attempt that has its record keeps it."""
+    """Judge the raw files and stores the record; an attempt that has its record keeps it."""
     store = Store(settings.results)
     existing = stored_record(attempt, settings)
     if existing is not None and existing.status != "failed":
@@ -38,13 +38,13 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
 
 
 def require_valid(record: Record) -> None:
-    """Raises InvalidMeasurement with the reasons unless the record's figures count."""
+    """Raise InvalidMeasurement with the reasons unless the record's figures count."""
     if not record.is_usable:
         raise InvalidMeasurement(f"{record.attempt}: {record.status}: {'; '.join(record.reasons)}")
 
 
 def error_of(record: Record) -> FaultlineError | None:
-    """What a finished cell's newest record means for its sweep; None when it is valid."""
+    """Return the error that a finished cell's newest record means for its sweep, or None if it is usable."""
     text = "; ".join(record.reasons) or record.status
     if record.is_usable:
         return None
@@ -54,7 +54,7 @@ def error_of(record: Record) -> FaultlineError | None:
 
 
 def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
-    """The record that the store holds of this attempt, if any. Raises InfrastructureError for a damaged one."""
+    """Return the record that the store holds of this attempt, if any. Raises InfrastructureError for a damaged one."""
     for path in settings.records.glob(f"*/{attempt.id}.json"):
         try:
             return Record.model_validate_json(path.read_bytes())
@@ -80,12 +80,12 @@ class RejudgedAttempt:
 
 
 def rejudge(records: Sequence[Record], settings: Settings, within: Sequence[float]) -> list[RejudgedAttempt]:
-    """Judges the attempts of `records` by each of `within`; writes nothing."""
+    """Judge the attempts of `records` by each of `within`; writes nothing."""
     return [_again(record, settings.attempts / record.attempt, within) for record in records]
 
 
 def store_rejudged(again: RejudgedAttempt, settings: Settings) -> Path | None:
-    """Puts the record of today in the place of the one that stands, which is kept in `superseded`.
+    """Put the record of today in the place of the one that stands, which is kept in `superseded`.
 
     Returns where the old one lies now; None when nothing changed. The new one has the configuration's own
     `recovered_within`, and `series.json` and `audit.json` beside the raw files are made anew.

@@ -40,7 +40,7 @@ class Resources:
 
 
 def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
-    """`throughput_rps`: records committed per second of the measured window, None where that is not known."""
+    """Return `throughput_rps`: records committed per second of the measured window, None where that is not known."""
     span = signals.window.start_ns, signals.window.end_ns
     machine, processes, others = evidence.machine, evidence.processes, evidence.hosts
     # Null of roles whose processes are out of sight, where 0 would look like none.
@@ -81,7 +81,7 @@ def _by_role(values: Cores) -> ByRole:
 
 
 def _clock_offsets(readings: Sequence[Line]) -> dict[str, ClockOffsetPart] | None:
-    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
+    """Return clock offsets by remote host; the reading with the shortest round trip counts."""
     found: dict[str, ClockOffsetPart] = {}
     for line in readings:
         reading = ClockOffsetPart(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
@@ -102,7 +102,8 @@ def _host(one: OtherHost, used: float, counted: float | None) -> HostPart:
 
 
 def _latency_clock(evidence: Evidence) -> LatencyClock | None:
-    """The broker's, which is the generator's where both run here, and nobody knows what where it was never asked."""
+    """Return the broker's, which is the generator's where both run here, and nobody knows what where it was never
+    asked."""
     if evidence.broker_ahead_ms is None:
         return None
     clock, here = evidence.clocks.get(KAFKA_HOST), evidence.config.target == EMBEDDED
@@ -117,10 +118,10 @@ def _latency_clock(evidence: Evidence) -> LatencyClock | None:
 
 
 def is_clock_uncertain(uncertain_ms: float) -> bool:
-    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    """Return whether latencies that end by a clock which is known to so many ms are to be marked."""
     return uncertain_ms > CLOCK_UNCERTAIN_MS
 
 
 def _finite(value: float | None) -> float | None:
-    """Null for what nobody knows."""
+    """Return the rounded value, or None if it is unknown or infinite."""
     return None if value is None or not math.isfinite(value) else round(value, 6)

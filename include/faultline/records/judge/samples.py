@@ -64,7 +64,7 @@ class OtherHost:
 
 
 def read_hosts(journals: Mapping[str, Sequence[Line]], recorder: Sequence[Line]) -> tuple[OtherHost, ...]:
-    """Each by what its own journal says, in order of their names. `recorder`: this machine's."""
+    """Return each by what its own journal says, in order of their names. `recorder`: this machine's."""
     clocks, here = clocks_of(recorder), _start_of(recorder)
     return tuple(_read(name, lines, clocks.get(name), here) for name, lines in journals.items())
 
@@ -74,7 +74,7 @@ def _start_of(journal: Sequence[Line]) -> Line:
 
 
 def clocks_of(recorder: Sequence[Line]) -> dict[str, HostClock]:
-    """By host, as the recorder asked them at its start and end."""
+    """Return clock readings by host, taken by the recorder at start and end."""
     found: dict[str, HostClock] = {}
     for line in (one for one in recorder if one.get("kind") == "clock"):
         name, offset, half = str(line["host"]), float(line["offset_s"]), float(line["round_trip_s"]) / 2
@@ -87,7 +87,7 @@ def clocks_of(recorder: Sequence[Line]) -> dict[str, HostClock]:
 
 
 def processes_of(lines: Sequence[Line], host: str = "") -> pd.DataFrame:
-    """Samples of single processes in a journal of `host`; empty stands for this one."""
+    """Return samples of single processes in a journal of `host`; empty stands for this one."""
     rows = [[line.get(name) for name in PROCESS_COLUMNS] for line in lines if line.get("kind") == "proc"]
     frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
     frame["final"] = frame["final"].eq(True)
@@ -100,7 +100,7 @@ def processes_of(lines: Sequence[Line], host: str = "") -> pd.DataFrame:
 
 
 def machine_of(lines: Sequence[Line]) -> pd.DataFrame:
-    """Samples of the whole machine; none in journals from before they were taken."""
+    """Return samples of the whole machine; none in journals from before they were taken."""
     return _numbers(lines, "machine", MACHINE_COLUMNS)
 
 
@@ -126,8 +126,8 @@ def _read(name: str, lines: Sequence[Line], clock: HostClock | None, here: Line)
 
 
 def all_processes(recorder: Sequence[Line], started: Sequence[Line], hosts: Sequence[OtherHost]) -> pd.DataFrame:
-    """Samples of single processes, of all hosts. A service that was started during the run, as a line of `started`
-    says, is distinguished from those that ran before."""
+    """Return samples of single processes, of all hosts. A service that was started during the run, as a line of
+    `started` says, is distinguished from those that ran before."""
     frames = [processes_of(recorder), *(one.processes for one in hosts)]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
     for line in started:
@@ -139,7 +139,7 @@ def all_processes(recorder: Sequence[Line], started: Sequence[Line], hosts: Sequ
 
 
 def recorder_death(recorder: Sequence[Line], hosts: Sequence[OtherHost]) -> str | None:
-    """Why samples are missing; None while none are."""
+    """Return why samples are missing; None while none are."""
     if not recorder or recorder[-1].get("kind") != "stop":
         return "its last line is not `stop`"
     missing = [one.name for one in hosts if not one.ended]

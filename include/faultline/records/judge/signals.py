@@ -54,7 +54,7 @@ class Signals:
 
 
 def signals_of(evidence: Evidence) -> Signals:
-    """Puts the raw files together. Raises InfrastructureError when a table cannot be read."""
+    """Put the raw files together. Raises InfrastructureError when a table cannot be read."""
     config, traces, conductor = evidence.config, evidence.traces, evidence.conductor
     window = Window.of(
         evidence.gate.t0_wall_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, conductor.bounds
@@ -100,7 +100,7 @@ def signals_of(evidence: Evidence) -> Signals:
 
 
 def offered_rates(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
-    """What the source put out over these bins, per second, by its schedule."""
+    """Return the scheduled rate of each bin, in records/s."""
     if bins.empty:
         return 0.0
     begin, end = int(bins["start_ns"].iloc[0]), int(bins["end_ns"].iloc[-1])
@@ -108,7 +108,7 @@ def offered_rates(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
 
 
 def columns(bins: pd.DataFrame, window: Window) -> tuple[Floats, Floats, Floats]:
-    """When bins ended, in s after T0, and their latency and lag."""
+    """Return the ends of bins in s after T0, with latency and lag."""
     latency_ms, lag = (bins[name].to_numpy(dtype=np.float64) for name in ("latency_ms", "lag"))
     return (bins["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS, latency_ms, lag
 
@@ -130,26 +130,26 @@ class TopicSchedule:
         self.end_offsets = _ends(records)
 
     def due(self, wall_ns: int) -> int:
-        """Records whose intended time is not after `wall_ns`."""
+        """Return records whose intended time is not after `wall_ns`."""
         return int(np.searchsorted(self._due_ms, wall_ns // 1_000_000, side="right"))
 
     def due_seconds(self, start_ns: int, end_ns: int) -> float:
-        """∫ due(t) dt over [start, end] in record·seconds: each record counts from its intended time on."""
+        """Return ∫ due(t) dt over [start, end] in record·seconds: each record counts from its intended time on."""
         due_ns = self._due_ms[: self.due(end_ns)] * 1_000_000
         return float((end_ns - np.maximum(due_ns, start_ns)).sum(dtype=np.float64) / NS)
 
     def position(self, commit: Commit | None) -> int:
-        """Records of the schedule below the commit's end offsets."""
+        """Return records of the schedule below the commit's end offsets."""
         return 0 if commit is None else self.below(commit.ends)
 
     def below(self, ends: Mapping[str, int]) -> int:
-        """Records of the schedule below these offsets, by partition."""
+        """Return records of the schedule below these offsets, by partition."""
         return sum(
             int(np.searchsorted(offsets, ends.get(partition, 0))) for partition, offsets in self._offsets.items()
         )
 
     def lag_area(self, commits: Sequence[Commit], start_ns: int, end_ns: int) -> float:
-        """∫ (records due − records committed) dt over [start, end] in record·seconds.
+        """Return ∫ (records due − records committed) dt over [start, end] in record·seconds.
 
         Both are step functions that are known exactly, so nothing is interpolated.
         """
@@ -166,7 +166,7 @@ class TopicSchedule:
         return self.due_seconds(start_ns, end_ns) - committed
 
     def primer_backlog(self, commit: Commit | None) -> int:
-        """Offsets up to the primer's end that the commit does not cover."""
+        """Return offsets up to the primer's end that the commit does not cover."""
         return uncommitted_count({} if commit is None else commit.ends, self._primer_ends)
 
 
@@ -180,16 +180,16 @@ class Numbering(TopicSchedule):
         self._taken = [0, *(end for _, end in planned)]
 
     def due(self, wall_ns: int) -> int:
-        """Events of the batches that were planned by then."""
+        """Return events of the batches that were planned by then."""
         return self._taken[bisect_right(self._planned_ns, wall_ns)]
 
     def below(self, ends: Mapping[str, int]) -> int:
-        """Events below these numbers."""
+        """Return events below these numbers."""
         return ends.get(NUMBERED_PARTITION, 0)
 
 
 def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: Tuples, window: Window) -> pd.DataFrame:
-    """One row of BIN_COLUMNS per batch committed after T0, in order of time.
+    """Return one row of BIN_COLUMNS per batch committed after T0, in order of time.
 
     A batch begins where the commit before it ended, the first one of a new lineage at its start offsets: what
     was skipped in between is in nobody's throughput, and counts as done in the lag.
@@ -227,7 +227,7 @@ def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: 
 
 
 def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
-    """Bins of 1 s from T0 on, for engines without batches: here one tuple is one record.
+    """Return bins of 1 s from T0 on, for engines without batches: here one tuple is one record.
 
     `records` are the tuples emitted in the second; `lag` those produced and not yet emitted at its end.
     """
@@ -255,17 +255,17 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
 
 
 def between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:
-    """The bins that end in (after_ns, until_ns]."""
+    """Return the bins that end in (after_ns, until_ns]."""
     return bins[(bins["end_ns"] > after_ns) & (bins["end_ns"] <= until_ns)].reset_index(drop=True)
 
 
 def median_span_s(bins: pd.DataFrame) -> float | None:
-    """Median time between commits in seconds; None without bins."""
+    """Return median time between commits in seconds; None without bins."""
     return float(bins["span_s"].median()) if len(bins) else None
 
 
 def _ends(records: pd.DataFrame) -> dict[str, int]:
-    """First offset after the given records, by partition."""
+    """Return first offset after the given records, by partition."""
     return {
         str(partition): int(offset) + 1 for partition, offset in records.groupby("partition")["offset"].max().items()
     }

@@ -102,7 +102,7 @@ def drifts_of(
 def is_steady(
     times_s: Floats, latency_ms: Floats, lag: Floats, *, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[bool, dict[str, Drift | None]]:
-    """Whether latency and lag are both shown to stay where they are, and their drifts; as `drifts_of`.
+    """Return whether latency and lag are both shown to stay where they are, and their drifts; as `drifts_of`.
 
     A signal without any value is not asked: outputs of some workloads do not tell of which input they are. Too few
     values show nothing, so they are not steady.
@@ -138,7 +138,7 @@ def trailing_lengths(fewest: int, commits: int) -> list[int]:
 def steady_stretch(
     times_s: Floats, latency_ms: Floats, lag: Floats, *, fewest: int, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[int, dict[str, Drift | None]]:
-    """The shortest stretch of last commits, of `fewest` or more, over which the rule of `is_steady` holds.
+    """Return the shortest stretch of last commits, of `fewest` or more, over which the rule of `is_steady` holds.
 
     Gives its commits and its drifts; 0 and the drifts of the last `fewest` where it holds over none. Six commits that
     scatter by a twentieth cannot show that they are steady; more can, and a drift over a longer stretch is only larger.
@@ -159,7 +159,7 @@ def steady_stretch(
 
 
 def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:
-    """95 % interval of the least-squares slope of `values` over time; None for fewer than 3 points."""
+    """Return 95 % interval of the least-squares slope of `values` over time; None for fewer than 3 points."""
     n = len(times_s)
     if n < 3 or float(np.ptp(times_s)) == 0:
         return None
@@ -174,7 +174,7 @@ def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | Non
 
 
 def sustained(growth: tuple[float, float] | None, rate: float) -> bool | None:
-    """Whether the engine is shown to keep up with `rate` (records/s): lag that grows by no more than 1 % of it.
+    """Return whether the engine is shown to keep up with `rate` (records/s): lag that grows by no more than 1 % of it.
 
     `growth`: the 95 % interval of the lag's slope in records/s. False: it is shown not to. None: nobody can tell.
     """
@@ -185,7 +185,7 @@ def sustained(growth: tuple[float, float] | None, rate: float) -> bool | None:
 
 
 def level_begins(values: npt.NDArray[np.float64], least: int = LEAST) -> list[int]:
-    """Indices of the values with which a new level begins, ascending; none in a series without a change.
+    """Return indices of the values with which a new level begins, ascending; none in a series without a change.
 
     Segments by least squares with a price for each (PELT, Killick and others 2012). The variance is that of a value
     against the one before it, so that a change of level does not count as noise. None for values that are not finite,
@@ -225,7 +225,7 @@ def limits_from(
     spacing_s: float,
     within: float,
 ) -> Limits:
-    """L*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
+    """Return l*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
     slack_s = SLACK_INTERVALS * checkpoint_interval_s
     longest = HOLD_RESULTS * spacing_s if math.isfinite(spacing_s) else 0.0
     return Limits(

@@ -88,23 +88,23 @@ class FaultEvidence:
         return min(end, self.until_ns - round(self.limits.latency_ms * 1_000_000))
 
     def seen(self, kind: str) -> list[EngineEvent]:
-        """What the engine was seen to do in the time of this fault."""
+        """Return the engine events during this fault."""
         return [one for one in self.traces.events_of(kind) if self.span.contains(one.wall_ns)]
 
     def services_started(self) -> list[Line]:
-        """The lines on services that were started in the time of this fault."""
+        """Return the lines on services that were started in the time of this fault."""
         return [line for line in self.services if self.span.contains(int(line["wall_ns"]))]
 
     def new_lives(self) -> list[ProcessRun]:
-        """Lives that the workload supervisor began in the time of this fault."""
+        """Return lives that the workload supervisor began in the time of this fault."""
         return [life for life in self.traces.process_runs if self.span.contains(life.began_ns)]
 
     def new_epochs(self) -> list[StateEpoch]:
-        """State lineages that were begun after the fault (commit mode `none`)."""
+        """Return state lineages that were begun after the fault (commit mode `none`)."""
         return [epoch for epoch in self.traces.epochs if self.span.contains(epoch.began_ns)]
 
     def ordered_commits(self) -> Iterator[Commit]:
-        """Commits that belong to this fault, in order of time."""
+        """Return commits that belong to this fault, in order of time."""
         for commit in sorted(self.traces.commits, key=lambda item: item.committed_ns):
             wall_ns = commit.committed_ns
             if wall_ns >= self.t0_ns and (self.until_ns is None or wall_ns < self.until_ns):
@@ -115,7 +115,7 @@ Timeline = Mapping[str, EvidenceEvent]
 
 
 def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
-    """The events that can be found, by name; a name that is missing was not seen."""
+    """Return the events that can be found, by name; a name that is missing was not seen."""
     found: dict[str, EvidenceEvent] = {"t0": EvidenceEvent("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
     t2 = detect(evidence)
     _add(found, t2)
@@ -162,7 +162,7 @@ def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
 
 
 def reloads(loads: Sequence[EngineEvent], after_ns: int, until_ns: int | None) -> list[EngineEvent]:
-    """The first load of each store in [after, until]: the partitions reopened by the fault.
+    """Return the first load of each store in [after, until]: the partitions reopened by the fault.
 
     Later loads of the same store are moves between executors, not recovery.
     """
@@ -179,7 +179,7 @@ def _add(found: dict[str, EvidenceEvent], event: EvidenceEvent | None) -> None:
 
 
 def _caught_up(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
-    """t5: first commit from then on that covers what the broker held when the signal was sent.
+    """Return t5: first commit from then on that covers what the broker held when the signal was sent.
 
     A new state lineage begins behind those records, so its first commit is the one.
     """
@@ -195,7 +195,7 @@ def _caught_up(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
 
 
 def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | None) -> list[EvidenceEvent]:
-    """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
+    """Return t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
 
     Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
     lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load. Where only the
@@ -233,12 +233,12 @@ def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | 
 
 
 def _only_the_broker(evidence: FaultEvidence) -> bool:
-    """Whether the engine lost no process: its tasks wait for the broker, and go on."""
+    """Return whether the engine lost no process: its tasks wait for the broker, and go on."""
     return {hit.role for hit in hits(evidence)} == {KAFKA.name}
 
 
 def _begun(evidence: FaultEvidence, t2_ns: int, latest_ns: int | None) -> int:
-    """The last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
+    """Return the last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
     begun = [*(life.began_ns for life in evidence.new_lives()), *(epoch.began_ns for epoch in evidence.new_epochs())]
     return max([t2_ns, *(at for at in begun if at is not None and (latest_ns is None or at <= latest_ns))])
 
@@ -249,7 +249,7 @@ def _is_undo(evidence: FaultEvidence, t2: EvidenceEvent) -> bool:
 
 
 def _ended(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[EvidenceEvent]:
-    """t6 and t7, as far as they were seen, and the last thing that was out of its bound before the end."""
+    """Return t6 and t7, as far as they were seen, and the last thing that was out of its bound before the end."""
     limits = evidence.limits
     if limits is None:
         return []
@@ -279,7 +279,7 @@ def _ended(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[EvidenceEv
 
 
 def _silence(evidence: FaultEvidence, t6: EvidenceEvent | None) -> EvidenceEvent | None:
-    """t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
+    """Return t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
     silence = longest_silence(
         evidence.emissions_ms, evidence.t0_ns, evidence.watched_until_ns if t6 is None else t6.wall_ns
     )
@@ -291,13 +291,13 @@ def _silence(evidence: FaultEvidence, t6: EvidenceEvent | None) -> EvidenceEvent
 
 
 def _replacement(evidence: FaultEvidence) -> EvidenceEvent | None:
-    """Registration of the first process that was added after t0."""
+    """Return registration of the first process that was added after t0."""
     added = [one for one in evidence.seen("registered") if one.wall_ns > evidence.t0_ns]
     return EvidenceEvent("replacement_up", added[0].wall_ns, added[0].source) if added else None
 
 
 def _snapshot(evidence: FaultEvidence) -> EvidenceEvent | None:
-    """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
+    """Return the last snapshot that reached the checkpoint before the signal: its age explains the replay."""
     before = [one for one in evidence.traces.events_of("snapshot") if one.wall_ns <= evidence.t0_ns]
     if not before:
         return None
@@ -306,7 +306,7 @@ def _snapshot(evidence: FaultEvidence) -> EvidenceEvent | None:
 
 
 def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: int) -> tuple[int, int] | None:
-    """(begin, end) in ns of the longest gap between outputs that overlaps [t0, until]; None without any output.
+    """Return (begin, end) in ns of the longest gap between outputs that overlaps [t0, until]; None without any output.
 
     A gap that is still open at `until` ends there.
     """
@@ -322,7 +322,7 @@ def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: i
 
 
 def detect(evidence: FaultEvidence) -> EvidenceEvent | None:
-    """t2. Of victims of several roles the last one's; None when nothing was noticed."""
+    """Return t2. Of victims of several roles the last one's; None when nothing was noticed."""
     noticed, undone = _noticed(evidence), undo_of(evidence)
     if undone is None or (noticed is not None and noticed.wall_ns <= undone.wall_ns):
         return noticed
@@ -330,7 +330,7 @@ def detect(evidence: FaultEvidence) -> EvidenceEvent | None:
 
 
 def undo_of(evidence: FaultEvidence) -> EvidenceEvent | None:
-    """The end of an act that is undone; of several victims the last one's."""
+    """Return the end of an act that is undone; of several victims the last one's."""
     if not evidence.undone:
         return None
     last = max(evidence.undone, key=lambda line: int(line["wall_ns"]))
@@ -338,7 +338,7 @@ def undo_of(evidence: FaultEvidence) -> EvidenceEvent | None:
 
 
 def without_effect(evidence: FaultEvidence) -> str | None:
-    """Why a fault that hit its process changed nothing for the run all the same; None when it did."""
+    """Return why a fault that hit its process changed nothing for the run all the same; None when it did."""
     if evidence.undone:
         return None
     found = hits(evidence)
@@ -355,7 +355,7 @@ def _noticed(evidence: FaultEvidence) -> EvidenceEvent | None:
 
 
 def hits(evidence: FaultEvidence) -> list[VictimGroup]:
-    """The victims by role, by the actual one that a line names; what was asked for may have been `any`."""
+    """Return the victims by role, by the actual one that a line names; what was asked for may have been `any`."""
     by_role: dict[str, list[Line]] = {}
     for victim in evidence.victims:
         role = str(victim.get("role"))

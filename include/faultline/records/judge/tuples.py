@@ -67,7 +67,7 @@ class Tuples:
 
 
 def fold_tuples(path: Path, window: Window) -> Tuples:
-    """Folds `tuples.parquet` (a file or a directory of parts); InfrastructureError when unreadable."""
+    """Fold `tuples.parquet`, a file or a folder of parts. Raises InfrastructureError if it is unreadable."""
     try:
         tuples = fold(_chunks(path), window)
         if is_sparse(tuples.production, window):
@@ -78,7 +78,7 @@ def fold_tuples(path: Path, window: Window) -> Tuples:
 
 
 def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
-    """Folds chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean never reflected."""
+    """Return folds chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean never reflected."""
     in_window, by_batch, by_second, produced = _Fold(["latency_ms"]), _Fold(_BATCH), _Fold(_SECOND), _Fold(["second"])
     emitted = _Fold(["emitted_ms"])
     production = ProducedFold(window)
@@ -115,7 +115,7 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
 
 
 def nearest_rank(values: Ints, weights: Ints, permille: int) -> float | None:
-    """Smallest value whose cumulated weight reaches ceil(permille/1000 · total); None without weight."""
+    """Return smallest value whose cumulated weight reaches ceil(permille/1000 · total); None without weight."""
     total = int(weights.sum())
     if total == 0:
         return None
@@ -125,7 +125,7 @@ def nearest_rank(values: Ints, weights: Ints, permille: int) -> float | None:
 
 
 def grouped_rank(frame: pd.DataFrame, by: list[str], permille: int) -> pd.Series:
-    """Nearest rank of `latency_ms` weighted by `n` in each group of `by`; indexed by the group."""
+    """Return nearest rank of `latency_ms` weighted by `n` in each group of `by`; indexed by the group."""
     ordered = frame.sort_values([*by, "latency_ms"], kind="stable")
     groups = ordered.groupby(by)["n"]
     rank = -(-groups.transform("sum") * permille // 1000)
@@ -176,7 +176,7 @@ class ProducedFold:
         self.total = pd.DataFrame({name: pd.Series(dtype="int64") for name in PRODUCED_COLUMNS})
 
     def add(self, produced_ms: pd.Series, emitted_ms: pd.Series, n: pd.Series) -> None:
-        """Adds tuples; a null `emitted_ms` is one that was never reflected, a negative latency counts as none."""
+        """Add tuples; a null `emitted_ms` is one that was never reflected, a negative latency counts as none."""
         produced = produced_ms.to_numpy(dtype=np.int64)
         emitted = emitted_ms.fillna(NEVER).to_numpy(dtype=np.int64)
         cell = (produced * MS - self._t0_ns) // self._grain_ns * self._grain_ns + self._t0_ns
@@ -193,12 +193,12 @@ class ProducedFold:
 
 
 def is_sparse(produced: pd.DataFrame, window: Window) -> bool:
-    """Whether fewer than ten tuples a second come due in the measured window."""
+    """Return whether fewer than ten tuples a second come due in the measured window."""
     return due_spacing_s(produced, window.start_ns, window.end_ns) * SPARSE_BELOW > 1
 
 
 def due_spacing_s(produced: pd.DataFrame, start_ns: int, end_ns: int) -> float:
-    """Mean seconds between two tuples that come due in [start, end); infinite without any."""
+    """Return mean seconds between two tuples that come due in [start, end); infinite without any."""
     inside = produced[(produced["cell_ns"] >= start_ns) & (produced["cell_ns"] < end_ns)]
     n = int(inside["n"].sum())
     return (end_ns - start_ns) / NS / n if n else float("inf")
@@ -214,7 +214,7 @@ def hit_from_ns(produced: pd.DataFrame, window: Window, t0_ns: int) -> int:
 
 
 def fold_produced(chunks: Iterable[pd.DataFrame], window: Window, grain_ns: int = CELL_NS) -> pd.DataFrame:
-    """PRODUCED_COLUMNS of chunks with `latency.TUPLE_COLUMNS`, without the primer, in cells of `grain_ns`."""
+    """Return PRODUCED_COLUMNS of chunks with `latency.TUPLE_COLUMNS`, without the primer, in cells of `grain_ns`."""
     fold = ProducedFold(window, grain_ns)
     for chunk in chunks:
         tuples = chunk[~chunk["primer"].astype(bool)]

@@ -104,7 +104,7 @@ class RuleInputs:
 def findings_of(
     evidence: Evidence, signals: Signals, recoveries: Recoveries, counts: Counts, resources: Resources
 ) -> RuleInputs:
-    """What the rules look at, of all that was found."""
+    """Return the inputs of the rules."""
     window, commits, faults = signals.window, evidence.traces.commits, recoveries.faults
     latenesses = [one.recovery.lateness_ms for one in faults if one.recovery.lateness_ms is not None]
     return RuleInputs(
@@ -139,12 +139,12 @@ def findings_of(
 
 
 def uncertain_ms(clocks: Mapping[str, HostClock]) -> tuple[str, float] | None:
-    """The host whose instants are the least sure, and by how many ms; None without other hosts."""
+    """Return the host whose instants are the least sure, and by how many ms; None without other hosts."""
     return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
 
 
 def _losses(evidence: Evidence, window: Window) -> list[str]:
-    """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
+    """Return faults between T0 and the end of the window, planned or not, as a control must not see them."""
 
     def inside(wall_ns: int | None) -> bool:
         return wall_ns is not None and window.t0_ns <= wall_ns <= window.end_ns
@@ -168,7 +168,7 @@ def reasons(findings: RuleInputs) -> list[str]:
 
 
 def schedule_lag(findings: RuleInputs) -> str | None:
-    """p99 of the schedule lag > SCHEDULE_LAG_MS ms, or > LATENESS_MS ms at any time during a recovery."""
+    """Return p99 of the schedule lag > SCHEDULE_LAG_MS ms, or > LATENESS_MS ms at any time during a recovery."""
     lag, largest = findings.schedule_lag_p99_ms, findings.recovery_lateness_ms
     late = []
     if lag is not None and lag > SCHEDULE_LAG_MS:
@@ -187,7 +187,7 @@ def schedule_lag(findings: RuleInputs) -> str | None:
 
 
 def clock_jumped(findings: RuleInputs) -> str | None:
-    """The wall clock moved by more than CLOCK_JUMP_MS ms against the monotonic clock during the run."""
+    """Return the wall clock moved by more than CLOCK_JUMP_MS ms against the monotonic clock during the run."""
     moved = findings.clock_jump_ms
     if moved is None or abs(moved) <= CLOCK_JUMP_MS:
         return None
@@ -195,7 +195,8 @@ def clock_jumped(findings: RuleInputs) -> str | None:
 
 
 def clock_skew(findings: RuleInputs) -> str | None:
-    """The clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the end."""
+    """Return the clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the
+    end."""
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
     host, uncertain_ms = findings.clock_uncertain
@@ -205,7 +206,8 @@ def clock_skew(findings: RuleInputs) -> str | None:
 
 
 def background_load(findings: RuleInputs) -> str | None:
-    """The measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other work.
+    """Return the measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other
+    work.
 
     Without run-delay data, the background CPU itself must not exceed these limits.
     """
@@ -222,22 +224,22 @@ def background_load(findings: RuleInputs) -> str | None:
 
 
 def generator_died(findings: RuleInputs) -> str | None:
-    """The generator failed or did not report its end."""
+    """Return the generator failed or did not report its end."""
     return findings.generator_died
 
 
 def recorder_died(findings: RuleInputs) -> str | None:
-    """The recorder ended without its stop line, so samples are missing."""
+    """Return the recorder ended without its stop line, so samples are missing."""
     return findings.recorder_died
 
 
 def scheduler_died(findings: RuleInputs) -> str | None:
-    """The fault scheduler failed or did not report its end."""
+    """Return the fault scheduler failed or did not report its end."""
     return findings.scheduler_death
 
 
 def baseline_too_short(findings: RuleInputs) -> str | None:
-    """Fewer than 10 time bins before the fault (4 at intervals ≥ 5 s), although the interval was held."""
+    """Return fewer than 10 time bins before the fault (4 at intervals ≥ 5 s), although the interval was held."""
     if interval_not_held(findings):
         return None
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
@@ -246,7 +248,8 @@ def baseline_too_short(findings: RuleInputs) -> str | None:
 
 
 def not_steady(findings: RuleInputs) -> str | None:
-    """Latency or consumer lag is not shown to drift by less than 25 % over the baseline window; faulted runs only."""
+    """Return latency or consumer lag is not shown to drift by less than 25 % over the baseline window; faulted runs
+    only."""
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
@@ -254,7 +257,7 @@ def not_steady(findings: RuleInputs) -> str | None:
 
 
 def overloaded(findings: RuleInputs) -> str | None:
-    """Consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
+    """Return consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
     growth, rate = findings.growth, findings.offered_rps
     if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
         return None
@@ -263,12 +266,13 @@ def overloaded(findings: RuleInputs) -> str | None:
 
 
 def backlog_at_t0(findings: RuleInputs) -> str | None:
-    """Part of the preload was not committed at T0."""
+    """Return part of the preload was not committed at T0."""
     return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
 
 
 def interval_not_held(findings: RuleInputs) -> str | None:
-    """Time between commits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval, or no commit.
+    """Return time between commits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval, or no
+    commit.
 
     Controls with `accept_overload` and workloads without a send schedule are exempt from both limits.
     """
@@ -288,28 +292,28 @@ def interval_not_held(findings: RuleInputs) -> str | None:
 
 
 def no_effect(findings: RuleInputs) -> str | None:
-    """A fault changed nothing for its victim or for the run."""
+    """Return a fault changed nothing for its victim or for the run."""
     return _of_faults(findings, {"no-effect"}, "changed nothing")
 
 
 def missed_window(findings: RuleInputs) -> str | None:
-    """A fault was not injected at its planned time."""
+    """Return a fault was not injected at its planned time."""
     return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
 def fault_outcome_unknown(findings: RuleInputs) -> str | None:
-    """It is unknown whether a fault took effect."""
+    """Return it is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 
 def fault_in_control(findings: RuleInputs) -> str | None:
-    """A control run received a signal, or lost an executor or the driver, before the end of the window."""
+    """Return a control run received a signal, or lost an executor or the driver, before the end of the window."""
     return "; ".join(findings.losses) if findings.control and findings.losses else None
 
 
 def drain_incomplete(findings: RuleInputs) -> str | None:
-    """Input remained uncommitted when the drain limit passed.
+    """Return input remained uncommitted when the drain limit passed.
 
     For events created by the engine: the last batch of the window was not committed.
     """
@@ -319,12 +323,12 @@ def drain_incomplete(findings: RuleInputs) -> str | None:
 
 
 def store_unverified(findings: RuleInputs) -> str | None:
-    """A topology with `persist` ended before its store was written and read back."""
+    """Return a topology with `persist` ended before its store was written and read back."""
     return "the chain ended before its store was read back" if findings.store_not_read else None
 
 
 def timeline_incomplete(findings: RuleInputs) -> str | None:
-    """A part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
+    """Return a part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
     return "; ".join(findings.chain_problems) or None
 
 
@@ -355,14 +359,14 @@ UNMET = frozenset({"overloaded", "interval-not-held", "drain-incomplete"})
 
 
 def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "invalid"]:
-    """What a record is that has these reasons."""
+    """Return the status of a record with these reasons."""
     if not why:
         return "valid"
     return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "invalid"
 
 
 def _of_faults(findings: RuleInputs, outcomes: Collection[str | None], text: str) -> str | None:
-    """The text of each planned fault with such an outcome; a fault has a number where there are several."""
+    """Return the text of each planned fault with such an outcome; a fault has a number where there are several."""
     several = len(findings.outcomes) > 1
     found = [
         f"{f'fault {number}' if several else 'the fault'} {text}{f' ({settled.detail})' if settled.detail else ''}"

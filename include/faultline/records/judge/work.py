@@ -41,7 +41,7 @@ class WorkFigures:
 
 
 def work_of(evidence: Evidence, signals: Signals, *, in_step: bool) -> WorkFigures:
-    """`in_step`: whether it is known which output is of which tuple."""
+    """Return `in_step`: whether it is known which output is of which tuple."""
     window, traces, config, tuples = signals.window, evidence.traces, evidence.config, signals.tuples
     # Stages have batches, too: what one emits as it ends was not all done in that second.
     batches = acknowledging(evidence.stages)
@@ -64,7 +64,7 @@ def work_of(evidence: Evidence, signals: Signals, *, in_step: bool) -> WorkFigur
 
 
 def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> WorkPart:
-    """Counts and times over the window; None where nobody reported. `throughput_rps`: records committed, per second.
+    """Count and times over the window; None where nobody reported. `throughput_rps`: records committed, per second.
 
     Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
     """
@@ -86,7 +86,7 @@ def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> Wor
 
 
 def throughput_rps(bins: pd.DataFrame, window: Window) -> float:
-    """Records committed per second over the measured window.
+    """Return records committed per second over the measured window.
 
     A bin that straddles an edge counts by the share of its span inside. Time in which nothing was
     committed counts in full, so an engine that stopped shows it.
@@ -98,7 +98,7 @@ def throughput_rps(bins: pd.DataFrame, window: Window) -> float:
 
 
 def bins_of_work(emitted: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Bins of the batches of a stage, each with the tuples that it emitted. (start_ns, end_ns, records)
+    """Return bins of the batches of a stage, each with the tuples that it emitted. (start_ns, end_ns, records)
 
     `emitted`: emitted_ms, n. `batches`: start_ns, end_ns, sorted by their ends; they need not touch. What was put out
     during none of them counts at its instant: its batch was stopped, or never reported.
@@ -123,7 +123,7 @@ def bins_of_work(emitted: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def acknowledging(stages: Events) -> pd.DataFrame | None:
-    """Batches of the last stage, whose output is the result, in order: start_ns, end_ns. None without stages.
+    """Return batches of the last stage, whose output is the result, in order: start_ns, end_ns. None without stages.
 
     The end is when the batch was reported, a little after it was committed.
     """
@@ -139,7 +139,7 @@ def acknowledging(stages: Events) -> pd.DataFrame | None:
 
 
 def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | None:
-    """Mean over tuples of latency less the time in which their batch was computed, in ms, at least 0.
+    """Return mean over tuples of latency less the time in which their batch was computed, in ms, at least 0.
 
     Over the batches that were committed in the window. None without batches, or when nobody told of such times, and
     for several state lineages, whose batches have the same numbers.
@@ -158,13 +158,13 @@ def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | No
 
 
 def source_rps(schedule: TopicSchedule, window: Window) -> float:
-    """Records that the source put out per second of the window, by their intended times."""
+    """Return records that the source put out per second of the window, by their intended times."""
     return (schedule.due(window.end_ns - 1) - schedule.due(window.start_ns - 1)) / window.duration_s
 
 
 def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | None:
-    """Whether outputs came while batches still ran: whoever looks at a random moment sees two outputs around it that
-    lie no more than half a batch apart, as likely as not.
+    """Return whether outputs came while batches still ran: whoever looks at a random moment sees two outputs around it
+    that lie no more than half a batch apart, as likely as not.
 
     That is the median spacing weighted by time: the plain one says nothing of an engine that is silent for seconds
     and then writes a burst. `emissions_ms`: distinct instants of output, sorted. None with fewer than two of
@@ -183,7 +183,7 @@ def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | 
 
 
 def garbage_of(traces: Traces, window: Window) -> GarbagePart | None:
-    """Pauses within the window, by the processes' own logs; None where nobody logged.
+    """Return pauses within the window, by the processes' own logs; None where nobody logged.
 
     A pause that lies across an edge counts with its part inside. None of a role of which a process logged nothing.
     """
@@ -200,7 +200,7 @@ def garbage_of(traces: Traces, window: Window) -> GarbagePart | None:
 
 
 def gc_s(traces: Traces, garbage: GarbagePart | None, window: Window) -> float | None:
-    """Garbage collection of all processes that do work, in seconds; None where it is not known of all.
+    """Return garbage collection of all processes that do work, in seconds; None where it is not known of all.
 
     By their logs where there are any. Otherwise by what the engine last told of each, dead ones included, since the
     window began: brought up to date when a task ends, and one pause counts once for each task that was running.
@@ -220,7 +220,7 @@ def _seconds(collections: Sequence[Collections], role: str, seen: set[str], wind
 
 
 def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
-    """What lies within the window of each."""
+    """Return the part of each pause inside the window."""
     for pause in pauses:
         start, end = max(pause.start_ns, window.start_ns), min(pause.end_ns, window.end_ns)
         if start < end:
@@ -228,7 +228,7 @@ def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
 
 
 def sum_totals(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
-    """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
+    """Return the newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
     newest: dict[str, float] = {}
     for sample in totals:
         if until_ns is None or sample.wall_ns <= until_ns:

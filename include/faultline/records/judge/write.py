@@ -52,7 +52,7 @@ ARTIFACTS = {
 
 
 def artifacts(folder: Path) -> dict[str, str]:
-    """Name → path under the results folder, for each known file that the attempt has; without a plan that
+    """Return name → path under the results folder, for each known file that the attempt has; without a plan that
     `scripts/migrate.py` made where there was none."""
     found = {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
     if is_added(Attempt(folder)):
@@ -61,7 +61,7 @@ def artifacts(folder: Path) -> dict[str, str]:
 
 
 def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:
-    """Writes all three, each whole; raises as `write_atomic` does. `course`: of `series`."""
+    """Write all three, each whole; raises as `write_atomic` does. `course`: of `series`."""
     found, log = (
         {**counts.totals.model_dump(), "offenders": counts.offenders},
         histogram(signals.tuples, signals.window),
@@ -72,7 +72,7 @@ def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[
 
 
 def histogram(tuples: Tuples, window: Window) -> str:
-    """The window's latencies as one interval of an HdrHistogram V2 log, in milliseconds."""
+    """Return the window's latencies as one interval of an HdrHistogram V2 log, in milliseconds."""
     values = tuples.window["latency_ms"].to_numpy(dtype=np.int64)
     highest = max(2, int(values.max())) if len(values) else 2
     found = HdrHistogram(1, highest, 3)
@@ -88,7 +88,8 @@ def histogram(tuples: Tuples, window: Window) -> str:
 
 
 def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceEvent]) -> dict[str, Any]:
-    """The course of an attempt over time, each curve a list of points in order of time; `t_s` = seconds after T0.
+    """Return the course of an attempt over time, each curve a list of points in order of time; `t_s` = seconds after
+    T0.
 
     `events` are those of the record's timeline; of the second fault on their names end in `#2`, `#3`, ….
     """
@@ -110,7 +111,7 @@ def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceE
 
 
 def latency_points(tuples: Tuples) -> list[Point]:
-    """Median, p99 and maximum of the tuples emitted in each second, and their number."""
+    """Return median, p99 and maximum of the tuples emitted in each second, and their number."""
     if tuples.by_second.empty:
         return []
     grouped = tuples.by_second.groupby("second")

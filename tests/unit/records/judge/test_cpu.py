@@ -317,7 +317,7 @@ def recorded(seconds: float) -> tuple[list[Line], int, int]:
         time.sleep(0.25)
         for line in (
             {"kind": "machine", **machine_usage()},
-            *({"kind": "proc", **one.line()} for one in table.sample({}).values()),
+            *({"kind": "proc", **one.as_json()} for one in table.sample({}).values()),
         ):
             lines.append({"wall_ns": time.time_ns(), "final": False, **line})
     instants = [line["wall_ns"] for line in lines if line["kind"] == "proc"]
