@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: really made, and of use to the class path that Spark's programs have."""
+"""The CDS archive of Spark's classes matches the class path of Spark's programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_sparks_programs_start_from_the_archive() -> None:
     path = archive_path(settings, find_java(settings.home / "java.json"))
 
     def start(**more: str) -> subprocess.CompletedProcess[str]:
-        # With `-Xshare:on` a JVM ends where it would else do without the archive.
+        # With `-Xshare:on`, a JVM that cannot use the archive fails.
         options = f'-Xshare:on "-XX:SharedArchiveFile={path}" -Xlog:class+load'
         java_home = find_java(settings.home / "java.json").home
         environment = {**os.environ, **spark_environment(settings, java_home), "SPARK_SUBMIT_OPTS": options, **more}

@@ -1,4 +1,4 @@
-"""A real external Airflow, into which Faultline is installed and from which it is removed; no services."""
+"""Installation into a real external Airflow, and removal; no services."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ CONNECTIONS = {
 
 
 class Theirs:
-    """An Airflow with a DAG, a pool and a Connection, none of which are Faultline's. `database`: else SQLite."""
+    """Airflow with a foreign DAG, pool and Connection. `database`: default SQLite."""
 
     def __init__(self, home: Path, database: str = "") -> None:
         self.home, self.dags = home, home / "dags"
-        # What of it is up, for those tests that need it up.
+        # Running components, for tests that need them.
         self.running: list[subprocess.Popen[bytes]] = []
         self.dags.mkdir(parents=True)
         (self.dags / "their_dag.py").write_text(THEIRS)
@@ -50,7 +50,7 @@ class Theirs:
         database = database or f"sqlite:///{home / 'airflow.db'}"
         self.environment = {
             **clean, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            # `standalone` starts the others by their name.
+            # `standalone` starts the other components by name.
             "PATH": os.pathsep.join((str(Path(COMMAND).parent), clean["PATH"])),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         }  # fmt: skip
@@ -58,7 +58,7 @@ class Theirs:
         self.call("db", "migrate")
         self.call("pools", "set", "their_pool", "3", "theirs")
         self.call("connections", "add", "their_connection", "--conn-type", "http", "--conn-host", "there")
-        # Somebody had made one of the names before, and it says something else.
+        # An existing Connection of the same name, with other values.
         self.call("connections", "add", "guest_spark_local", "--conn-type", "spark", "--conn-host", "local[7]")
         self.call("dags", "reserialize")
 
@@ -74,7 +74,7 @@ class Theirs:
             return sorted(tuple(row) for row in connection.execute(text(query)))
 
     def state(self) -> Any:
-        """What of theirs must be as it was."""
+        """Return the state that must not change."""
         files = {str(one): one.read_bytes() for one in self.dags.rglob("*.py")}
         return (
             files,
@@ -98,7 +98,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Settings:
-    """An installation whose steps measure nothing, and write down what was begun."""
+    """Installation whose steps only log their start."""
     settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
     settings.home.mkdir()
     (settings.attempts / ATTEMPT).mkdir(parents=True)
@@ -108,11 +108,11 @@ def installed(tmp_path: Path) -> Settings:
 
 def test_install_and_uninstall_restore_an_external_airflow(theirs: Theirs, installed: Settings) -> None:
     before = theirs.state()
-    guest, airflow = ExternalInstall(theirs.dags, "guest_", "bench"), AirflowCli(COMMAND)
+    target, airflow = ExternalInstall(theirs.dags, "guest_", "bench"), AirflowCli(COMMAND)
     dags = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]
-    said: list[str] = []
-    install(guest, airflow, installed, CONNECTIONS, dags, said.append)
-    assert "Connection guest_spark_local: exists, unchanged" in said
+    lines: list[str] = []
+    install(target, airflow, installed, CONNECTIONS, dags, lines.append)
+    assert "Connection guest_spark_local: exists, unchanged" in lines
 
     theirs.call("dags", "reserialize")
     assert theirs.rows("SELECT filename FROM import_error") == []
@@ -127,5 +127,5 @@ def test_install_and_uninstall_restore_an_external_airflow(theirs: Theirs, insta
     assert [one[0] for one in steps][:1] == ["prepare"] and steps[-1] == ["teardown", "kafka_default,spark_default"]
     assert ["harvest", "spark_local"] in steps and ["judge"] in steps
 
-    uninstall(guest, airflow, said.append)
+    uninstall(target, airflow, lines.append)
     assert theirs.state() == before

@@ -1,4 +1,4 @@
-"""A disk that fills up at any step of an experiment: what was recorded stays readable, and with room all goes on."""
+"""A disk that fills up at any step of an experiment: records stay readable, and the work continues with free space."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def settings(disk: SmallDisk) -> Settings:
-    """An installation whose state and results lie on the small disk, with a record from before."""
+    """Installation with state and results on the small disk, and an earlier record."""
     made = Settings(ROOT, disk.folder / "home", disk.folder / "results")
     made.home.mkdir()
     made.attempts.mkdir(parents=True)
@@ -51,7 +51,7 @@ def settings(disk: SmallDisk) -> Settings:
 
 
 def recorded(settings: Settings) -> list[str]:
-    """The attempts that have a record; all files of the store can be read."""
+    """Return the attempts with a record; all files of the store are readable."""
     found = Store(settings.results).read()
     assert found.problems == ()
     return [record.attempt for record in found.records]
@@ -111,7 +111,7 @@ def test_writes_without_space_fail_completely(
         step(settings)
     assert len(str(raised.value).splitlines()) == 1
     assert recorded(settings) == [EARLIER]
-    # Tables that were whole before the disk was full may stay.
+    # Complete tables from before may remain.
     assert {name for name in files(disk.folder) - before if not name.endswith(".parquet")} == set()
     assert not (settings.attempts / "harvest" / "counts.parquet").exists(), "what says that it is harvested"
     disk.free()
@@ -142,7 +142,7 @@ def test_a_journal_continues_after_its_last_complete_line(settings: Settings, di
 
 def test_a_process_that_starts_later_is_in_the_ledger(settings: Settings, disk: SmallDisk) -> None:
     ledger = settings.attempts / "ledger.jsonl"
-    # Longer than a page, of which the disk takes all or nothing.
+    # Longer than a page, which is written atomically.
     entry = LedgerEntry(7, 1.0, "recorder", ["x" * 20_000], "a1", "t")
     append_entry(ledger, entry)
     disk.fill(but=10_000)
@@ -179,7 +179,7 @@ def _entries_in(file: Path) -> int:
 
 @pytest.fixture
 def attempt(settings: Settings) -> Attempt:
-    """One that was measured and harvested."""
+    """Attempt that was measured and harvested."""
     return Attempt(unpacked(GOLDEN, settings.attempts))
 
 

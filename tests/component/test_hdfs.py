@@ -1,4 +1,4 @@
-"""Checkpoints in somebody else's HDFS: what is copied of them, and an experiment whose checkpoint lies there."""
+"""Checkpoints in an external HDFS: copies of them, and an experiment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.installation import Installation
 from tests.support.others_cluster import SECRET, conf, others_kafka, others_spark
 from tests.support.others_hdfs import OthersHdfs, others_hdfs
 
-# The jar of a name node is 56 MB.
+# The jar of a name node has 56 MB.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
@@ -59,7 +59,7 @@ def batch(checkpoint: Path, number: int) -> None:
 
 
 def state(checkpoint: Path) -> None:
-    """Of two operators; the first has a store by each way of naming it."""
+    """Write the checkpoint of two operators; the first has a store in each layout."""
     for store in ("state/0/0", "state/0/1/left", "state/1/0"):
         folder = checkpoint / store
         folder.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path:
     assert {one.number: one.committed_ns for one in committed_batches(here)} == seen
     assert sorted(path.name for path in (here / "commits").iterdir()) == ["0", "1"]
 
-    # One more, and one that Spark purged meanwhile.
+    # One more batch, and one purged by Spark.
     batch(made, 2)
     hdfs.put(f"{made}/offsets/2", f"{there.path}/offsets/2")
     hdfs.put(f"{made}/commits/2", f"{there.path}/commits/2")
@@ -107,7 +107,7 @@ def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path:
     copy_state(there, here)
     assert [one.number for one in committed_batches(here)] == [0, 1, 2]
     assert {path: path.stat().st_ino for path in before} == before, "what is there is not copied again"
-    # The same once more, as a batch that was killed amid it is done again.
+    # The same version again, as after a killed batch.
     (made / "state" / "0" / "0" / "11_abc.changelog").write_bytes(b"x" * 5000)
     hdfs.rm(f"{there.path}/state/0/0/11_abc.changelog")
     hdfs.put(f"{made}/state/0/0/11_abc.changelog", f"{there.path}/state/0/0/11_abc.changelog")
@@ -115,7 +115,7 @@ def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path:
     assert without_times(state_document(here)) != without_times(state_document(made))
     copy_state(there, here)
     assert without_times(state_document(here)) == without_times(state_document(made))
-    # Of two archives of the newest version nobody knows which one will be read.
+    # With two archives of the newest version, the one that Spark reads is unknown.
     (made / "state" / "1" / "0" / "10.zip").rename(made / "state" / "1" / "0" / "12_a.zip")
     hdfs.put(f"{made}/state/1/0/12_a.zip", f"{there.path}/state/1/0/12_a.zip")
     hdfs.put(f"{made}/state/1/0/12_a.zip", f"{there.path}/state/1/0/12_b.zip")
@@ -137,14 +137,14 @@ def test_a_started_cycle_is_detected_at_once(theirs: OthersHdfs, tmp_path: Path)
     at = progress.await_cycle("checkpoint", 0, time.monotonic_ns() + 10**9)
     assert at == (there / "commits" / "0").modified_ms() * 1_000_000 == progress.last_commit_ns()
     assert progress.await_cycle("checkpoint", at + 1, time.monotonic_ns() + 10**8) is None
-    # As `drain_limit_s` asks: for what there is, and no more.
+    # The drain waits for the present input only.
     assert CheckpointProgress(tmp_path / "new", tmp_path / "none", there).await_cycle("checkpoint", 0, 0) == at
     there.remove()
 
 
 def test_the_storage_is_checked(theirs: OthersHdfs, endpoints: Endpoints) -> None:
-    said = check_storage(endpoints, "faultline_storage")
-    assert said.startswith(f"{theirs.url} can be written, its clock is ")
+    result = check_storage(endpoints, "faultline_storage")
+    assert result.startswith(f"{theirs.url} can be written, its clock is ")
     assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
         check_storage(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")

@@ -1,4 +1,4 @@
-"""What is done to hosts: partitions, full disks, neighbours; and that each act is undone, whatever is killed."""
+"""Host faults: partitions, full disks and CPU load, and their undo after any kill."""
 
 from __future__ import annotations
 
@@ -49,14 +49,18 @@ def act(
     seconds: float = 0.0,
     **asked: object,
 ) -> object:
-    """Asks the agent of a host, by a connection of its own."""
-    told: dict[str, Any] = {"kind": kind, "name": name, "asked": asked}
+    """Send a request to the agent of a host over a new connection."""
+    request: dict[str, Any] = {"kind": kind, "name": name, "asked": asked}
     with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))[host])) as there:
-        return there.ask("watch", seconds=seconds, **told) if do == "undo_later" else there.ask("act", step=do, **told)
+        return (
+            there.ask("watch", seconds=seconds, **request)
+            if do == "undo_later"
+            else there.ask("act", step=do, **request)
+        )
 
 
 def reaches(machines: Machines, host: str, other: str) -> bool:
-    """Whether a connection can be made from one host to another."""
+    """Return whether one host can connect to another."""
     address = next(one.address for one in machines.hosts if one.name == other)
     process = machines.run(host, sys.executable, "-c", REACH, address)
     process.communicate(timeout=120)
@@ -65,7 +69,7 @@ def reaches(machines: Machines, host: str, other: str) -> bool:
 
 @pytest.fixture(scope="module")
 def listening(machines: Machines) -> None:
-    """Something listens on each host."""
+    """Listeners on each host."""
     for host in machines.hosts:
         process = machines.run(host.name, sys.executable, "-c", SERVER, host.address)
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
@@ -74,16 +78,16 @@ def listening(machines: Machines) -> None:
 @pytest.mark.usefixtures("listening")
 def test_a_partition_passes_only_its_undo(machines: Machines) -> None:
     address = {one.name: one.address for one in machines.hosts}
-    everybody = [address["kafka"], address["worker-1"], machines.settings.placement.conductor]
+    peers = [address["kafka"], address["worker-1"], machines.settings.placement.conductor]
     assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
-    asked = {"peers": everybody, "way": "both"}
+    asked = {"peers": peers, "way": "both"}
     act(machines, "worker-2", "check", "partition", **asked)
     assert act(machines, "worker-2", "is_active", "partition", **asked) is False
     for _ in range(2):
         act(machines, "worker-2", "do", "partition", **asked)
     assert act(machines, "worker-2", "is_active", "partition", **asked) is True
     assert not reaches(machines, "worker-2", "kafka") and not reaches(machines, "kafka", "worker-2")
-    assert reaches(machines, "worker-1", "kafka"), "others go on"
+    assert reaches(machines, "worker-1", "kafka"), "others continue"
     for _ in range(2):
         act(machines, "worker-2", "undo", "partition", **asked)
     assert act(machines, "worker-2", "is_active", "partition", **asked) is False
@@ -108,7 +112,7 @@ def test_packets_are_lost_until_it_is_undone(machines: Machines) -> None:
     act(machines, "worker-1", "check", "loss", **asked)
     act(machines, "worker-1", "do", "loss", **asked)
     try:
-        # Within a second a connection is asked for once and once more: at 90 % of what goes and comes, it is rare.
+        # A connection is retried once within a second; at 90 % loss it rarely succeeds.
         assert not all(reaches(machines, "worker-1", "kafka") for _ in range(3))
         assert reaches(machines, "worker-1", "worker-2")
     finally:
@@ -175,7 +179,7 @@ def test_a_bandwidth_limit_slows_a_transfer(machines: Machines) -> None:
 
         act(machines, "kafka", "do", "bandwidth", **asked)
         try:
-            # 200 kB in base 64 are 2.1 megabits.
+            # 200 kB in base64 are 2.1 Mbit.
             assert seconds() > 1.5
             with pytest.raises(ActionRefused, match="^10.*: eth0: .*tbf"):
                 act(machines, "kafka", "check", "bandwidth", **asked)
@@ -221,15 +225,15 @@ def test_an_invalid_host_fault_is_refused(
     assert "\n" not in str(caught.value)
 
 
-# Does an act as the conductor does: starts a watchdog, does it, and would undo it at the end.
+# Injects like the fault scheduler: starts a watchdog, then the fault.
 CONDUCTOR = """
 import base64, pickle, sys, time
 from fault.ssh_connection import SshChannel
-host, told = pickle.loads(base64.b64decode(sys.argv[1]))
+host, request = pickle.loads(base64.b64decode(sys.argv[1]))
 there = SshChannel(host)
-there.ask("watch", seconds=2.0, **told)
+there.ask("watch", seconds=2.0, **request)
 print("watched", flush=True)
-there.ask("act", step="do", **told)
+there.ask("act", step="do", **request)
 print("done", flush=True)
 time.sleep(900)
 """
@@ -244,7 +248,7 @@ def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.P
     if agent is None:
         return
     sessions = [one for one in agent.parents() if one.name().startswith("sshd")]
-    # The last of them is the server itself.
+    # The last one is the server itself.
     for one in [agent] if doomed == "agent" else sessions[:-1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
@@ -253,7 +257,7 @@ def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.P
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_each_host_fault_is_undone_after_a_random_kill(machines: Machines, share: int) -> None:
-    """The conductor, the agent, or the session of sshd, at random instants around an act on a host."""
+    """Kill scheduler, agent or sshd session at random times around a host fault."""
     chance, hosts = random.Random(28), remote_hosts(ssh_hosts(machines.settings))
     disk = {one.name: disk_of(machines.settings, one) for one in machines.hosts}
     address = {one.name: one.address for one in machines.hosts}
@@ -268,8 +272,8 @@ def test_each_host_fault_is_undone_after_a_random_kill(machines: Machines, share
         kind = chance.choice(sorted(kinds))
         name, asked = f"round_{number}", kinds[kind]
         done.append((host, kind, name, asked))
-        told = (hosts[host], {"kind": kind, "name": name, "asked": asked})
-        coded = base64.b64encode(pickle.dumps(told)).decode()
+        request = (hosts[host], {"kind": kind, "name": name, "asked": asked})
+        coded = base64.b64encode(pickle.dumps(request)).decode()
         with subprocess.Popen(
             [sys.executable, "-c", CONDUCTOR, coded], env=machines.environment(), stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine: made, entered, asked over SSH, and gone without a trace."""
+"""Namespace hosts: creation, processes, SSH access and removal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines
 
 RUN = "20261121T061500Z-3fa9c1"
 SPINNER = "print('up', flush=True)\nwhile True: pass"
-# The host's name, and the lowest number that a process has there.
+# Host name, and the lowest pid.
 LOOK = """
 import os, socket
 print(socket.gethostname(), min(int(name) for name in os.listdir("/proc") if name.isdigit()))
@@ -46,8 +46,8 @@ pytestmark = NEEDS_HOSTS
 def test_each_host_has_its_own_address_processes_and_name(machines: Machines) -> None:
     for host in machines.hosts:
         process = machines.run(host.name, sys.executable, "-c", LOOK)
-        said, _ = process.communicate(timeout=120)
-        assert said.decode().split() == [host.name, "1"]
+        output, _ = process.communicate(timeout=120)
+        assert output.decode().split() == [host.name, "1"]
         with socket.create_connection((host.address, 22), 5) as connection:
             assert connection.recv(4) == b"SSH-"
     pids = {init_pid(machines.settings, host.name) for host in machines.hosts}
@@ -85,12 +85,12 @@ def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def test_a_host_records_its_processes_and_its_total_usage(machines: Machines) -> None:
     machines.pretend("worker-1", instance_option(INSTANCE), WORKER.main, program=SPINNER)
     rules = [asdict(RoleRule("services", WORKER.main, instance_option(INSTANCE)))]
-    told = {"rules": rules, "child_roles": {}, "reread_s": 0.0, "max_s": 60.0}
+    options = {"rules": rules, "child_roles": {}, "reread_s": 0.0, "max_s": 60.0}
     addresses = remote_hosts(ssh_hosts(machines.settings))
     used = {}
     for name in ("worker-1", "worker-2"):
         with closing(SshChannel(addresses[name])) as asked:
-            folder = asked.ask("record", step="begin", **told)
+            folder = asked.ask("record", step="begin", **options)
             time.sleep(3.0)
             assert asked.ask("record", step="end", folder=folder)
             text = base64.b64decode(asked.ask("record", step="part", folder=folder, offset=0, size=10**6))
@@ -103,7 +103,7 @@ def test_a_host_records_its_processes_and_its_total_usage(machines: Machines) ->
         assert group[0]["path"].endswith(f"-{name}"), "the host has a group of its own"
         if used[name]:
             grown = used[name][-1] - used[name][0]
-            # The agent that was asked lives there as well; the looks at both are not of one instant.
+            # The agent runs on the host, too; both samples are of different instants.
             assert grown <= group[-1]["cpu_s"] - group[0]["cpu_s"] + 0.1 and grown > 0.1
     assert used["worker-1"] and not used["worker-2"]
 
@@ -118,7 +118,7 @@ def test_the_key_opens_the_agent_and_nothing_else(machines: Machines) -> None:
 
 
 def test_an_agent_starts_without_shell_profiles(machines: Machines) -> None:
-    """Which may wait for a lock; killed meanwhile, it would leave that lock to everybody."""
+    """A shell profile may hold a lock, which a killed agent would leave."""
     with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asked:
         asked.ask("clock")
         agent = machines.agent_on("kafka")
@@ -135,7 +135,7 @@ def test_an_impossible_number_of_hosts_is_refused(tmp_path: Path, count: int) ->
     assert not choose_hosts(settings, 0).is_spread
 
 
-# Last, since nobody makes that host again.
+# Last, because the host is not created again.
 def test_a_lost_host_is_named_and_its_processes_end(machines: Machines) -> None:
     process = machines.pretend("worker-2", "of-the-lost-host")
     address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
@@ -150,7 +150,7 @@ def test_a_lost_host_is_named_and_its_processes_end(machines: Machines) -> None:
         with pytest.raises(HostUnreachable, match=address.host):
             asked.ask("clock")
     wait_until(lambda: init_pid(machines.settings, "worker-2") is None, timeout_s=120, what="its end")
-    assert init_pid(machines.settings, "worker-1") is not None, "the others go on"
+    assert init_pid(machines.settings, "worker-1") is not None, "the others continue"
 
 
 def test_a_host_ends_with_its_init(machines: Machines) -> None:

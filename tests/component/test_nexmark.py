@@ -1,4 +1,4 @@
-"""Nexmark on real Spark: every query's stream is killed amid a batch, ends all the same, and has DuckDB's answer."""
+"""Nexmark on real Spark: each query is killed during a batch, resumed, and compared with DuckDB."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module")
 def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of all streams: each stood amid its second batch as its JVM was killed, and went on in another."""
+    """Folder of all streams, each killed in its second batch and resumed in another JVM."""
     folder = tmp_path_factory.mktemp("nexmark")
     first = start(folder, "--hold", str(HOLD), *QUERIES)
     try:
@@ -100,7 +100,7 @@ def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
 
         counts = [value(f"SELECT count(*) FROM {stream}") for stream in ("person", "auction", "bid")]
         assert counts == [EVENTS * share / 100 for share in (2, 6, 92)]
-        # Mean sizes as the suite counts them: 8 bytes a number or time, and the texts.
+        # Mean sizes as defined by the suite: 8 bytes per number or time, plus texts.
         texts = (
             "length(name) + length(emailAddress) + length(creditCard) + length(city) + length(state) + length(extra)"
         )
@@ -113,13 +113,13 @@ def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
         assert value("SELECT avg(CAST((auction - 1000) % 100 = 0 AS INT)) FROM bid") == pytest.approx(0.5, abs=0.02)
         assert value("SELECT avg(CAST((bidder - 1000) % 100 = 1 AS INT)) FROM bid") == pytest.approx(0.75, abs=0.02)
         assert value("SELECT avg(CAST((seller - 1000) % 100 = 0 AS INT)) FROM auction") == pytest.approx(0.75, abs=0.03)
-        # Others are active: bids name one of the 100 auctions in flight or the next ten, persons one of the last 1,000.
+        # Other ids are recent: one of 100 open auctions or the next ten, one of the last 1,000 persons.
         newest = "1000 + (n // 50) * 3 + 2"
         assert value(f"SELECT max(auction - ({newest})) FROM bid WHERE (auction - 1000) % 100 <> 0") == 10
         assert value(f"SELECT min(auction - ({newest})) FROM bid WHERE (auction - 1000) % 100 <> 0") == -100
         assert value("SELECT max(bidder - (1000 + n // 50)) FROM bid WHERE (bidder - 1000) % 100 <> 1") == 10
         assert value("SELECT min(bidder - (1000 + n // 50)) FROM bid WHERE (bidder - 1000) % 100 <> 1") == -999
-        # The logarithm of prices is evenly spread over six powers of ten.
+        # The logarithm of prices is uniform over six powers of ten.
         for power in range(1, 6):
             share = value(f"SELECT avg(CAST(price < 100 * power(10, {power}) AS INT)) FROM bid")
             assert share == pytest.approx(power / 6, abs=0.01)
@@ -130,11 +130,11 @@ def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
         named = value(f"SELECT avg(CAST(url LIKE '%&channel_id=%' AS INT)) FROM bid WHERE NOT {hot}")
         assert named == pytest.approx(0.9, abs=0.01)
         assert value("SELECT max(id) - min(id) + 1 - count(DISTINCT id) FROM auction") == 0, "ids without gaps"
-        # An auction lasts until the next 100 have begun, on average.
+        # On average, an auction lasts until 100 more have started.
         horizon_s = 100 * 50 / 3 / 10_000
         dense = "SELECT avg(epoch(expires) - epoch(dateTime)) FROM auction WHERE id < 6800"
         assert value(dense) == pytest.approx(horizon_s, rel=0.03)
-        # What the queries' results hang on is there: two days, every kind of hour, silence between bids, disorder.
+        # The data cover what queries depend on: two days, all hours, gaps between bids, disorder.
         assert value("SELECT count(DISTINCT CAST(dateTime AS DATE)) FROM bid") == 2
         assert value("SELECT count(DISTINCT hour(dateTime)) FROM bid") >= 6
         before = "(SELECT *, lag(dateTime) OVER (ORDER BY n) AS before FROM bid)"

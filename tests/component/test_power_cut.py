@@ -87,7 +87,7 @@ def test_only_what_was_synced_is_kept(disk: Disk) -> None:
     disk.attach()
     assert json.loads((disk.folder / "whole").read_text()) == {"a": 1}
     assert not (disk.folder / "new").exists() and (disk.folder / "half").read_text() == ""
-    disk.attach()  # does nothing to one that is there
+    disk.attach()  # no effect on an existing one
 
 
 def test_an_interrupted_power_loss_is_repaired(disk: Disk) -> None:
@@ -98,7 +98,7 @@ def test_an_interrupted_power_loss_is_repaired(disk: Disk) -> None:
 
 
 def test_a_new_mount_namespace_does_not_block_the_disk(disk: Disk) -> None:
-    # Made from outside: as a container that begins now.
+    # From outside, like a container that starts now.
     held = subprocess.Popen(
         ["nsenter", "--target", str(os.getppid()), "--mount", "unshare", "--mount", "sh", "-c", "echo up; read x"],
         stdin=subprocess.PIPE,
@@ -173,7 +173,7 @@ def test_an_index_with_stale_pages_is_rebuilt(settings: Settings, disk: Disk) ->
         }
     with index.file.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
         for start in range(0, len(pages), size):
-            # Of a file that is shorter than it says SQLite knows that it is damaged.
+            # SQLite detects a file that is shorter than its header states.
             is_last, page = start + size == len(pages), start // size + 1
             if is_last or (page not in roots and b"workload" not in pages[start : start + size]):
                 pages.flush(start, size)
@@ -257,15 +257,15 @@ def test_only_processes_of_the_installation_are_killed(settings: Settings) -> No
             [sys.executable, "-c", text], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    everybody = InstallationProcesses.of(settings)
+    processes = InstallationProcesses.of(settings)
     service, run = start(child, **{INSTANCE_MARK: "cut-1"}), start(program, **{RUN_MARK: attempt.name})
     other = start(program, **{INSTANCE_MARK: "cut-2"})
     try:
         assert service.stdout is not None and service.stdout.readline()
-        there = everybody.alive()
+        there = processes.alive()
         assert {service.pid, run.pid} < {one.pid for one in there} and len(there) == 3
-        # One of them nobody knew yet.
-        assert everybody.kill([one for one in there if one.pid != run.pid]) == 3
+        # One of them was not known yet.
+        assert processes.kill([one for one in there if one.pid != run.pid]) == 3
         assert not [one for one in there if live_process(one.pid, one.create_time())]
         assert other.poll() is None
     finally:

@@ -1,4 +1,4 @@
-"""The Spark that stays, really started: it does jobs, and is replaced by whoever keeps it when it cannot be trusted."""
+"""The persistent Spark session: it runs jobs, and is replaced after a failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 @contextlib.contextmanager
 def started(installation: Installation) -> Iterator[psutil.Process]:
-    """The session of the installation; what is left of it is ended."""
+    """Session of the installation; leftover processes are stopped."""
     log = installation.home / "session.log"
     with log.open("ab") as out:
         process = psutil.Popen(
@@ -76,7 +76,7 @@ def lives(pid: int, ticks: int) -> bool:
 
 
 def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, int]]:
-    """Connects, and gives pid and birth in ticks of the session's processes."""
+    """Connect, and return pid and start time (ticks) of the session's processes."""
     client.settimeout(120)
     client.connect(str(settings.session_socket))
     named = json.loads(client.makefile("r").readline())["processes"]
@@ -106,7 +106,7 @@ def test_the_session_ends_with_its_client_or_jvm(installation: Installation) -> 
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             named = greeting(settings, client)
-            # Its end is not awaited: the client goes as soon as it has asked.
+            # The client exits without waiting for the session.
             job = {"program": "aggregate", "arguments": aggregate(settings)}
             client.sendall((json.dumps(job) + "\n").encode())
         process.wait(120)
@@ -124,7 +124,7 @@ def test_a_hanging_session_is_killed_and_the_job_can_be_retried(installation: In
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             named = greeting(settings, client)
-        # Its JVM stands still, so that the job does not get on.
+        # The JVM is stopped, so the job makes no progress.
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(JobServerUnavailable, match="not done within 1 s"):
             run_in_session(settings, "aggregate", aggregate(settings), limit_s=1.0)

@@ -58,18 +58,18 @@ for line in iter(sys.stdin.buffer.readline, b""):
 
 @dataclass(frozen=True)
 class Server:
-    """A running server, its folder, and the address that reaches it."""
+    """Running server with its folder and address."""
 
     folder: Path
     address: RemoteHost
 
     def drop_next(self) -> None:
-        """The next request is carried out, and the session dies without a word."""
+        """Kill the session after the next request, before its acknowledgement."""
         (self.folder / "drop").touch()
 
 
 def key_pair(path: Path) -> str:
-    """Writes a fresh private key to `path` and gives the public half as one line."""
+    """Write a new private key to `path` and return the public key as one line."""
     key = Ed25519PrivateKey.generate()
     kind = serialization.PrivateFormat.OpenSSH
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()))
@@ -84,8 +84,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sshd")
     port = free_port()
     host_key, user_key = key_pair(folder / "host_key"), key_pair(folder / "user_key")
-    # The forced command of every session is the real one. On demand its next word kills the server process that serves
-    # it: the work is done, and the acknowledgement never leaves the machine.
+    # The real forced command. On demand, its next output kills its server process: the work is done, but the
+    # acknowledgement is lost.
     (folder / "say.py").write_text(SAY.format(drop=folder / "drop"))
     boot = boot_command(sys.executable)
     (folder / "session.sh").write_text(f"{boot} | {sys.executable} {folder}/say.py $PPID\n")
@@ -105,7 +105,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server insists on it when run by root
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # required by a server that runs as root
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
     try:
@@ -131,7 +131,7 @@ def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextlib.contextmanager
 def over_there(address: RemoteHost) -> Iterator[Injector]:
-    """An injector that reaches the host `node1` by that address."""
+    """Injector for the host `node1` at that address."""
     with contextlib.closing(Injector({"node1": SshChannel(address)})) as made:
         yield made
 
@@ -204,7 +204,7 @@ def await_presence(injector: Injector, victim: ProcessIdentity, wanted: Presence
 
 
 def test_a_paused_victim_is_continued_after_a_lost_connection(server: Server, spawn: Spawn, run: str) -> None:
-    """Nobody over here comes back; the watchdog that was started before the stop outlives the connection."""
+    """The client does not reconnect; the watchdog started before the stop survives the connection."""
     spawn()
     victim = only(run)
     with over_there(server.address) as remote:
@@ -332,7 +332,7 @@ def test_each_victim_is_hit_on_its_host(injector: Injector, spawn: Spawn, run: s
 def test_a_busy_remote_process_is_distinguished_from_an_idle_one(injector: Injector, spawn: Spawn, run: str) -> None:
     busy = spawn(program="print('up', flush=True)\nwhile True: pass")
     spawn()
-    time.sleep(0.2)  # the idle one is asleep by now
+    time.sleep(0.2)  # the idle one sleeps now
     candidates = injector.find("executor", Tokens(run))
     assert len(candidates) == 2
     until_ns = time.monotonic_ns() + round(EVENT_S * 1e9)
@@ -376,7 +376,7 @@ def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
 
 
 def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) -> None:
-    """Its account may run any command here."""
+    """The account may run any command."""
     address = without_forced_command(server)
     with over_there(replace(address, python="no-such-python")) as remote:
         for _ in range(2):
@@ -387,7 +387,7 @@ def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) 
 
 
 def without_forced_command(server: Server) -> RemoteHost:
-    """The address with another key, which may run anything."""
+    """Return the address with another key, which may run any command."""
     key = key_pair(server.folder / "free_key")
     with (server.folder / "authorized_keys").open("a") as keys:
         keys.write(f"{key}\n")

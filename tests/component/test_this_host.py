@@ -1,4 +1,4 @@
-"""A disk of this host that is really filled, and who empties it when nobody else does."""
+"""A full disk on this host, and its undo by the watchdog."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Chains = Callable[..., ChainRun]
 
 @pytest.fixture
 def chains(shared_installation: Installation, tmp_path: Path) -> Iterator[Chains]:
-    """Makes chains, and ends them after the test."""
+    """Chains, stopped after the test."""
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     made: list[ChainRun] = []
 
@@ -64,7 +64,7 @@ def acknowledged(chain: ChainRun) -> dict[str, int]:
 
 
 def batches(chain: ChainRun, stage: str | None) -> int:
-    """How many batches with rows the stage has ended."""
+    """Return the number of completed batches with rows."""
     return sum(line["stage"] == stage and line["rows"] > 0 for line in chain.journal("batch"))
 
 
@@ -103,7 +103,7 @@ def test_replay_loses_nothing_under_failures_and_kills_of_busy_stages(chains: Ch
         more = lines(200, seed=turn + 2)
         chain.send(more)
         sent += more
-        # Not before the stage has something to do: then its planner dies, or the JVM with all stages.
+        # Once the stage is busy, its planner is killed, or the JVM with all stages.
         wait_until(lambda above=above, before=before: above is None or batches(chain, above) > before,
                    timeout_s=120, every_s=0.02, what=f"a batch of {above}")  # fmt: skip
         if turn % 2:
@@ -120,7 +120,7 @@ def test_replay_loses_nothing_under_failures_and_kills_of_busy_stages(chains: Ch
     assert found == acknowledged(chain)
     failed = sum(line["count"] for line in chain.journal("failed"))
     assert failed > 0.2 * sum(expected.values()) * 0.8
-    # A line that always fails is set aside after its attempts, and stands in nobody's way.
+    # A tuple that always fails is dropped after its attempts and blocks no other.
     aside = read_topic(chain.installation.settings, chain.topics["set-aside"])
     assert [(record.key, record.value) for record in aside] == [("12", "poison poison")]
 
@@ -154,12 +154,12 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(
         more = lines(100, seed=2)
         chain.send(more)
         assert chain.process is not None
-        chain.process.wait(120)  # the stage must not go on acknowledging
+        chain.process.wait(120)  # the stage must not acknowledge further
         assert stored(chain) == {}
         server = start()
         chain.await_through()
         assert acknowledged(chain) == counted(sent + more) and stored(chain) == {}
-        # Nor is it lost when the program dies while the queue holds it, and is asked to end right after its new start.
+        # It also survives a crash with a filled queue and a stop right after the restart.
         chain.kill()
         chain.start()
         assert chain.finish() == 0
@@ -181,7 +181,7 @@ def test_backpressure_rises_one_step_and_ends_without_a_control_topic(chains: Ch
         return {line["stage"]: line["limit"] for line in chain.journal("limit")}
 
     def more() -> bool:
-        if chain.is_through():  # a burst of words that count cannot take in at once
+        if chain.is_through():  # a burst of words beyond the capacity of count
             burst = lines(300, seed=len(sent))
             chain.send(burst)
             sent.extend(burst)
@@ -191,7 +191,7 @@ def test_backpressure_rises_one_step_and_ends_without_a_control_topic(chains: Ch
     signals = chain.journal("signal")
     assert ("count", "split", "slow") in {(line["stage"], line["to"], line["act"]) for line in signals}
     assert all(line["queue"] > 320 for line in signals if line["act"] == "slow")
-    # Nobody can lift a limit any more when the control topic is gone, so all are lifted.
+    # Without the control topic no limit can be lifted, so all are lifted.
     admin = AdminClient(client(chain.installation.settings))
     for deleted in admin.delete_topics([chain.topics["control"]]).values():
         deleted.result()
@@ -241,7 +241,7 @@ def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_
     assert (metrics["audit"]["lost"], metrics["audit"]["unexpected"], metrics["stages"]["unstored"]) == (0, 0, 0)
     assert metrics["recovery"]["reload_s"] is not None
     assert metrics["latency_ms"]["method"] == "rank"
-    # A word that was counted twice is ahead of its rank from there on, so that an output seems to come before its word.
+    # A word counted twice is ahead of its rank, so outputs seem to precede their word.
     assert metrics["latency_ms"]["negative"] == 0 or metrics["audit"]["overcounted"]
     attempt = installation.results / "attempts" / record["attempt"]
     ledger = [json.loads(line) for line in (attempt / "ledger.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Where persist keeps results, on the real databases: both keep what the delayed queue relies on."""
+"""Result stores of persist on real databases: both meet the requirements of the delayed queue."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_only_its_own_tables_are_dropped(cluster: Cluster) -> None:
     made.drop()
     schemas = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'faultline_gone'"
     assert cluster.query(schemas) == "0"
-    assert cluster.query("SELECT count(*) FROM results") == "0", "a table of somebody else stays"
+    assert cluster.query("SELECT count(*) FROM results") == "0", "a foreign table is kept"

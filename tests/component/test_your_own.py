@@ -1,4 +1,4 @@
-"""docs/how-to/measure-your-job.md, command by command, without the measurements; a system test runs those."""
+"""Commands of docs/how-to/measure-your-job.md without measurements; a system test runs those."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from faultline.experiment.job_file import KEYS, PASSED_VALUES, REFLECTS
-from faultline.experiment.workloads.user_program import PASSED_VALUES as TOLD_PROGRAMS
+from faultline.experiment.workloads.user_program import PASSED_VALUES as PROGRAM_VALUES
 from faultline.system.settings import ROOT
 from tests.support.installation import Installation, make_installation
 
@@ -26,8 +26,8 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """One that nobody has brought up, in a folder with the examples."""
-    # No build is registered while an experiment is measured; that of whoever runs the tests is not meant.
+    """Installation without running services, in a folder with the examples."""
+    # An experiment outside this test would refuse the registration of builds.
     made = replace(make_installation(tmp_path_factory.mktemp("own")), given={"FAULTLINE_MACHINE": "own"})
     shutil.copytree(ROOT / "examples", made.home / "examples")
     return made
@@ -36,7 +36,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 def test_the_page_names_all_that_can_be_declared() -> None:
     named = set(re.findall(r"`([^`\n]+)`", PAGE))
     assert {*KEYS, *REFLECTS, *PASSED_VALUES} <= named
-    assert {f"FAULTLINE_{name.upper()}" for name in TOLD_PROGRAMS} <= named
+    assert {f"FAULTLINE_{name.upper()}" for name in PROGRAM_VALUES} <= named
 
 
 def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
@@ -48,16 +48,16 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     planned = [command for command in COMMANDS if command[0] == "run" and "orders.parquet" not in " ".join(command)]
     assert len(planned) == 3
     for command in planned:
-        said = installation.run(*command, "--dry-run")
-        assert said.returncode == 0 and "executor" in said.stdout, (command, said.stderr)
+        done = installation.run(*command, "--dry-run")
+        assert done.returncode == 0 and "executor" in done.stdout, (command, done.stderr)
     swept = re.search(r"`\./faultline (sweep [^`]+)`", PAGE)
     assert swept is not None
-    said = installation.run(*shlex.split(swept[1]), "--dry-run")
-    assert said.returncode == 0 and "checkpoint_interval_s: 2, 10" in said.stdout, said.stderr
+    done = installation.run(*shlex.split(swept[1]), "--dry-run")
+    assert done.returncode == 0 and "checkpoint_interval_s: 2, 10" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("job", "check", "nowhere.py"), "nowhere.py: "),
         (("run", "query", "job=examples/clicks.jsonl", "--dry-run"), "defines no function query"),
@@ -70,7 +70,7 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
         (("export-topic", "orders", "--to", "orders.csv"), "--to: got orders.csv"),
     ],
 )
-def test_an_error_is_one_line(installation: Installation, words: tuple[str, ...], said: str) -> None:
+def test_an_error_is_one_line(installation: Installation, words: tuple[str, ...], message: str) -> None:
     done = installation.run(*words)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
