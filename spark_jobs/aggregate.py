@@ -1,19 +1,18 @@
-"""Folds all records and samples into the summary tables, and is the only program that writes them.
+"""Summary tables of all records and samples; this program is their only writer.
 
     spark-submit aggregate.py --records FOLDER --attempts FOLDER --target FOLDER
 
-Written into a new folder beside the target, under a lock, and swapped in at once: a reader sees the
-old tables or the new ones. Tables, each as Parquet and CSV:
+The tables are written into a new folder next to the target, under a lock, and swapped in atomically. Each is written as
+Parquet and CSV:
 
-- experiments: one row a record, with its configuration and metrics as columns named by their path
-- cells: per matrix, configuration, series and build: the main parameters, the number of valid records, and median,
-  least and greatest of each metric
-- recoveries: one row a fault: its number in the plan, and the parts of the recovery from it
-- samples: one row an attempt and second after T0: latency of what was emitted in it, cores by role
-- latencies: per cell as above, percentiles over the tuples of all its valid records together (a median of medians
-  says less), by nearest rank
+- experiments: one row per record; configuration and metrics as columns named by their path
+- cells: per matrix, configuration, series and build: main parameters, number of valid records, and median, minimum and
+  maximum of each metric
+- recoveries: one row per fault: its number in the plan, and the parts of its recovery
+- samples: one row per attempt and second after T0: latency of the outputs emitted in it, CPU by role
+- latencies: per cell as above, nearest-rank percentiles over the pooled tuples of its valid records
 
-In CSV a text that begins like a formula has an apostrophe before it: a spreadsheet would compute it.
+In CSV, texts that look like formulas get a leading apostrophe, because a spreadsheet would evaluate them.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from pyspark.sql.types import NumericType, StringType, StructType
 
 KEYS = ["matrix", "config_id", "series", "build"]
 CENSORED = "coalesce(recovery_recovered = false, false)"
-# What tells a person which configuration a row of `cells` is.
+# Columns that identify the configuration of a row of `cells`.
 LABELS = [
     f"config_{name}"
     for name in ("workload", "fault", "fault_action", "commit_mode", "checkpoint_interval_s", "state_mb")
 ]
-# Thousandths, as `faultline.records.judge.latency` has them.
+# Per mille, as in `faultline.records.judge.latency`.
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 _ATTEMPT = r"/attempts/([^/]+)/(?:series\.json|harvest/)"
-PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
-# As `faultline.reports.tables` has them; Java and Python read both alike.
+ATTEMPT_COLUMNS = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
+# As in `faultline.reports.tables`; Java and Python interpret both equally.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
-# Quotes in a text are doubled, as every reader of CSV knows them, and spaces stay.
+# Standard CSV: quotes are doubled, and spaces are preserved.
 CSV = {"escape": '"', "ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
 
 
 def flatten(schema: StructType, prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Paths of all leaves of a struct, such as metrics, latency_ms, p50; lists and maps are left out."""
+    """Return the paths of all leaves of a struct, such as (metrics, latency_ms, p50), without lists and maps."""
     paths = []
     for field in schema.fields:
         path = (*prefix, field.name)
@@ -63,8 +62,8 @@ def flatten(schema: StructType, prefix: tuple[str, ...]) -> list[tuple[str, ...]
 
 
 def experiments(records: DataFrame) -> DataFrame:
-    """One row a record; nested values as columns whose names join the path with underscores."""
-    columns = [F.col(name) for name in [*KEYS, *PLAIN]]
+    """Return one row per record; column names join the path of nested values with underscores."""
+    columns = [F.col(name) for name in [*KEYS, *ATTEMPT_COLUMNS]]
     for root in ("config", "metrics"):
         leaves = flatten(records.schema[root].dataType, (root,))  # type: ignore[arg-type]
         columns += [column_of(path) for path in leaves]
@@ -72,23 +71,23 @@ def experiments(records: DataFrame) -> DataFrame:
 
 
 def column_of(path: tuple[str, ...]) -> Column:
-    """A nested value under its path joined with underscores. A host's name, which has dots, may be part of the path."""
+    """Return a nested value, named by its path. Path elements, such as host names, may contain dots."""
     return F.col(".".join(map(quoted, path))).alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions hold any name."""
+    """Quote a column name for Spark expressions."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def cells(table: DataFrame) -> DataFrame:
-    """Median, least and greatest of each metric over the valid records of a configuration."""
+    """Return median, minimum and maximum of each metric over the valid records of a configuration."""
     metrics = [
         field.name
         for field in table.schema.fields
         if isinstance(field.dataType, NumericType)
         and not field.name.startswith("config_")
-        and field.name not in (*KEYS, *PLAIN)
+        and field.name not in (*KEYS, *ATTEMPT_COLUMNS)
     ]
     summaries = [F.first(name).alias(name) for name in LABELS if name in table.columns]
     summaries += [F.count("*").alias("n"), F.count_if(F.expr(CENSORED)).alias("censored")]
@@ -102,15 +101,15 @@ def cells(table: DataFrame) -> DataFrame:
 
 
 def _unless_censored(name: str, summary: Column) -> Column:
-    """A recovery time of which some are only known to be longer has no median: null, not the median of the rest."""
+    """Return null for recovery times if some are censored, because their median is then unknown."""
     return F.when(F.count_if(F.expr(CENSORED)) == 0, summary) if name.startswith("recovery_") else summary
 
 
 def recoveries(records: DataFrame) -> DataFrame:
-    """One row a fault of a record; nested values under their path, such as `trigger_phase`."""
+    """Return one row per fault of a record; nested values are named by their path, such as `trigger_phase`."""
     one = F.posexplode("metrics.recoveries").alias("fault", "part")
     rows = records.select("attempt", *KEYS, "status", one)
-    # Among controls only, Spark has seen nothing but empty lists, and takes their elements for text.
+    # If all records are controls, Spark infers strings as the elements of empty lists.
     part = rows.schema["part"].dataType
     paths = flatten(part, ("part",)) if isinstance(part, StructType) else []
     parts = [F.col(".".join(map(quoted, path))).alias("_".join(path[1:])) for path in paths]
@@ -118,7 +117,7 @@ def recoveries(records: DataFrame) -> DataFrame:
 
 
 def samples(courses: DataFrame) -> DataFrame:
-    """`series.json` of the attempts, by second after T0 (its end). `courses` has a column `attempt` beside them."""
+    """Return `series.json` of the attempts by second after T0 (its end). `courses` has a column `attempt`."""
     second = F.col("one.t_s").cast("long").alias("second")
     latency = courses.select("attempt", F.explode("latency").alias("one")).select(
         "attempt", (second + 1).alias("second"), "one.p50_ms", "one.p99_ms", "one.max_ms", "one.n"
@@ -128,9 +127,9 @@ def samples(courses: DataFrame) -> DataFrame:
 
 
 def latencies(records: DataFrame, tuples: DataFrame) -> DataFrame:
-    """Pooled percentiles of each cell over the tuples that its valid records produced in their measured windows.
+    """Return pooled percentiles of each cell over the tuples of the measured windows of its valid records.
 
-    `tuples` has a column `attempt`. Summed by millisecond first, so a percentile costs a sort of distinct values.
+    `tuples` has a column `attempt`. Tuples are counted by millisecond first, so that only distinct values are sorted.
     """
 
     def instant(name: str) -> Column:
@@ -163,22 +162,20 @@ def latencies(records: DataFrame, tuples: DataFrame) -> DataFrame:
     )
 
 
-def of_attempts(frame: DataFrame) -> DataFrame:
-    """Adds the attempt, which is the name of the folder under `attempts` that each file lies in."""
+def with_attempt(frame: DataFrame) -> DataFrame:
+    """Add the attempt, from the folder below `attempts` that contains each file."""
     return frame.withColumn("attempt", F.regexp_extract("_metadata.file_path", _ATTEMPT, 1))
 
 
 def write(table: DataFrame, folder: Path, name: str) -> None:
-    """Writes `name`.parquet and `name`.csv as single files. The second is made of the first, so each table is computed
-    once."""
+    """Write `name`.parquet and `name`.csv as single files; the CSV is derived from the Parquet file."""
     parquet = folder / f"{name}.parquet"
     _write_one(table, "parquet", parquet)
-    _write_one(as_cells(table.sparkSession.read.parquet(str(parquet))), "csv", folder / f"{name}.csv", **CSV)
+    _write_one(escape_formulas(table.sparkSession.read.parquet(str(parquet))), "csv", folder / f"{name}.csv", **CSV)
 
 
-def as_cells(table: DataFrame) -> DataFrame:
-    """The table with an apostrophe before each text, a column's name too, that begins like a formula and is no
-    number."""
+def escape_formulas(table: DataFrame) -> DataFrame:
+    """Prefix texts and column names that look like formulas, and are not numbers, with an apostrophe."""
     columns = []
     for field in table.schema.fields:
         cell = F.col(quoted(field.name))
@@ -197,19 +194,18 @@ def _write_one(table: DataFrame, form: str, file: Path, **options: str | bool) -
 
 
 def swap(new: Path, target: Path) -> None:
-    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic. The tables are on the disk
-    before that.
+    """Replace the target atomically by `new`: the target is a symbolic link. The tables are synced before.
 
-    What the target was is removed where it is a table folder beside it, and nothing else that a link may name.
+    The previous folder is removed if it is a table folder next to the target.
     """
     _sync(new)
-    old = target.with_name(os.readlink(target)) if target.is_symlink() and _is_beside(target) else None
+    old = target.with_name(os.readlink(target)) if target.is_symlink() and _is_table_folder(target) else None
     link = target.with_name(f".{target.name}.link")
     link.unlink(missing_ok=True)
     link.symlink_to(new.name)
     link.rename(target)
     if old and old != new:
-        shutil.rmtree(old, ignore_errors=True)  # which refuses a link
+        shutil.rmtree(old, ignore_errors=True)  # fails for a link
 
 
 def _sync(folder: Path) -> None:
@@ -221,12 +217,12 @@ def _sync(folder: Path) -> None:
             os.close(opened)
 
 
-def _is_beside(target: Path) -> bool:
+def _is_table_folder(target: Path) -> bool:
     return re.fullmatch(rf"{re.escape(target.name)}-\d+", os.readlink(target)) is not None
 
 
 def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
-    """The program on a Spark that is there."""
+    """Run the program on an existing Spark session."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--attempts", type=Path, required=True)
@@ -248,13 +244,13 @@ def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
             write(recoveries(records).orderBy("attempt", "fault"), new, "recoveries")
             if any(options.attempts.glob("*/series.json")):
                 courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
-                write(samples(of_attempts(courses)).orderBy("attempt", "second"), new, "samples")
-            # Only those of valid records count, and reading is what it takes.
+                write(samples(with_attempt(courses)).orderBy("attempt", "second"), new, "samples")
+            # Only valid records count, and reading dominates the time.
             valid = [row["attempt"] for row in table.where("status = 'valid'").select("attempt").collect()]
             files = [options.attempts / attempt / "harvest" / "tuples.parquet" for attempt in valid]
             if present := [str(file) for file in files if file.exists()]:
                 tuples = spark.read.parquet(*present)
-                write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
+                write(latencies(records, with_attempt(tuples)).orderBy(*KEYS), new, "latencies")
             swap(new, options.target)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)

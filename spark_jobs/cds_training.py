@@ -1,11 +1,10 @@
-"""Walks once through what workloads, harvest and aggregate do, so that the JVM has loaded the classes for it.
+"""CDS training run: execute typical work of workloads, harvest and aggregate, so that the JVM loads its classes.
 
-Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start
-(`faultline.installation.cds_archive`).
-It needs no service: made-up records stand for Kafka's, whose classes are loaded by name, and nothing of what it
-computes is kept. What it leaves out is loaded later, more slowly, and is no error.
+    spark-submit cds_training.py FOLDER
 
-    spark-submit rehearsal.py FOLDER
+With `-XX:ArchiveClassesAtExit` the JVM writes the archive for later JVMs (`faultline.installation.cds_archive`). No
+service is needed: synthetic records replace Kafka, whose classes are loaded by name. Results are discarded. Classes
+that are not covered load later, more slowly.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LAST_BATCH = 1
 
 
 def event(stream: Column) -> Column:
-    """A record of a stock stream as JSON text."""
+    """Return a record of a stock stream as JSON text."""
     number = F.col("value")
     fields = {
         "stream": stream,
@@ -48,7 +47,7 @@ def event(stream: Column) -> Column:
 
 
 def train_queries(spark: SparkSession, folder: Path) -> None:
-    """Each workload over made-up records, some batches each, with RocksDB and a listener."""
+    """Run each workload over synthetic records for some batches, with RocksDB and a listener."""
     spark.streams.addListener(ProgressLog(folder / "listener.jsonl"))
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load()
     words = F.concat_ws(" ", *((F.col("value") % n).cast("string") for n in range(2, 12)))
@@ -70,7 +69,7 @@ def train_queries(spark: SparkSession, folder: Path) -> None:
 
 
 def train_batches(spark: SparkSession, folder: Path) -> None:
-    """Tables as harvest and aggregate read, join, rank, sum and write them."""
+    """Read, join, rank, sum and write tables like harvest and aggregate."""
     keys = [F.col("id").alias("offset"), (F.col("id") % 10).cast("string").alias("key"), F.lit(1.5).alias("n")]
     table = spark.range(1000).select(*keys, F.timestamp_seconds("id").alias("timestamp"))
     path = str(folder / "table.parquet")
@@ -83,14 +82,14 @@ def train_batches(spark: SparkSession, folder: Path) -> None:
 
 
 def load_connector(spark: SparkSession) -> None:
-    """Every class of the Kafka connector and its client: what reads and writes topics needs a broker to be walked."""
+    """Load every class of the Kafka connector and client, because using them would require a broker."""
     jvm: Any = spark._jvm
     loader = jvm.java.lang.ClassLoader.getSystemClassLoader()
     for jar in spark.conf.get("spark.driver.extraClassPath", "").split(os.pathsep):
         with zipfile.ZipFile(jar) as classes:
             names = [name.removesuffix(".class") for name in classes.namelist() if name.endswith(".class")]
         for name in names:
-            # Many stand for something that is not installed, such as a compression.
+            # Many depend on optional libraries, such as compression codecs.
             with contextlib.suppress(Py4JError):
                 jvm.java.lang.Class.forName(name.replace("/", "."), False, loader)
 

@@ -1,11 +1,11 @@
-"""A generator whose processes are tasks of Spark's executors, so that one schedule can be sent from several machines.
+"""Generator whose workers are tasks on Spark executors, which sends one schedule from several machines.
 
     spark-submit generate.py --errors FILE --config FILE --gate FILE --histogram FILE TOKEN
 
-Beside `--errors` the same command line, events and files as `python -m generators`, which this is but for its members.
-The driver is the lead; each task of one stage sends a stripe, and talks with the lead over a connection of its own
-(`generators.worker_group`), since Spark tells of a task only when it is done. The code comes along as the archive
-`faultline_code`; the Python of the executors must have what the generators need.
+Except for `--errors`, command line, events and files equal those of `python -m generators`. The driver is the lead.
+Each task of one stage sends a shard and has its own connection to the lead (`generators.worker_group`), because Spark
+reports a task only at its end. The archive `faultline_code` ships the code; the executors' Python must have its
+dependencies.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from generators.send_progress import EventOutput
 from generators.spec import GeneratorSpec
 from generators.worker_group import Address, ReportHandler, WorkerReport, Workers
 
-# From the end of the last member to the end of Spark's job.
+# Time limit from the end of the last worker to the end of the Spark job.
 END_S = 30.0
 
 
-def send(told: str, host: str, port: int, secret: str, member: int, _: Iterator[int]) -> Iterator[int]:
-    """The task of an executor: sends the stripe `member` of the specification `told`.
+def send(spec_json: str, host: str, port: int, secret: str, member: int, _: Iterator[int]) -> Iterator[int]:
+    """Send the shard `member` of the specification, as the task of an executor.
 
-    What it is handed is plain: the executor has none of our code before it looks into the archive.
+    Arguments are plain values, because the executor cannot import this code before it extracts the archive.
     """
     from pyspark import SparkFiles
 
@@ -42,12 +42,12 @@ def send(told: str, host: str, port: int, secret: str, member: int, _: Iterator[
     from generators.worker import serve
     from generators.worker_group import Address
 
-    serve(GeneratorSpec.model_validate_json(told), member, Address(host, port, secret))
+    serve(GeneratorSpec.model_validate_json(spec_json), member, Address(host, port, secret))
     yield member
 
 
 class Executors:
-    """Starts the members, in a thread: the job lasts as long as they do."""
+    """Workers on executors; a thread waits for the Spark job that runs them."""
 
     def __init__(self, context: SparkContext, spec: GeneratorSpec) -> None:
         self._context, self._spec = context, spec
@@ -60,20 +60,20 @@ class Executors:
 
     def _run(self, address: Address, report: ReportHandler) -> None:
         task = partial(send, self._spec.model_dump_json(), address.host, address.port, address.secret)
-        # No barrier stage: the crew waits for all of its members anyway, and Spark for a quarter of a minute between
-        # two looks whether there is room for one.
+        # No barrier stage: the worker group waits for all workers anyway, and Spark checks only every 15 s whether a
+        # barrier stage fits.
         stage = self._context.parallelize(range(self._spec.processes), self._spec.processes)
         try:
             stage.mapPartitionsWithIndex(task).collect()
         except Exception as error:
-            # Of a member that has connected the crew knows already, and of one that never could, only by this.
+            # Required for workers that could not connect; the group already knows about the others.
             report(WorkerReport(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
 
     def end(self) -> None:
-        """The tasks end with their connections."""
+        """Do nothing: tasks end with their connections."""
 
     def join(self) -> None:
-        """Wait for the end of the job, which the end of the crew has ended."""
+        """Wait for the end of the job, which the end of the worker group causes."""
         self._job.join(END_S)
 
 
@@ -81,20 +81,20 @@ def main(arguments: Sequence[str]) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--errors", type=Path, required=True)
     options, rest = own.parse_known_args(arguments)
-    # spark-submit puts both streams of its program on its standard output, where only events may stand.
+    # spark-submit merges both streams into standard output, which may only contain events.
     with options.errors.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     spark = SparkSession.builder.getOrCreate()
     EventOutput(sys.stdout).event("application", app_id=spark.sparkContext.applicationId)
-    hired: list[Executors] = []
+    started: list[Executors] = []
 
-    def hire(spec: GeneratorSpec) -> Workers:
-        hired.append(Executors(spark.sparkContext, spec))
-        return hired[-1]
+    def make_workers(spec: GeneratorSpec) -> Workers:
+        started.append(Executors(spark.sparkContext, spec))
+        return started[-1]
 
-    # spark-submit's JVM is what the attempt knows and ends; this program ends with it.
-    status = generate([*rest, "--parent", str(os.getppid())], hire)
-    for one in hired:
+    # The attempt ends spark-submit's JVM, and this program ends with it.
+    status = generate([*rest, "--parent", str(os.getppid())], make_workers)
+    for one in started:
         one.join()
     spark.stop()
     return status

@@ -1,25 +1,26 @@
-"""Reads an experiment's input and output topics once and writes what the judge needs.
-
-One Spark job per harvest: starting Spark costs seconds, so per-tuple latency, the audit's batch
-recomputation and the record table are all made here. What can be summed up from these tables in
-memory is left to `faultline.records.judge.judge`. Definitions: docs/reference/metrics.md.
+"""Harvest: read an experiment's input and output topics once, and write the tables that the judge needs.
 
     spark-submit harvest.py --config FILE
 
-The configuration is JSON: bootstrap, kafka_options (how to log in there), input_topic, output_topic, batches (path of
-batches.json), tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s,
-slide_s, late_ms; for `nexmark` also query; undrained, how many offsets of the input were not committed (none: 0);
-emitted_ahead_ms, where the outputs were stamped by a clock that was so many ms ahead of the generator's; for `query`
-what the job declares, and its file.
-Written, each as one Parquet file:
+One Spark job computes tuple latency, the audit's batch recomputation and the record table, because each start of Spark
+takes seconds. The judge (`faultline.records.judge.judge`) computes what it can derive from these tables in memory. For
+definitions see docs/reference/metrics.md.
 
-- records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
+The configuration is JSON: bootstrap, kafka_options (credentials), input_topic, output_topic, batches (path of
+batches.json), tuples (kind of tuples, see KINDS), target (output folder). `group` and `join` also need window_s,
+slide_s and late_ms; `nexmark` needs query; `query` needs the job's declarations and its file. Optional: undrained, the
+number of uncommitted input offsets (default 0); emitted_ahead_ms, by how much the clock of output timestamps is ahead
+of the generator's.
+
+Tables, each one Parquet file:
+
+- records: one row per input record: partition, offset, timestamp_ms, primer, lineage, batch, late
 - tuples: lineage, batch, produced_ms, emitted_ms (null: never reflected), primer, n
-- counts: key, expected (null: a key the input does not hold), undrained (how much of it is of input beyond the last
-  commit, which is not lost), final (null: never emitted; the sum over state lineages, each at its last output),
-  outputs, reemitted, unreadable (outputs whose value is not what the workload writes, or not what the input adds up
-  to); of words also drawn (how often outside the primer); of summed words also expected_high, expected_low, final_high
-  and final_low, the sums of hashes (see word_count.py), expected of what is drained
+- counts: key, expected (null: not in the input), undrained (part of expected from input beyond the last commit, not
+  lost), final (null: never emitted; sum of the last outputs of all state epochs), outputs, reemitted, unreadable
+  (outputs with an invalid value, or one that contradicts the input); words also have drawn (occurrences outside the
+  preload); summed words also have expected_high, expected_low, final_high and final_low, the sums of hashes (see
+  word_count.py) of drained input
 """
 
 from __future__ import annotations
@@ -41,33 +42,33 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from workload_runner import FETCH_WAIT_MS, LINEAGE_HEADER, NEWEST_HEADER, Config
 
-# What a tuple is -> (records, outputs, configuration) -> (tuples, counts).
+# Kind of tuples -> (records, outputs, configuration) -> (tuples, counts).
 KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataFrame]]] = {
     "words": harvest_words,  # each word of a record
-    "summed_words": harvest_summed_words,  # the same, where outputs carry the sums of hashes
-    "ranked_words": harvest_ranked_words,  # each word of a record, by the order of its occurrences
-    "id": harvest_ids,  # a record, known by partition and offset
-    "pi": harvest_pi,  # a record, known by the id that it carries
+    "summed_words": harvest_summed_words,  # the same, with sums of hashes in the outputs
+    "ranked_words": harvest_ranked_words,  # each word of a record, in order of occurrence
+    "id": harvest_ids,  # a record, identified by partition and offset
+    "pi": harvest_pi,  # a record, identified by its id
     "group": harvest_group,  # a record in one of its windows
-    "join": harvest_join,  # what a batch changed of a user's window
+    "join": harvest_join,  # the change of a user's window by a batch
     "nexmark": harvest_nexmark,  # a result
-    "query": harvest_query,  # what a job of the user's says
+    "query": harvest_query,  # as declared by the user's job
 }
-# What asks for records as they came from Kafka.
-WITH_RAW = ("query",)
-# Of records of a program that carries it on.
+# Kinds that need raw Kafka records.
+RAW_KINDS = ("query",)
+# Header that a user program may forward.
 HEADER = "faultline"
-# Of records beside the schedule, as generators/producer.py names it.
+# Header of records outside the schedule, as in generators/producer.py.
 PHASE, CLOSING = "faultline-phase", b"closing"
-WITH_EVENT_TIME = ("group", "join")
-# Records of a text that one task takes in. A task that sorts more than its memory holds writes runs to disk, and reads
-# all of them at once through buffers of megabytes: memory would grow with the length of a run after all.
-RECORDS_A_PIECE = 500_000
-FEWEST_PIECES = 2
+EVENT_TIME_KINDS = ("group", "join")
+# Input records per task. A task that exceeds its memory while sorting spills runs to disk and merges them through
+# buffers of megabytes, so its memory would grow with the run.
+RECORDS_PER_TASK = 500_000
+MIN_TASKS = 2
 
 
 def read_topic(spark: SparkSession, config: Config, topic: str, pieces: int) -> DataFrame:
-    """Every record of a topic, with headers, by at least so many tasks."""
+    """Return every record of a topic, with headers, read by at least this number of tasks."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", config["bootstrap"])
@@ -77,19 +78,19 @@ def read_topic(spark: SparkSession, config: Config, topic: str, pieces: int) -> 
         .option("endingOffsets", "latest")
         .option("includeHeaders", "true")
         .option("minPartitions", str(pieces))
-        # The end of a partition is looked for once more, which by default waits half a second for more to come.
+        # The last fetch of a partition waits this long for more records; the default is 500 ms.
         .option("kafka.fetch.max.wait.ms", str(FETCH_WAIT_MS))
         .load()
     )
 
 
 def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
-    """partition, offset, timestamp_ms, primer, value (text) of the input topic's records.
+    """Return partition, offset, timestamp_ms, primer and value (text) of the input topic's records.
 
-    Without those that only close windows: nobody waits for them. `raw`: with them, as `closing` says, and with key, raw
-    (the value's bytes), topic, timestampType and faultline (the header of that name; null: none).
+    Closing records are excluded. `raw`: they are included, with the column `closing`, and the columns key, raw (bytes
+    of the value), topic, timestampType and faultline (header of that name; null: none) are added.
     """
-    as_came = ("key", F.col("value").alias("raw"), "topic", "timestampType", named(HEADER).alias(HEADER))
+    as_came = ("key", F.col("value").alias("raw"), "topic", "timestampType", header_value(HEADER).alias(HEADER))
     kept = (*as_came, is_closing().alias("closing")) if raw else ()
     return (topic if raw else topic.where(~is_closing())).select(
         "partition",
@@ -102,51 +103,52 @@ def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
 
 
 def is_closing() -> Column:
-    """Whether a record of the input topic is one of those sent after the schedule to close what is open."""
+    """Return whether an input record was sent after the schedule to close open windows."""
     closing = F.exists("headers", lambda header: (header.key == PHASE) & (header.value == CLOSING))
     return F.coalesce(closing, F.lit(False))
 
 
-def named(name: str) -> Column:
-    """The first header of this name, as text; null where there is none."""
+def header_value(name: str) -> Column:
+    """Return the first header of this name as text; null if there is none."""
     found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
     return found.cast("string")
 
 
 def outputs_of(topic: DataFrame, ahead_ms: int = 0) -> DataFrame:
-    """key, value (text), emitted_ms, offset, lineage of the output topic's records, with newest and faultline, which
-    are null where they are not named. `ahead_ms`: see `emitted_ahead_ms`."""
+    """Return key, value (text), emitted_ms, offset, lineage, newest and faultline of the output records.
+
+    newest and faultline are null without their header. `ahead_ms`: see `emitted_ahead_ms`.
+    """
     stamped = F.unix_millis("timestamp")
     return topic.select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
         (stamped - ahead_ms if ahead_ms else stamped).alias("emitted_ms"),
         "offset",
-        # Engines without state lineages of their own name none: all of their outputs belong to the first.
-        F.coalesce(named(LINEAGE_HEADER).cast("int"), F.lit(0)).alias("lineage"),
-        named(NEWEST_HEADER).cast("long").alias("newest"),
-        named(HEADER).alias(HEADER),
+        # Outputs of engines without state epochs have no header and belong to the first epoch.
+        F.coalesce(header_value(LINEAGE_HEADER).cast("int"), F.lit(0)).alias("lineage"),
+        header_value(NEWEST_HEADER).cast("long").alias("newest"),
+        header_value(HEADER).alias(HEADER),
     )
 
 
 def harvest(
     records: DataFrame, outputs: DataFrame, config: Config, kept: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER
 ) -> dict[str, DataFrame]:
-    """The three tables by name.
+    """Return the three tables by name.
 
-    `records`: as `inputs_of` returns them, with lineage, batch and undrained; without what is unused here, and what
-    only closes windows, they are the table. `outputs`: as `outputs_of` returns them. `kept`: where both are kept, which
-    are read more than once.
+    `records`: as returned by `inputs_of`, with lineage, batch and undrained. `outputs`: as returned by `outputs_of`.
+    `kept`: storage level of both, which are read several times.
     """
-    # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
-    unused = {"newest", HEADER} - {_header_read(config)}
+    # Extracting a header costs as much as reading the record, so unused ones are dropped.
+    unused = {"newest", HEADER} - {_reference_header(config)}
     outputs, records = outputs.drop(*unused).persist(kept), records.drop(*unused)
-    if config["tuples"] in WITH_EVENT_TIME:
+    if config["tuples"] in EVENT_TIME_KINDS:
         records = with_late(with_events(records).drop("value").persist(kept), config)
     else:
         records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
-    if config["tuples"] in WITH_RAW:
+    if config["tuples"] in RAW_KINDS:
         records = records.where("NOT closing")
     return {
         "records": records.drop(
@@ -157,15 +159,15 @@ def harvest(
     }
 
 
-def _header_read(config: Config) -> str | None:
-    """The header by which an output tells what it is of."""
+def _reference_header(config: Config) -> str | None:
+    """Return the header by which an output references its input."""
     if config["tuples"] == "nexmark":
         return "newest"
     return {"newest": "newest", "header": HEADER}.get(config.get("reflects", ""))
 
 
 def write(frame: DataFrame, target: Path) -> None:
-    """Writes one Parquet file at `target`, replacing an earlier try of the same attempt."""
+    """Write one Parquet file at `target`; replace that of an earlier try of the same attempt."""
     folder = target.with_suffix(".parts")
     frame.coalesce(1).write.mode("overwrite").parquet(str(folder))
     part = next(folder.glob("part-*.parquet"))
@@ -173,16 +175,16 @@ def write(frame: DataFrame, target: Path) -> None:
     shutil.rmtree(folder)
 
 
-def pieces_of(batches: Sequence[Mapping[str, Any]]) -> int:
-    """How many tasks share the work on the input that these batches took."""
+def task_count(batches: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of tasks for the input of these batches."""
     ends: dict[str, int] = {}
     for batch in batches:
         ends |= {partition: max(end, ends.get(partition, 0)) for partition, end in batch["end_offsets"].items()}
-    return max(FEWEST_PIECES, -(-sum(ends.values()) // RECORDS_A_PIECE))
+    return max(MIN_TASKS, -(-sum(ends.values()) // RECORDS_PER_TASK))
 
 
 def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
-    """The program on a Spark that is there."""
+    """Run the program on an existing Spark session."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     options, _ = parser.parse_known_args(arguments)
@@ -192,15 +194,15 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     target = Path(config["target"])
     target.mkdir(parents=True, exist_ok=True)
 
-    pieces = pieces_of(batches)
-    # Set for each harvest: the session may be one that stays.
+    pieces = task_count(batches)
+    # Set for each harvest, because the session may be persistent.
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
     topic = read_topic(spark, config, config["input_topic"], pieces)
-    inputs = inputs_of(topic, raw=config["tuples"] in WITH_RAW)
+    inputs = inputs_of(topic, raw=config["tuples"] in RAW_KINDS)
     written = read_topic(spark, config, config["output_topic"], pieces)
     outputs = outputs_of(written, config.get("emitted_ahead_ms", 0))
-    # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
-    kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
+    # In large harvests, cached data on the heap would leave no contiguous memory for sorting.
+    kept = StorageLevel.DISK_ONLY if pieces > MIN_TASKS else StorageLevel.MEMORY_AND_DISK_DESER
     tables = harvest(with_batches(inputs, batches, known.get("reached")), outputs, config, kept)
     for name, table in tables.items():
         write(table, target / f"{name}.parquet")
@@ -212,14 +214,13 @@ def main() -> None:
     spark.stop()
 
 
-# Which state lineage and batch took each input record: the first batch whose end offset exceeds the record's; and
-# what lies beyond all that was committed.
+# Assignment of input records to state epochs and batches.
 
 
 def ranges_of(batches: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int]]:
-    """(lineage, batch, partition, low, high): the offsets [low, high) that each committed batch took.
+    """Return (lineage, batch, partition, low, high): the offsets [low, high) of each committed batch.
 
-    A lineage begins where its first batch says it started, on every partition, whatever that batch took.
+    An epoch starts at the start offsets of its first batch on every partition.
     """
     rows: list[tuple[int, int, int, int, int]] = []
     reached: dict[tuple[int, str], int] = {}
@@ -236,14 +237,14 @@ def ranges_of(batches: list[dict[str, Any]]) -> list[tuple[int, int, int, int, i
 
 
 def bucket_width(ranges: list[tuple[int, int, int, int, int]]) -> int:
-    """Offsets in a bucket: the mean length of a range, so that there are at most twice as many pieces as ranges."""
+    """Return the mean length of a range, so that buckets cut ranges into at most twice as many pieces."""
     return max(1, -(-sum(high - low for *_, low, high in ranges) // max(1, len(ranges))))
 
 
-def reached_of(batches: list[dict[str, Any]], reached: Mapping[str, int]) -> dict[str, int]:
-    """By partition: up to which offset the input was committed, or passed over by a lineage that began behind it.
+def reached_offsets(batches: list[dict[str, Any]], reached: Mapping[str, int]) -> dict[str, int]:
+    """Return by partition the offset up to which input was committed or skipped by a later epoch.
 
-    `reached`: what the query says that it committed at the end; empty where it does not.
+    `reached`: the offsets that the query reports as committed at the end; empty if unknown.
     """
     ends = [item[name] or {} for item in batches for name in ("end_offsets", "start_offsets") if item.get(name)]
     if reached:
@@ -255,7 +256,7 @@ def reached_of(batches: list[dict[str, Any]], reached: Mapping[str, int]) -> dic
 
 
 def is_undrained(reached: Mapping[str, int]) -> Column:
-    """Whether an input record lies beyond what was committed: then it was not processed, and is no loss."""
+    """Return whether an input record is beyond the last commit: not processed, and not lost."""
     ends = F.from_json(F.lit(json.dumps(reached)), "map<string, bigint>")
     return F.col("offset") >= F.coalesce(F.try_element_at(ends, F.col("partition").cast("string")), F.lit(0))
 
@@ -263,12 +264,11 @@ def is_undrained(reached: Mapping[str, int]) -> Column:
 def with_batches(
     records: DataFrame, batches: list[dict[str, Any]], reached: Mapping[str, int] | None = None
 ) -> DataFrame:
-    """Adds lineage and batch: the first batch whose end offset on the partition exceeds the offset; and `undrained`,
-    as `is_undrained` says. `reached`: as in batches.json.
+    """Add lineage and batch, by the first batch whose end offset exceeds the record's, and `undrained`.
 
-    Records that were never committed keep nulls. Each range is cut at the borders of buckets of offsets, and a record
-    meets only the ranges of its bucket: to compare it with all of its partition would take time that grows with the
-    square of a run's length.
+    `reached`: as in batches.json. Records that were never committed have nulls. Ranges are cut at buckets of offsets,
+    and a record is compared only with the ranges of its bucket; otherwise the time would grow quadratically with the
+    run.
     """
     ranges = ranges_of(batches)
     width = bucket_width(ranges)
@@ -276,7 +276,7 @@ def with_batches(
     def bucket(offset: str) -> Column:
         return F.floor(F.col(offset) / F.lit(width))
 
-    # As JSON text rather than as Python rows, which would cost the start of a Python worker.
+    # JSON text instead of Python rows avoids starting a Python worker.
     names = ("lineage", "batch", "taken", "low", "high")
     text = json.dumps([dict(zip(names, row, strict=True)) for row in ranges])
     schema = "array<struct<lineage: int, batch: int, taken: int, low: bigint, high: bigint>>"
@@ -290,9 +290,9 @@ def with_batches(
         & (F.col("offset") >= F.col("low"))
         & (F.col("offset") < F.col("high"))
     )
-    # The ranges are few beside the records, so they are broadcast.
+    # There are far fewer ranges than records, so they are broadcast.
     known = records.join(F.broadcast(pieces), inside, "left").drop("taken", "low", "high", "last", "bucket")
-    return known.withColumn("undrained", is_undrained(reached_of(batches, reached or {})))
+    return known.withColumn("undrained", is_undrained(reached_offsets(batches, reached or {})))
 
 
 if __name__ == "__main__":

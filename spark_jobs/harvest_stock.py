@@ -1,36 +1,34 @@
-"""Harvest of the stock queries: which records are late, which windows hold the others, and what they add up to.
+"""Harvest of the stock queries: late records, windows of the other records, and their sums.
 
-`group`: a tuple is one (record, window) pair, counted under its stock and window. `join`: a tuple is one refresh, the
-change of a user's window by a batch; it was produced when its newest record was. Late records are no tuples, as the
-engine is to leave them out.
+`group`: a tuple is a (record, window) pair, counted by stock and window. `join`: a tuple is a refresh, the change of a
+user's window by a batch, produced with its newest record. Late records are not tuples, because the engine drops them.
 """
 
 from __future__ import annotations
 
-from output_matching import batch_counts, count_sums, group_tuples, reflected
+from output_matching import batch_counts, count_sums, first_emissions, group_tuples
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from stock import POSITION, STOCK, TRANSACTION, event_of, result_key, windows
 from workload_runner import Config
 
-# The share of `late_ms` beyond which a record is late. Disorder is at most half of it: half of a watermark of at most
-# an hour. The rest is left for the primer, whose records are up to some minutes off the schedule.
+# Share of `late_ms` beyond which a record is late. Disorder is at most half of it: half of a watermark of at most an
+# hour. The rest covers preload records, which are up to some minutes off the schedule.
 LATE_SHARE = 0.75
-# `<n> <sum>` as the queries write it.
+# Value `<n> <sum>` of the queries.
 RESULT = r"^\d{1,18} \d{1,30}\.\d\d$"
 
 
 def with_events(records: DataFrame) -> DataFrame:
-    """Adds `event`, the record's fields."""
+    """Add `event`, the record's fields."""
     return records.withColumn("event", event_of(F.col("value")))
 
 
 def with_late(records: DataFrame, config: Config) -> DataFrame:
-    """Adds `late`: whether the record happened `late_ms` before its time of production says.
+    """Add `late`: whether the event time is at least `late_ms` before the production time.
 
-    The market's clock and the machine's run at the same speed, so all records that are on time are as far from their
-    time of production; the record that is farthest ahead shows how far. The primer's records are close enough to that
-    to tell an hour, so it is found even when all others are late.
+    The clocks of market and machine run at the same speed, so punctual records have a constant difference, and the
+    largest difference shows it. Preload records are close enough to it to be found even if all others are late.
     """
     ahead = F.unix_millis("event.eventTime") - F.col("timestamp_ms")
     market = records.agg(F.max(ahead).alias("ahead")).collect()[0]["ahead"]
@@ -39,8 +37,8 @@ def with_late(records: DataFrame, config: Config) -> DataFrame:
 
 
 def harvest_group(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """tuples.parquet and counts.parquet of stock_group_by."""
-    trades = _in_windows(records, TRANSACTION, config).select(
+    """Return the tables tuples and counts of stock_group_by."""
+    trades = _events_by_window(records, TRANSACTION, config).select(
         "lineage",
         "batch",
         "produced_ms",
@@ -53,12 +51,12 @@ def harvest_group(records: DataFrame, outputs: DataFrame, config: Config) -> tup
         F.count("*").alias("expected"), F.count_if("undrained").alias("undrained"), _drained("amount").alias("total")
     )
     results = with_results(outputs)
-    tuples = group_tuples(trades.drop("amount", "undrained"), reflected(batch_counts(trades), results))
+    tuples = group_tuples(trades.drop("amount", "undrained"), first_emissions(batch_counts(trades), results))
     return tuples, count_sums(expected, results)
 
 
 def harvest_join(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """tuples.parquet and counts.parquet of stock_join."""
+    """Return the tables tuples and counts of stock_join."""
     pairs = joined(records, config).cache()
     undrained = F.coalesce(F.sum(F.when(F.col("undrained"), F.col("n"))), F.lit(0)).alias("undrained")
     expected = pairs.groupBy("key").agg(F.sum("n").alias("expected"), undrained, _drained("amount").alias("total"))
@@ -66,21 +64,21 @@ def harvest_join(records: DataFrame, outputs: DataFrame, config: Config) -> tupl
         F.sum("n").alias("n"), F.max("produced_ms").alias("produced_ms"), F.bool_and("primer").alias("primer")
     )
     results = with_results(outputs)
-    emissions = reflected(refreshes.where("batch is not null"), results)
+    emissions = first_emissions(refreshes.where("batch is not null"), results)
     return group_tuples(refreshes, emissions), count_sums(expected, results)
 
 
 def joined(records: DataFrame, config: Config) -> DataFrame:
-    """Pairs of positions and quotes, as many to a row as have all of its columns in common.
+    """Return pairs of positions and quotes, grouped by equal columns.
 
-    lineage, batch (the later of both; null: no lineage took both), key, n, amount, produced_ms (of the newest record
-    of that batch), primer, undrained (either is). Records are counted before they are joined: what is paired are a
-    stock's records of a batch, so the work grows with the records and the batches of a window, not with the pairs.
+    Columns: lineage, batch (the later of both; null: no epoch took both), key, n, amount, produced_ms (of the newest
+    record of that batch), primer, undrained (of either). Records are counted before the join, so the work grows with
+    records and batches of a window instead of pairs.
     """
     opened = ["lineage", "batch", "undrained", "window", "szcode"]
     about = (F.count("*").alias("n"), F.max("produced_ms").alias("newest"), F.bool_and("primer").alias("primer"))
-    quotes = _in_windows(records, STOCK, config).groupBy(*opened).agg(*about, F.sum("lastPrice").alias("amount"))
-    positions = _in_windows(records, POSITION, config).groupBy(*opened, "userID")
+    quotes = _events_by_window(records, STOCK, config).groupBy(*opened).agg(*about, F.sum("lastPrice").alias("amount"))
+    positions = _events_by_window(records, POSITION, config).groupBy(*opened, "userID")
     held = positions.agg(*about, F.sum("openInterest").alias("amount"))
     p, q = held.alias("p"), quotes.alias("q")
     together = F.coalesce((F.col("p.lineage") == F.col("q.lineage")), F.lit(False))
@@ -102,12 +100,12 @@ def joined(records: DataFrame, config: Config) -> DataFrame:
 
 
 def _drained(amount: str) -> Column:
-    """The sum over what is drained; 0 where nothing is."""
+    """Return the sum over drained input; 0 if there is none."""
     return F.coalesce(F.sum(F.when(~F.col("undrained"), F.col(amount))), F.lit(0))
 
 
 def with_results(outputs: DataFrame) -> DataFrame:
-    """Adds `count` and `total` of values `<n> <sum>`; both null where the value is none."""
+    """Add `count` and `total` of values `<n> <sum>`; both null if the value is invalid."""
     readable = F.col("value").rlike(RESULT)
     count, total = (F.split_part("value", F.lit(" "), F.lit(place)) for place in (1, 2))
     return outputs.withColumns(
@@ -118,8 +116,8 @@ def with_results(outputs: DataFrame) -> DataFrame:
     )
 
 
-def _in_windows(records: DataFrame, stream: str, config: Config) -> DataFrame:
-    """A row for each window that holds an event of the stream that is not late, with the event's fields."""
+def _events_by_window(records: DataFrame, stream: str, config: Config) -> DataFrame:
+    """Return a row per window of each punctual event of the stream, with the event's fields."""
     kept = records.where((F.col("event.stream") == stream) & ~F.col("late"))
     return kept.select(
         "lineage",

@@ -1,18 +1,15 @@
-"""A Spark that stays: harvests and aggregates for whoever asks, without the seconds that a start of Spark costs.
+"""Persistent Spark session that runs harvests and aggregates without the start-up time of Spark.
 
-    spark-submit session.py --socket PATH
+    spark-submit job_server.py --socket PATH
 
-It listens at a Unix socket that only its user can open. To whoever connects it says who it is, then it takes one line
-and answers with lines, all of them JSON:
+It listens at a Unix socket that only its user can open. It sends a greeting, then reads one line and answers with
+lines, all JSON:
 
-    <- {"processes": [[pid, start_ticks], ...]}     its Python and its JVM
-    -> {"program", "arguments"}         a program of PROGRAMS, and its command line
-    <- {"said": text} ...               what the program prints
-    <- {"status", "message"}            done | busy | stale | failed
+<- {"processes": [[pid, start_ticks], ...]} its Python and its JVM -> {"program", "arguments"} a program of PROGRAMS,
+and its command line <- {"output": text} ... output of the program <- {"status", "message"} done | busy | stale | failed
 
-Each job has a SQL session of its own. What cannot be trusted any more ends itself, and whoever keeps it running starts
-another one: after a job that failed, or whose client went away, and when a program that it has loaded was changed
-on disk. A client that gets no `done` runs the job by itself.
+Each job has its own SQL session. The server exits, and its launcher starts another one, after a failed job, a lost
+client, or a change of a loaded program on disk. A client without a `done` runs the job itself.
 """
 
 from __future__ import annotations
@@ -39,36 +36,39 @@ PROGRAMS: dict[str, Callable[[SparkSession, Sequence[str]], None]] = {
     "aggregate": aggregate,
     "harvest": harvest_topics,
 }
-# A client that connects and asks nothing is let go.
-ASK_S = 10.0
+# Time limit for a client's request.
+REQUEST_TIMEOUT_S = 10.0
 WAITING_CLIENTS = 8
-# How often a session looks whether its JVM, which started it, is there.
-LOOK_S = 5.0
+# Interval of checks whether the parent JVM is alive.
+PARENT_CHECK_S = 5.0
 BUSY, DONE, FAILED, STALE = "busy", "done", "failed", "stale"
 
-Loaded = dict[str, tuple[int, int]]
+ModuleVersions = dict[str, tuple[int, int]]
 
 
-def end() -> None:
-    """Ends this process at once, and with it the JVM that waits for it."""
+def exit_process() -> None:
+    """Exit immediately; the JVM, which waits for this process, exits too."""
     os._exit(1)
 
 
 class Session:
-    """Runs one job at a time on one Spark."""
+    """Server that runs one job at a time on one Spark."""
 
-    def __init__(self, spark: SparkSession, folder: Path, end: Callable[[], None] = end) -> None:
-        """`folder`: where the programs lie. `end`: does not return."""
+    def __init__(self, spark: SparkSession, folder: Path, end: Callable[[], None] = exit_process) -> None:
+        """Create the server.
+
+        `folder`: of the programs. `end`: exits the process; does not return.
+        """
         self._spark = spark
         self._end = end
         self._folder = folder
-        self._loaded = loaded_from(folder)
+        self._loaded = module_versions(folder)
         self._working = threading.Lock()
 
     def serve(self, listener: socket.socket) -> None:
-        """Answers until this process or its JVM ends: each client in a thread, so that none waits unheard."""
+        """Answer until this process or its JVM ends, each client in a thread, so that none blocks others."""
         jvm = os.getppid()
-        listener.settimeout(LOOK_S)
+        listener.settimeout(PARENT_CHECK_S)
         while os.getppid() == jvm:
             with contextlib.suppress(TimeoutError):
                 connection, _ = listener.accept()
@@ -77,45 +77,45 @@ class Session:
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError, KeyError):
             own = psutil.Process()
-            _say(connection, processes=[[one.pid, start_ticks(one.pid)] for one in (own, own.parent()) if one])
-            connection.settimeout(ASK_S)
+            _send(connection, processes=[[one.pid, start_ticks(one.pid)] for one in (own, own.parent()) if one])
+            connection.settimeout(REQUEST_TIMEOUT_S)
             with connection.makefile("r", encoding="utf-8") as lines:
-                asked = json.loads(lines.readline())
+                request = json.loads(lines.readline())
             connection.settimeout(None)
-            if loaded_from(self._folder) != self._loaded:
-                _say(connection, status=STALE, message="a program was changed since this session began")
+            if module_versions(self._folder) != self._loaded:
+                _send(connection, status=STALE, message="a program has changed since the session started")
                 self._end()
             if not self._working.acquire(blocking=False):
-                _say(connection, status=BUSY, message="another job runs in this session")
+                _send(connection, status=BUSY, message="another job is running")
                 return
             try:
-                watcher = self._work(connection, asked)
+                watcher = self._work(connection, request)
             finally:
                 self._working.release()
-            # Whoever hears it may send the next job at once.
-            _say(connection, status=DONE, message="")
+            # Sent after the release, because the client may send the next job at once.
+            _send(connection, status=DONE, message="")
             connection.shutdown(socket.SHUT_RD)
             watcher.join()
 
-    def _work(self, connection: socket.socket, asked: dict[str, Any]) -> threading.Thread:
-        """Does the job; returns who waits for the end of the client, of which nothing depends any more."""
-        program, over = PROGRAMS[asked["program"]], threading.Event()
+    def _work(self, connection: socket.socket, request: dict[str, Any]) -> threading.Thread:
+        """Run the job and return the thread that watches the client."""
+        program, over = PROGRAMS[request["program"]], threading.Event()
         watcher = threading.Thread(target=self._end_with, args=(connection, over), daemon=True)
         watcher.start()
         try:
             with contextlib.redirect_stdout(OutputForwarder(connection)):
-                program(self._spark.newSession(), asked["arguments"])
+                program(self._spark.newSession(), request["arguments"])
         except BaseException as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            _say(connection, status=FAILED, message=message)
+            _send(connection, status=FAILED, message=message)
             self._end()
-        # What jobs have cached is kept for all sessions of one Spark.
+        # The cache is shared by all sessions of one Spark.
         self._spark.catalog.clearCache()
         over.set()
         return watcher
 
     def _end_with(self, connection: socket.socket, over: threading.Event) -> None:
-        """Ends this session when the client goes before its job is `over`: another may write where this one does."""
+        """Exit if the client disconnects before its job is `over`, because a retry needs the same files."""
         with contextlib.suppress(OSError):
             connection.recv(1)
         if not over.is_set():
@@ -123,20 +123,20 @@ class Session:
 
 
 class OutputForwarder(io.TextIOBase):
-    """Hands on what a job prints."""
+    """Stream that forwards a job's output to the client."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def write(self, text: str) -> int:
         if text.strip():
-            _say(self._connection, said=text)
+            _send(self._connection, output=text)
         return len(text)
 
 
-def loaded_from(folder: Path) -> Loaded:
-    """Size and time of change of each module that was loaded from `folder`, as it lies there now."""
-    found: Loaded = {}
+def module_versions(folder: Path) -> ModuleVersions:
+    """Return current size and modification time of each module loaded from `folder`."""
+    found: ModuleVersions = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file and folder in Path(file).parents:
@@ -146,18 +146,18 @@ def loaded_from(folder: Path) -> Loaded:
     return found
 
 
-def _say(connection: socket.socket, **line: Any) -> None:
+def _send(connection: socket.socket, **line: Any) -> None:
     connection.sendall((json.dumps(line) + "\n").encode())
 
 
 def start_ticks(pid: int) -> int:
-    """When a process began, in ticks since the machine's start."""
-    # The name in parentheses may hold anything; field 22 is the twentieth after it.
+    """Return the start of a process, in ticks since boot."""
+    # The name in parentheses may contain any character; field 22 is the twentieth after it.
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
 def listen(path: Path) -> socket.socket:
-    """Takes the place of an older session at `path`."""
+    """Listen at `path`, replacing an earlier server's socket."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous = os.umask(0o177)

@@ -1,10 +1,10 @@
-"""What making Nexmark's events costs by itself: CPU time of this JVM for so many numbers, the results thrown away.
+"""CPU time of generating Nexmark events in this JVM, with discarded results.
 
-    spark-submit nexmark_source.py --config FILE
+    spark-submit nexmark_generation_cost.py --config FILE
 
-The configuration: rules (of `nexmark.events.Rules`), events, warm_ups, repetitions, reads (a list of lists of kinds),
-target. Written to `target` as JSON: a list of {"reads", "cpu_s"}, one entry for each repetition; the warm-ups, in which
-Java still compiles, are left out.
+The configuration: rules (of `nexmark.events.EventRules`), events, warm_ups, repetitions, reads (a list of lists of
+kinds), target. The target receives a JSON list of {"reads", "cpu_s"} with one entry per repetition, without warm-ups,
+during which Java compiles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 
 
 def jvm_of(spark: SparkSession) -> psutil.Process:
-    """The process that Spark runs in: driver and executor in one."""
+    """Return Spark's process, which is driver and executor."""
     return psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
 
 def cpu_s(jvm: psutil.Process) -> float:
-    """CPU seconds that it has used."""
+    """Return its used CPU time in s."""
     used = jvm.cpu_times()
     return float(used.user + used.system)
 

@@ -1,10 +1,11 @@
-"""Runs one query of Nexmark.
+"""Program of one Nexmark query.
 
     spark-submit nexmark_query.py --config FILE
 
-With `source` engine over events that the engine makes, as fast as it can; the results are thrown away. A batch has a
-fixed number of events and follows the one before it at once. With `preload_events` the query first fills its state with
-so many, ends, and begins again from its checkpoint. With `source` kafka between two topics, like the other workloads.
+With `source` engine, the engine generates events as fast as it can, and results are discarded. Batches have a fixed
+number of events and follow each other immediately. With `preload_events` the query first fills its state with that
+number of events, stops, and restarts from its checkpoint. With `source` kafka it runs between two topics like other
+workloads.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import json
 from pathlib import Path
 
-from nexmark.catalogue import NexmarkQuery, Streams, load, output, parsed, plain
+from nexmark.catalogue import NexmarkQuery, Streams, load, parse_events, result_columns, to_kafka_records
 from nexmark.events import EventRules, NexmarkEventSource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,13 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from workload_runner import Config, ProgressLog, await_executors, milliseconds, newest_commit, run
 
 POLL_S = 0.1
-RETAINED = "spark.sql.streaming.minBatchesToRetain"
-# While the state is filled no batch is evidence, and every version of a large state would fill the disk.
-RETAINED_WHILE_FILLING = 5
+RETAINED_BATCHES = "spark.sql.streaming.minBatchesToRetain"
+# During the preload no batch is evidence, and many versions of a large state would fill the disk.
+PRELOAD_RETAINED_BATCHES = 5
 
 
 def streams(spark: SparkSession, config: Config, query: NexmarkQuery) -> Streams:
-    """The events of the configuration as three streams, with watermarks where the query needs them."""
+    """Return the configured events as three streams, with watermarks if the query needs them."""
     numbers = (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", config["batch_events"])
@@ -41,37 +42,40 @@ def streams(spark: SparkSession, config: Config, query: NexmarkQuery) -> Streams
 
 
 def start(spark: SparkSession, config: Config) -> StreamingQuery:
-    """The query, from its checkpoint if there is one."""
+    """Start the query, from its checkpoint if there is one."""
     query = load(config["query"])
-    results = plain(query.build(spark, streams(spark, config, query)), query)
+    results = result_columns(query.build(spark, streams(spark, config, query)), query)
     writer = results.writeStream.format("noop").outputMode(query.mode).queryName(query.name)
     writer = writer.option("checkpointLocation", config["checkpoint"])
     return writer.trigger(processingTime="0 seconds").start()
 
 
 def committed(checkpoint: Path) -> int:
-    """How many batches the checkpoint has seen committed, older ones that were purged included."""
+    """Return the number of committed batches, including purged ones."""
     return newest_commit(checkpoint) + 1
 
 
 def preload(spark: SparkSession, config: Config, batches: int, end: Path) -> None:
-    """Runs the query until it has committed so many batches, and ends it. Raises what the query raises."""
-    measured = spark.conf.get(RETAINED)
-    spark.conf.set(RETAINED, RETAINED_WHILE_FILLING)
+    """Run the query until it has committed this number of batches.
+
+    Raises the errors of the query.
+    """
+    measured = spark.conf.get(RETAINED_BATCHES)
+    spark.conf.set(RETAINED_BATCHES, PRELOAD_RETAINED_BATCHES)
     running = start(spark, config)
     while committed(Path(config["checkpoint"])) < batches and not end.exists():
         running.awaitTermination(POLL_S)
     running.stop()
-    spark.conf.set(RETAINED, measured)
+    spark.conf.set(RETAINED_BATCHES, measured)
 
 
-def through_kafka(config: Config) -> None:
-    """The life of the other workloads: warm-up, the measured query, the stop file."""
+def run_through_kafka(config: Config) -> None:
+    """Run the query like other workloads: warm-up, measured query, stop file."""
     query = load(config["query"])
 
     def results(records: DataFrame, config: Config) -> DataFrame:
-        taken = query.timed(parsed(records), milliseconds(config["watermark_s"]))
-        return output(query.build(records.sparkSession, taken), query)
+        taken = query.timed(parse_events(records), milliseconds(config["watermark_s"]))
+        return to_kafka_records(query.build(records.sparkSession, taken), query)
 
     run(results, __doc__, output_mode=query.mode)
 
@@ -82,13 +86,13 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     config: Config = json.loads(options.config.read_text())
     if config["source"] == "kafka":
-        through_kafka(config)
+        run_through_kafka(config)
         return
     spark = SparkSession.builder.getOrCreate()
     await_executors(spark, config["executors"])
     spark.streams.addListener(ProgressLog(Path(config["listener_log"])))
     filling, end = config["preload_batches"], Path(config["stop_file"])
-    # A driver that was started again finds the state filled.
+    # A restarted driver finds the state filled.
     if committed(Path(config["checkpoint"])) < filling:
         preload(spark, config, filling, end)
     running = start(spark, config)

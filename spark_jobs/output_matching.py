@@ -1,35 +1,35 @@
-"""Running counts and sums: which output reflects a tuple, and what a batch job would have counted.
+"""Matching of outputs with tuples for running counts and sums, and their expected values.
 
 Frames, here and in the modules of each kind:
 
 - tuples: lineage, batch (both null: never committed), key, produced_ms, primer
-- expected: key, expected and how much of it is undrained: of input beyond the last commit
-- outputs: lineage, key, offset, emitted_ms, count (null: unreadable) and for sums `total`
+- expected: key, expected, undrained (part of expected from input beyond the last commit)
+- outputs: lineage, key, offset, emitted_ms, count (null: unreadable) and `total` for sums
 """
 
 from __future__ import annotations
 
-from pi import work
+from pi import parse_request
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from word_count import SUMS, halves, tuple_hash
 from workload_runner import Config
 
-# What a key has none of when nothing is known of it.
-FILLED = ["undrained", "outputs", "reemitted", "unreadable"]
+# Columns that are 0 if unknown.
+ZERO_DEFAULT_COLUMNS = ["undrained", "outputs", "reemitted", "unreadable"]
 
 
 def batch_counts(tuples: DataFrame) -> DataFrame:
-    """lineage, batch, key, n: how often each key was counted in a batch."""
+    """Return lineage, batch, key and n: the number of occurrences of each key in a batch."""
     return tuples.where("batch is not null").groupBy("lineage", "batch", "key").agg(F.count("*").alias("n"))
 
 
-def reflected(groups: DataFrame, outputs: DataFrame) -> DataFrame:
-    """For each (lineage, batch, key): when the first output with count >= k was emitted.
+def first_emissions(groups: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Return for each (lineage, batch, key) when the first output with count >= k was emitted.
 
-    `groups`: lineage, batch, key, n. k is what was counted of the key in all batches up to this one. Walking
-    counts downwards, the earliest emission seen so far is that of the first output that is large enough; outputs
-    come before groups of equal count. One sort replaces a join of every group with every output of its key.
+    `groups`: lineage, batch, key, n. k is the count of the key in all batches up to this one. In descending order of
+    counts, the minimum emission so far is that of the first sufficient output; outputs precede groups of equal count.
+    One sort replaces a join of every group with every output of its key.
     """
     upto = Window.partitionBy("lineage", "key").orderBy("batch")
     wanted = groups.select(
@@ -51,10 +51,10 @@ def reflected(groups: DataFrame, outputs: DataFrame) -> DataFrame:
     )
 
 
-def reflected_each(tuples: DataFrame, outputs: DataFrame) -> DataFrame:
-    """Tuples with the emission that reflects each: the first output of its key that counts at least its rank.
+def with_first_emissions(tuples: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Add to each tuple the first emission of its key with a count of at least its rank.
 
-    `tuples` also have partition and offset, which order those that were produced in the same millisecond.
+    `tuples` also have partition and offset, which order tuples of the same millisecond.
     """
     in_order = Window.partitionBy("key").orderBy("produced_ms", "partition", "offset")
     ranked = tuples.select("*", F.row_number().over(in_order).cast("long").alias("k"))
@@ -63,33 +63,33 @@ def reflected_each(tuples: DataFrame, outputs: DataFrame) -> DataFrame:
     both = ranked.withColumn("emitted_ms", F.lit(None).cast("long")).unionByName(seen.withColumns(nothing))
     downwards = Window.partitionBy("key").orderBy(F.desc("k"), F.col("produced_ms").asc_nulls_first())
     reached = both.withColumn("emitted_ms", F.min("emitted_ms").over(downwards)).where("produced_ms is not null")
-    # What was never committed was cut off by the end; only what was not emitted after its commit is unreflected.
+    # Tuples that were never committed count as undrained, not as unreflected.
     return reached.drop("k", "partition", "offset")
 
 
 def group_tuples(tuples: DataFrame, emissions: DataFrame) -> DataFrame:
-    """Tuples that share batch, production and emission time, with their number.
+    """Return the number of tuples with equal batch, production and emission time.
 
-    `emissions`: as `reflected` returns them.
+    `emissions`: as returned by `first_emissions`.
     """
-    return number_alike(tuples.join(emissions, ["lineage", "batch", "key"], "left"))
+    return count_equal_tuples(tuples.join(emissions, ["lineage", "batch", "key"], "left"))
 
 
-def number_alike(tuples: DataFrame) -> DataFrame:
-    """The rows of tuples.parquet: equal tuples become one row with their number n."""
+def count_equal_tuples(tuples: DataFrame) -> DataFrame:
+    """Return the rows of tuples.parquet: equal tuples become one row with their number n."""
     return tuples.groupBy("lineage", "batch", "produced_ms", "emitted_ms", "primer").agg(F.count("*").alias("n"))
 
 
 def count_keys(
     expected: DataFrame, outputs: DataFrame, *, value: tuple[str, ...] = ("count",), sums: tuple[str, ...] = ()
 ) -> DataFrame:
-    """Per key: the count a batch job gives, the last one emitted, and what kinds of outputs there were.
+    """Return by key the expected count, the last emitted count, and numbers of outputs by kind.
 
-    `expected`: key, expected, undrained. `value`: the columns of an output that make up its value. `sums`: those that
-    add up over lineages as the count does; what they come to is `final_<name>`. A new state lineage counts from
-    nothing, so what was counted at all is the sum of the lineages' last counts.
+    `expected`: key, expected, undrained. `value`: the columns that make up an output's value. `sums`: columns that are
+    summed over epochs like the count; their results are `final_<name>`. A new state epoch counts from 0, so the total
+    is the sum of the last counts of all epochs.
     """
-    # All outputs of a key stand in one partition, so the highest offset is the last output.
+    # All outputs of a key are in one partition, so the highest offset is the last output.
     by_lineage = outputs.groupBy("key", "lineage").agg(
         F.max_by("count", "offset").alias("final"),
         F.count("*").alias("outputs"),
@@ -99,21 +99,23 @@ def count_keys(
     )
     added = ("final", "outputs", "reemitted", "unreadable", *(f"final_{name}" for name in sums))
     final = by_lineage.groupBy("key").agg(*(F.sum(name).alias(name) for name in added))
-    return expected.join(final, "key", "full_outer").fillna(0, FILLED)
+    return expected.join(final, "key", "full_outer").fillna(0, ZERO_DEFAULT_COLUMNS)
 
 
-def between(least: DataFrame, most: DataFrame) -> DataFrame:
-    """key, expected, undrained: what a key comes to by the input that was committed, `least`, and by all of it, `most`,
-    both key and n. Where the committed input alone comes to more, as rows that change do, that is what is expected."""
+def expected_range(least: DataFrame, most: DataFrame) -> DataFrame:
+    """Return key, expected and undrained from the counts n of committed input and of all input.
+
+    If the committed input alone gives more, as with rows that change, that is expected.
+    """
     both = least.withColumnRenamed("n", "low").join(most.withColumnRenamed("n", "high"), "key", "full_outer")
     expected, sure = F.greatest("low", "high"), F.least(F.coalesce("low", F.lit(0)), F.coalesce("high", F.lit(0)))
     return both.select("key", expected.alias("expected"), (expected - sure).alias("undrained"))
 
 
 def count_sums(expected: DataFrame, outputs: DataFrame) -> DataFrame:
-    """As `count_keys`, for values `<n> <sum>`: a key whose n agrees but whose sum does not is one more unreadable.
+    """Return `count_keys` for values `<n> <sum>`; equal counts with different sums are unreadable.
 
-    `expected`: key, expected, undrained, total (exact decimal, of what is drained).
+    `expected`: key, expected, undrained, total (exact decimal of drained input).
     """
     counts = count_keys(expected.drop("total"), outputs, value=("count", "total"))
     last = outputs.groupBy("key", "lineage").agg(F.max_by(F.struct("count", "total"), "offset").alias("last"))
@@ -130,20 +132,20 @@ def count_sums(expected: DataFrame, outputs: DataFrame) -> DataFrame:
     )
 
 
-# Harvest of counted keys: a record holds many words, or is one, known by its partition and offset.
+# Harvest of counted keys: a record contains words, or is one tuple.
 
 
-# `<count> <high> <low>` as the query writes it.
+# Value `<count> <high> <low>` of the query.
 SUMMED = r"^\d{1,18} -?\d{1,18} -?\d{1,18}$"
 
 
 def harvest_words(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """tuples.parquet and counts.parquet of texts whose words are counted."""
+    """Return the tables tuples and counts of texts whose words are counted."""
     return _harvest(records, outputs, F.explode(F.split("value", " ")))
 
 
 def harvest_summed_words(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """The same where outputs are `<count> <high> <low>`: both tables, and sums of hashes by key in counts.parquet."""
+    """Return both tables for outputs `<count> <high> <low>`, with sums of hashes in counts."""
     counted = with_sums(outputs)
     words = records.select(
         "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
@@ -151,36 +153,37 @@ def harvest_summed_words(records: DataFrame, outputs: DataFrame, config: Config)
     )  # fmt: skip
     hashed = words.select("key", "primer", "undrained", *halves(tuple_hash("partition", "offset", "position")))
     expected = hashed.groupBy("key").agg(
-        *how_many(),
+        *expected_columns(),
         *(F.sum(F.when(~F.col("undrained"), F.col(name))).alias(f"expected_{name}") for name in SUMS),
     )
     plain = words.drop("partition", "offset", "position", "undrained")
-    tuples = group_tuples(plain, reflected(batch_counts(plain), counted))
+    tuples = group_tuples(plain, first_emissions(batch_counts(plain), counted))
     return tuples, count_keys(expected, counted, value=("count", *SUMS), sums=SUMS)
 
 
 def with_sums(outputs: DataFrame) -> DataFrame:
-    """Adds `count` and SUMS of values `<count> <high> <low>`; all null where the value is none."""
+    """Add `count` and SUMS of values `<count> <high> <low>`; all null if the value is invalid."""
     parts = {name: F.split_part("value", F.lit(" "), F.lit(place)) for place, name in enumerate(("count", *SUMS), 1)}
     readable = F.col("value").rlike(SUMMED)
     return outputs.withColumns({name: F.when(readable, part.try_cast("bigint")) for name, part in parts.items()})
 
 
 def harvest_ranked_words(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """The same for a chain of stages, which has no batch of its own that all tuples pass through: the k-th occurrence
-    of a word, in the order of their production, is reflected by its first output that counts k.
+    """Return both tables for a chain of stages, which has no batch common to all tuples.
+
+    The k-th occurrence of a word, in order of production, is reflected by its first output with count k.
     """
     words = records.select(
         "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
         F.explode(F.split("value", " ")).alias("key"),
     )  # fmt: skip
     counted = outputs.withColumn("count", F.col("value").try_cast("bigint"))
-    expected = words.groupBy("key").agg(*how_many())
-    return number_alike(reflected_each(words.drop("undrained"), counted)), count_keys(expected, counted)
+    expected = words.groupBy("key").agg(*expected_columns())
+    return count_equal_tuples(with_first_emissions(words.drop("undrained"), counted)), count_keys(expected, counted)
 
 
 def harvest_ids(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """The same where a record is one tuple under the key `<partition>:<offset>`."""
+    """Return both tables for records that are one tuple each, with the key `<partition>:<offset>`."""
     return _harvest(records, outputs, F.concat_ws(":", "partition", "offset"))
 
 
@@ -189,15 +192,14 @@ def _harvest(records: DataFrame, outputs: DataFrame, key: Column) -> tuple[DataF
     words = records.select(
         "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), key.alias("key")
     )
-    expected = words.groupBy("key").agg(*how_many())
+    expected = words.groupBy("key").agg(*expected_columns())
     words = words.drop("undrained")
-    tuples = group_tuples(words, reflected(batch_counts(words), counted))
+    tuples = group_tuples(words, first_emissions(batch_counts(words), counted))
     return tuples, count_keys(expected, counted)
 
 
-def how_many() -> list[Column]:
-    """Of a key's words: all, those of undrained records, and those that were drawn by chance, which the primer
-    repeats."""
+def expected_columns() -> list[Column]:
+    """Return the counts of a key's words: all, undrained, and outside the preload."""
     return [
         F.count("*").alias("expected"),
         F.count_if("undrained").alias("undrained"),
@@ -205,30 +207,29 @@ def how_many() -> list[Column]:
     ]
 
 
-# Harvest of `pi`: outputs carry the id of their record, so each tuple is looked up by itself.
-#
-# The sums are computed again in another way than the workload does it: as rows, term by term.
+# Harvest of `pi`: outputs contain the id of their record. The sums are recomputed independently of the workload, as
+# rows of single terms.
 
 
-# Two ways of adding up to 10^7 terms were seen to differ by 2e-12; one term left out makes at least 2e-7.
+# Both computations differ by at most 2e-12 for 10^7 terms; a missing term changes the sum by at least 2e-7.
 TOLERANCE = 1e-11
-# Terms that are rows at once, so that a long series takes no more memory than a short one.
+# Terms per chunk, which bounds the memory of long series.
 CHUNK = 65_536
 
 
 def harvest_pi(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """tuples.parquet and counts.parquet; a tuple is reflected by its id's first output."""
-    identity, terms = work(F.col("value"))
+    """Return the tables tuples and counts; a tuple is reflected by its id's first output."""
+    identity, terms = parse_request(F.col("value"))
     asked = records.select(
         "lineage", "batch", "primer", "undrained", "timestamp_ms", identity.alias("key"), terms.alias("terms")
     ).where("terms > 0")
     first = outputs.groupBy("key").agg(F.min("emitted_ms").alias("emitted_ms"))
     tuples = asked.drop("undrained").join(first, "key", "left").withColumnRenamed("timestamp_ms", "produced_ms")
-    return number_alike(tuples), _counts(asked, outputs)
+    return count_equal_tuples(tuples), _counts(asked, outputs)
 
 
 def _counts(asked: DataFrame, outputs: DataFrame) -> DataFrame:
-    """Per id: expected and final are 1, every output beyond the first is a repetition."""
+    """Return the counts by id: expected and final are 1, every further output is a repetition."""
     undrained = F.bool_and("undrained").cast("long").alias("undrained")
     expected = asked.groupBy("key").agg(F.first("terms").alias("terms"), undrained)
     expected = expected.join(F.broadcast(sums(asked.select("terms").distinct())), "terms", "left")
@@ -240,16 +241,16 @@ def _counts(asked: DataFrame, outputs: DataFrame) -> DataFrame:
             F.lit(1).cast("long").alias("final"),
             F.count("*").alias("outputs"),
             (F.count("*") - 1).alias("reemitted"),
-            # An id that the input does not hold is wrong as it is: no sum, no comparison.
+            # Ids that are not in the input have no sum and count as unreadable.
             F.count_if(F.col("value").try_cast("double").isNull() | ~(off <= TOLERANCE)).alias("unreadable"),
         )
     )
     known = expected.select("key", F.lit(1).cast("long").alias("expected"), "undrained")
-    return known.join(final, "key", "full_outer").fillna(0, FILLED)
+    return known.join(final, "key", "full_outer").fillna(0, ZERO_DEFAULT_COLUMNS)
 
 
 def sums(terms: DataFrame) -> DataFrame:
-    """terms, sum: the first `terms` terms of 4 - 4/3 + 4/5 - ..., each added as a row of its own."""
+    """Return terms and sum of the first `terms` terms of 4 - 4/3 + 4/5 - ..., each added as a row."""
     chunks = terms.select("terms", F.explode(F.sequence(F.lit(0), F.col("terms") - 1, F.lit(CHUNK))).alias("begin"))
     end = F.least(F.col("begin") + (CHUNK - 1), F.col("terms") - 1)
     rows = chunks.select("terms", F.explode(F.sequence("begin", end)).alias("k"))

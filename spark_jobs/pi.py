@@ -1,14 +1,13 @@
-"""Sums the Gregory-Leibniz series 4 - 4/3 + 4/5 - 4/7 + ... for each record: work without state.
+"""Stateless workload: sum the Gregory-Leibniz series 4 - 4/3 + 4/5 - 4/7 + ... for each record.
 
-A record says `<id> <terms>`, so the work is done record by record and nothing can be computed beforehand. Output
-records: key = id, value = the sum. There is nothing to shuffle: records go straight from input to output.
+A record is `<id> <terms>`, so nothing can be computed in advance. Output records: key = id, value = the sum. There is
+no shuffle.
 
     spark-submit pi.py --config FILE
 
-Spark interprets the functions that its array functions apply, operator by operator, and evaluates what gives a term
-its sign as dearly as the division. So the array holds where each BLOCK of terms begins, not each term, and a block is
-written out, its terms added in pairs: 4/d - 4/(d+2) = 8/(d(d+2)). That costs a seventh of the plain form in time, and
-a BLOCK-th of its memory: 10^6 terms need an array of 31,250 numbers.
+Spark interprets the lambda functions of array functions, and a term's sign costs as much as its division. Therefore the
+array holds the start of each BLOCK of terms, and a block is written out, with terms added in pairs: 4/d - 4/(d+2) =
+8/(d(d+2)). This takes a seventh of the time and a BLOCK-th of the memory: 10^6 terms need an array of 31,250 numbers.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from workload_runner import Config, run
 
-# Terms of a block, an even number. Longer blocks gain nothing more.
+# Terms per block, an even number; longer blocks are not faster.
 BLOCK = 32
 
 
-def work(value: Column) -> tuple[Column, Column]:
-    """The id (text) and the number of terms (null where it is none) that a record's text asks for."""
+def parse_request(value: Column) -> tuple[Column, Column]:
+    """Return id (text) and number of terms (null if invalid) of a record's text."""
     return F.split_part(value, F.lit(" "), F.lit(1)), F.split_part(value, F.lit(" "), F.lit(2)).try_cast("int")
 
 
 def series(terms: Column) -> Column:
-    """The sum of the first `terms` (int, at least 1) terms, as a double."""
+    """Return the sum of the first `terms` (int, at least 1) terms, as a double."""
     whole = terms - terms % BLOCK
 
     def block(total: Column, denominator: Column) -> Column:
@@ -39,15 +38,15 @@ def series(terms: Column) -> Column:
     def term(total: Column, number: Column) -> Column:
         return total + (4.0 - (number % 2) * 8.0) / (number * 2.0 + 1.0)
 
-    # Cast once as an array: within the function a cast would be evaluated for every term.
+    # Cast as an array, because a cast in the function would be evaluated for every term.
     denominators = F.sequence(F.lit(1), whole * 2 - (2 * BLOCK - 1), F.lit(2 * BLOCK)).cast("array<double>")
     blocks = F.when(whole > 0, F.aggregate(denominators, F.lit(0.0), block)).otherwise(0.0)
     return F.when(whole < terms, F.aggregate(F.sequence(whole, terms - 1), blocks, term)).otherwise(blocks)
 
 
 def pi(records: DataFrame, config: Config) -> DataFrame:
-    """Input: Kafka records, whose `value` is `<id> <terms>`; others are left out. Output: key, value."""
-    identity, terms = work(F.col("value").cast("string"))
+    """Return key and value for Kafka records with the `value` `<id> <terms>`; others are skipped."""
+    identity, terms = parse_request(F.col("value").cast("string"))
     asked = records.select(identity.alias("key"), terms.alias("terms")).where("terms > 0")
     return asked.select("key", series(F.col("terms")).cast("string").alias("value"))
 

@@ -1,10 +1,10 @@
-"""Looks at a cluster from its executors: what they can read, and whether they share a folder with the driver.
+"""Probe of a cluster from its executors: readable paths, and the folder shared with the driver.
 
     spark-submit probe.py --config FILE
 
-The configuration is JSON: folder (of the shared storage, to be made here and removed), paths (what executors must be
-able to read), report (the file that is written here). The report: {"executors": [{"host", "python", "user", "sees",
-"wrote", "unreadable"}]}, one for each host that ran a task; `wrote` is null, or why it could not write.
+The configuration is JSON: folder (of the shared storage, created and removed here), paths (to be readable by
+executors), report (output file). The report: {"executors": [{"host", "python", "user", "sees", "wrote",
+"unreadable"}]}, one entry per host that ran a task; `wrote` is null or the write error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 TOKEN = "driver"
-# Tasks for each slot, so that every executor gets one.
-TASKS_A_SLOT = 4
+# Several tasks per slot, so that every executor gets one.
+TASKS_PER_SLOT = 4
 
 
-def look(folder: str, token: str, paths: list[str]) -> dict[str, Any]:
-    """What one executor sees of the folder and of the paths."""
+def inspect_executor(folder: str, token: str, paths: list[str]) -> dict[str, Any]:
+    """Return the access of one executor to the folder and the paths."""
     name = f"{socket.gethostname()}-{os.getpid()}"
     try:
         sees = Path(folder, TOKEN).read_text() == token
@@ -51,23 +51,23 @@ def look(folder: str, token: str, paths: list[str]) -> dict[str, Any]:
     }
 
 
-def write_there(spark: SparkSession, url: str, slots: int) -> str | None:
-    """Has executors write files to HDFS and read them again; why they cannot, or None."""
+def check_hdfs(spark: SparkSession, url: str, slots: int) -> str | None:
+    """Write and read files in HDFS on executors; return the error, or None."""
     jvm: Any = spark._jvm  # type: ignore[attr-defined]
     path = jvm.org.apache.hadoop.fs.Path(url)
     system = path.getFileSystem(spark._jsc.hadoopConfiguration())  # type: ignore[attr-defined]
     try:
-        rows = spark.range(0, slots * TASKS_A_SLOT, 1, slots).selectExpr("cast(id as string) as value")
+        rows = spark.range(0, slots * TASKS_PER_SLOT, 1, slots).selectExpr("cast(id as string) as value")
         rows.write.text(url)
         found = spark.read.text(url).count()
     except Exception as error:
-        # What Java says stands below what Py4J says of it.
+        # Prefer Java's message to that of Py4J.
         java = getattr(error, "java_exception", None)
         return str(error if java is None else java.toString()).strip().splitlines()[0]
     finally:
-        with contextlib.suppress(Exception):  # what could not be written cannot be removed either: the first is told
+        with contextlib.suppress(Exception):  # keep the first error
             system.delete(path, True)
-    return None if found == slots * TASKS_A_SLOT else f"{found} rows are read where {slots * TASKS_A_SLOT} were written"
+    return None if found == slots * TASKS_PER_SLOT else f"read {found} rows; expected {slots * TASKS_PER_SLOT}"
 
 
 def main() -> None:
@@ -77,24 +77,24 @@ def main() -> None:
     token, folder = uuid.uuid4().hex, Path(config["folder"])
     paths: list[str] = config["paths"]
     folder.mkdir()
-    # Executors may run as another user: whether the folder lets them in is what is asked, not this file.
+    # Executors may run as another user; the probe tests access to the parent folder.
     folder.chmod(0o777)
     try:
         (folder / TOKEN).write_text(token)
         where = str(folder)
 
         def on_executor(_: Iterator[int]) -> Iterator[dict[str, Any]]:
-            yield look(where, token, paths)
+            yield inspect_executor(where, token, paths)
 
         spark = SparkSession.builder.getOrCreate()
         slots = max(1, spark.sparkContext.defaultParallelism)
-        tasks = spark.sparkContext.parallelize(range(slots * TASKS_A_SLOT), slots * TASKS_A_SLOT)
+        tasks = spark.sparkContext.parallelize(range(slots * TASKS_PER_SLOT), slots * TASKS_PER_SLOT)
         seen = {one["host"]: one for one in tasks.mapPartitions(on_executor).collect()}
         for one in seen.values():
             if one["wrote"] is None and not (folder / one.pop("file")).exists():
-                one["wrote"] = "what it wrote is not seen here"
-        trouble = None if config["hdfs"] is None else write_there(spark, f"{config['hdfs']}/{folder.name}", slots)
-        Path(config["report"]).write_text(json.dumps({"executors": list(seen.values()), "hdfs": trouble}))
+                one["wrote"] = "file not visible to the driver"
+        hdfs_error = None if config["hdfs"] is None else check_hdfs(spark, f"{config['hdfs']}/{folder.name}", slots)
+        Path(config["report"]).write_text(json.dumps({"executors": list(seen.values()), "hdfs": hdfs_error}))
         spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

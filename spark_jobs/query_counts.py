@@ -1,31 +1,32 @@
-"""What came of a user's query held against a batch over the same input: by count, by last row, and by row."""
+"""Comparison of a user query's outputs with a batch over the same input: by count, last row or row."""
 
 from __future__ import annotations
 
-from output_matching import FILLED, between, count_keys
+from output_matching import ZERO_DEFAULT_COLUMNS, count_keys, expected_range
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from workload_runner import NEWEST
 
-# A count at the beginning of a value, or in a field `count` of a JSON object.
+# Count at the start of a value, or in the field `count` of a JSON object.
 COUNTED = r"^\s*(\d{1,18})(?:\s|$)"
 
 
 def count_in(value: str) -> Column:
-    """The count in a value; null where there is none."""
+    """Return the count in a value; null if there is none."""
     plain = F.nullif(F.regexp_extract(value, COUNTED, 1), F.lit(""))
     return F.coalesce(plain, F.get_json_object(value, "$.count")).try_cast("bigint")
 
 
 def counts_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
-    """By key: how much was counted; a last value that counts as much, and is another than the batch's, is wrong.
-    `whole`: the batch over all input. `every_batch`: all rows come out with each batch, so that none of them is a
-    repetition."""
+    """Return the counts by key; a last value with the expected count but other content is wrong.
+
+    `whole`: the batch over all input. `every_batch`: each batch outputs all rows, so none of them is a repetition.
+    """
     counted = outputs.withColumn("count", count_in("value"))
     expected = again.select("key", count_in("value").alias("expected"), F.col("value").alias("row"))
     least, most = (one.select("key", count_in("value").alias("n")) for one in (again, whole))
-    counts = count_keys(between(least, most), counted, value=("value",))
-    # Only of one lineage: those of several add up to what no value says.
+    counts = count_keys(expected_range(least, most), counted, value=("value",))
+    # Only for keys of one epoch, because no value contains the sum of several.
     last = outputs.groupBy("key").agg(
         F.max_by("value", "offset").alias("last"), F.count_distinct("lineage").alias("lineages")
     )
@@ -44,11 +45,15 @@ def counts_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_b
 
 
 def last_rows_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
-    """By key: expected once, and its last value is the batch's, unless input beyond the last commit, which `whole` has,
-    changes that. An output is a repetition when it is the one of its key
-    before it once more: a batch that is tried again writes its rows anew, and a value may come back by itself.
-    `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
-    reason = F.struct("value", *({NEWEST} & set(outputs.columns)))  # the same row for a newer reason is none
+    """Return by key whether its last value is that of the batch.
+
+    A key is not judged if input beyond the last commit, which `whole` includes, changes its row. An output that equals
+    the previous one of its key is a repetition, because a retried batch writes its rows again. `every_batch`: each
+    batch outputs all rows, so none of them is a repetition.
+    """
+    reason = F.struct(
+        "value", *({NEWEST} & set(outputs.columns))
+    )  # an equal row with a newer event is not a repetition
     before = F.lag(reason).over(Window.partitionBy("key").orderBy("offset"))
     repeated = F.lit(0).cast("long") if every_batch else F.sum((reason.eqNullSafe(F.col("before"))).cast("long"))
     last = (
@@ -65,25 +70,29 @@ def last_rows_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, ever
     rows, after = (
         one.groupBy("key").agg(F.first("value").alias(name)) for one, name in ((again, "row"), (whole, "new"))
     )
-    both = between(least, most).join(rows, "key", "left").join(after, "key", "left").join(last, "key", "full_outer")
+    both = (
+        expected_range(least, most).join(rows, "key", "left").join(after, "key", "left").join(last, "key", "full_outer")
+    )
     settled = F.col("row").eqNullSafe(F.col("new")) & F.col("expected").isNotNull()
     wrong = settled & F.col("final").isNotNull() & ~F.col("row").eqNullSafe(F.col("last"))
-    counts = both.withColumn("unreadable", wrong.cast("long")).fillna(0, FILLED)
+    counts = both.withColumn("unreadable", wrong.cast("long")).fillna(0, ZERO_DEFAULT_COLUMNS)
     return counts.select("key", "expected", "undrained", "final", "outputs", "reemitted", "unreadable")
 
 
 def rows_of(again: DataFrame, whole: DataFrame, outputs: DataFrame) -> DataFrame:
-    """By row, where each output stands for itself: as many as the batch has; more of one are repetitions. `whole`: of
-    all input."""
+    """Return the counts by row, for outputs that do not replace each other; surplus rows are repetitions.
+
+    `whole`: the batch over all input.
+    """
     row = F.concat_ws(" ", "key", "value").alias("key")
     least, most = (one.select(row).groupBy("key").agg(F.count("*").alias("n")) for one in (again, whole))
     came = outputs.select(row).groupBy("key").agg(F.count("*").alias("outputs"))
-    both = between(least, most).join(came, "key", "full_outer")
+    both = expected_range(least, most).join(came, "key", "full_outer")
     return both.select(
         "key",
         "expected",
         F.coalesce("undrained", F.lit(0)).alias("undrained"),
-        # A row that the batch does not have is wrong, and as often as it came. (`least` passes over nulls.)
+        # Rows that are not in the batch are wrong, with their number (`least` ignores nulls).
         F.when(F.col("outputs").isNotNull(), F.least("outputs", "expected")).alias("final"),
         F.coalesce("outputs", F.lit(0)).cast("long").alias("outputs"),
         F.greatest(F.col("outputs") - F.col("expected"), F.lit(0)).cast("long").alias("reemitted"),
@@ -92,8 +101,10 @@ def rows_of(again: DataFrame, whole: DataFrame, outputs: DataFrame) -> DataFrame
 
 
 def without_closing(counts: DataFrame, closed: DataFrame) -> DataFrame:
-    """By row what is left without those made of the records that only close windows. `closed`: the results of a batch
-    over all records: what it has more often than is expected was made of them."""
+    """Remove rows that result from closing records.
+
+    `closed`: results of a batch over all records; rows in excess of the expected ones result from closing records.
+    """
     most = closed.select(F.concat_ws(" ", "key", "value").alias("key")).groupBy("key").agg(F.count("*").alias("most"))
     of_them = F.greatest(F.coalesce("most", F.lit(0)) - F.coalesce("expected", F.lit(0)), F.lit(0))
     left = counts.join(most, "key", "left").withColumn("of_them", of_them)

@@ -1,19 +1,19 @@
-"""Stock queries over sliding windows of event time: trades of each stock, and the worth of users' holdings.
-
-Records that are later than the watermark allows are left out by Spark, which counts them. Output records, at each
-change: key = `<szcode or userID>|<window start in epoch ms>`, value = `<n> <sum>`.
+"""Stock queries over sliding event-time windows: trades of each stock, and value of users' positions.
 
     spark-submit stock.py --config FILE
+
+Spark drops and counts records later than the watermark allows. Output records, on each change: key = `<szcode or
+userID>|<window start in epoch ms>`, value = `<n> <sum>`.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from workload_runner import Config, configured, milliseconds, run
+from workload_runner import Config, milliseconds, read_config, run
 
 STOCK, TRANSACTION, POSITION = "STOCK", "TRANSACTION", "POSITION"
-# The fields of all three streams; a record has those of its own.
+# Fields of all three streams; a record has only those of its stream.
 SCHEMA = (
     "stream string, szcode string, userID bigint, eventTime timestamp, lastPrice decimal(12,2), Price decimal(12,2), "
     "Turnover int, openInterest int"
@@ -21,35 +21,35 @@ SCHEMA = (
 
 
 def event_of(value: Column) -> Column:
-    """The record's text as a struct of SCHEMA; its fields are null where the text is no such record."""
+    """Return the record's text as a struct of SCHEMA; fields are null if the text is invalid."""
     return F.from_json(value, SCHEMA)
 
 
 def watermarked(records: DataFrame, config: Config) -> DataFrame:
-    """The fields of Kafka records that are events, with the watermark on their event time."""
+    """Return the events of Kafka records, with the watermark on their event time."""
     events = records.select(event_of(F.col("value").cast("string")).alias("event")).select("event.*")
     return events.where("eventTime is not null").withWatermark("eventTime", milliseconds(config["watermark_s"]))
 
 
 def windows(event_time: Column | str, config: Config) -> Column:
-    """The windows of `window_s` that start every `slide_s` and hold the event: a row each, once selected."""
+    """Return the windows of `window_s`, every `slide_s`, that contain the event; one row each when selected."""
     return F.window(event_time, milliseconds(config["window_s"]), milliseconds(config["slide_s"]))
 
 
 def result_key(name: str) -> Column:
-    """`<name>|<start of the column `window` in epoch ms>`."""
+    """Return `<name>|<start of the column `window` in epoch ms>`."""
     return F.concat_ws("|", F.col(name).cast("string"), F.unix_millis("window.start").cast("string"))
 
 
 def result_value() -> Column:
-    """`<n> <sum>` of the columns `n` and `sum`."""
+    """Return `<n> <sum>` of the columns `n` and `sum`."""
     return F.concat_ws(" ", F.col("n").cast("string"), F.col("sum").cast("string"))
 
 
 def stock_group_by(records: DataFrame, config: Config) -> DataFrame:
-    """Sum Price x Turnover of each stock. State is one row a stock and open window.
+    """Sum Price x Turnover of each stock. State is one row per stock and open window.
 
-    Input: Kafka records, of which those of the stream TRANSACTION count. Output: key, value.
+    Input: Kafka records; only the stream TRANSACTION counts. Output: key, value.
     """
     trades = watermarked(records, config).where(F.col("stream") == TRANSACTION)
     sums = trades.groupBy(windows("eventTime", config), "szcode").agg(
@@ -61,9 +61,9 @@ def stock_group_by(records: DataFrame, config: Config) -> DataFrame:
 def stock_join(records: DataFrame, config: Config) -> DataFrame:
     """Sum STOCK.lastPrice x POSITION.openInterest of each user; `n` counts joined pairs.
 
-    A stream-stream join: every position meets every quote of its stock in the same window. Spark keeps both sides of
-    each open window as state, and one row a user and window of the sums. Input: Kafka records, of which those of the
-    streams STOCK and POSITION count. Output: key, value.
+    A stream-stream join pairs every position with every quote of its stock in the same window. Spark keeps both sides
+    of each open window as state, and one row per user and window of the sums. Input: Kafka records of the streams STOCK
+    and POSITION. Output: key, value.
     """
     events = watermarked(records, config)
     window = windows("eventTime", config)
@@ -81,4 +81,4 @@ def stock_join(records: DataFrame, config: Config) -> DataFrame:
 QUERIES = {"group": stock_group_by, "join": stock_join}
 
 if __name__ == "__main__":
-    run(QUERIES[configured(__doc__)["query"]], __doc__)
+    run(QUERIES[read_config(__doc__)["query"]], __doc__)

@@ -1,7 +1,9 @@
-"""A chain of stages, each a streaming query with its own parallelism, linked by Kafka topics: source, split, count and
-perhaps persist. Four mechanisms of `dynamic` keep it responsive, each of which can be left out.
+"""Chain of stages linked by Kafka topics: source, split, count and optionally persist.
 
     spark-submit topology.py --config FILE
+
+Each stage is a streaming query with its own parallelism. Four optional mechanisms of `stages` keep the chain
+responsive.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from stages.stage_queries import COUNT, PERSIST, SPLIT, FrontierLog, Stage, Stag
 from workload_runner import POLL_S, JsonLinesWriter, await_executors
 
 Config = dict[str, Any]
-# Stages whose tuples can fail, and be read again as lines.
-REPLAYED = (SPLIT, COUNT)
+# Stages whose tuples can fail and be read again as lines.
+REPLAYABLE_STAGES = (SPLIT, COUNT)
 
 
 def plans(config: Config) -> list[StagePlan]:
-    """What each stage is told; the output of one is the input of the next."""
+    """Return the plan of each stage; the output of one is the input of the next."""
     topics, names = config["topics"], list(config["parallelism"])
     folder = Path(config["checkpoint"])
     found = []
@@ -48,7 +50,9 @@ def plans(config: Config) -> list[StagePlan]:
                 folder=folder,
                 checkpoint_interval_s=config["checkpoint_interval_s"],
                 groups=config["groups"],
-                failing={**config["failing"], "stage": name} if config["failing"] and name in REPLAYED else None,
+                failing={**config["failing"], "stage": name}
+                if config["failing"] and name in REPLAYABLE_STAGES
+                else None,
                 ends_chain=last,
                 sink_options=config.get("kafka_options", {}),
             )
@@ -56,15 +60,15 @@ def plans(config: Config) -> list[StagePlan]:
     return found
 
 
-def persisting(config: Config) -> PersistSink | None:
-    """The last stage's hands, where there is one."""
+def open_sink(config: Config) -> PersistSink | None:
+    """Return the sink of the last stage; None without the stage persist."""
     if PERSIST not in config["parallelism"]:
         return None
     return PersistSink(open_store(config["store"]), config["bootstrap"], config["output_topic"], config["persistence"])
 
 
-def regulators(config: Config, stages: list[Stage], journal: JsonLinesWriter) -> list[StageController]:
-    """One for each stage; those of split and count may replace it."""
+def stage_controllers(config: Config, stages: list[Stage], journal: JsonLinesWriter) -> list[StageController]:
+    """Return one controller per stage; those of split and count may replace it."""
     pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
     replacing = config["replacement"]
     replacement = Replacement(**{**replacing, "rules": ReplacementRules(**replacing["rules"])}) if replacing else None
@@ -73,7 +77,7 @@ def regulators(config: Config, stages: list[Stage], journal: JsonLinesWriter) ->
             stage,
             above,
             pressure,
-            replacement if stage.name in REPLAYED else None,
+            replacement if stage.name in REPLAYABLE_STAGES else None,
             config["control_topic"],
             journal,
             [other for other in stages if other is not stage],
@@ -83,13 +87,13 @@ def regulators(config: Config, stages: list[Stage], journal: JsonLinesWriter) ->
 
 
 def main() -> None:
-    """The life of the program: all stages until the stop file is there, and then what still waits is written."""
+    """Run all stages until the stop file appears, then write the remaining results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
     config: Config = json.loads(options.config.read_text())
     if PERSIST in config["parallelism"] and config["store"]["kind"] == "postgresql":
-        config["store"]["address"] = os.environ["FAULTLINE_TOPOLOGY_DATABASE"]  # a password stands in no file
+        config["store"]["address"] = os.environ["FAULTLINE_TOPOLOGY_DATABASE"]  # passwords are not written to files
 
     spark = SparkSession.builder.getOrCreate()
     spark.dataSource.register(StageSource)
@@ -98,9 +102,9 @@ def main() -> None:
     if not (checkpoint / "state").is_symlink():
         (checkpoint / "state").symlink_to(Path(COUNT) / "state")
     journal = JsonLinesWriter(Path(config["journal"]))
-    hands = persisting(config)
+    sink = open_sink(config)
     stages = [
-        Stage(spark, plan, config["parallelism"][plan.name], hands if plan.name == PERSIST else None)
+        Stage(spark, plan, config["parallelism"][plan.name], sink if plan.name == PERSIST else None)
         for plan in plans(config)
     ]
     application = spark.sparkContext.applicationId
@@ -110,22 +114,22 @@ def main() -> None:
     spark.streams.addListener(listener)
     journal.write("started", application=application, parallelism={stage.name: stage.parallelism for stage in stages})
     listener.resume()
-    watching = regulators(config, stages, journal)
-    heard = {regulator.stage_name: regulator for regulator in watching}
-    hearing = ControlListener(config["bootstrap"], config["control_topic"], heard, journal)
-    chain = Chain(stages, watching, listener, hearing)
+    controllers = stage_controllers(config, stages, journal)
+    by_stage = {one.stage_name: one for one in controllers}
+    control = ControlListener(config["bootstrap"], config["control_topic"], by_stage, journal)
+    chain = Chain(stages, controllers, listener, control)
     chain.warm_up(**config["primer"])
     stop_file = Path(config["stop_file"])
 
     def ended() -> bool:
-        if hands is not None:
-            hands.check()
+        if sink is not None:
+            sink.check()
         return stop_file.exists()
 
     chain.run(ended, POLL_S)
-    if hands is not None:
-        hands.close()
-        Path(config["stored"]).write_text(json.dumps(hands.stored()))
+    if sink is not None:
+        sink.close()
+        Path(config["stored"]).write_text(json.dumps(sink.stored()))
     journal.write("stopped")
     spark.stop()
 

@@ -1,6 +1,6 @@
-"""A job of the user's: its file is loaded where it runs, and nowhere else.
+"""User jobs: their file is loaded only in this process.
 
-What it defines is sent to executors by value, modules beside it included: they find no such files.
+Its definitions, including modules next to it, are sent to executors by value, because executors have no such files.
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-# Each partition's share of the numbers of one millisecond: as many as there may be partitions.
-NUMBERS_A_MS = 1024
-# What of an input record the job sees; `number` is its instant of production and its partition in one, and grows with
-# both, so the newest of several records has the largest.
+# Record numbers per millisecond, one per partition; limits the number of partitions.
+NUMBERS_PER_MS = 1024
+# Columns of the job's input. Its column `number` combines production time and partition, so newer records have larger
+# numbers.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
-# Names of settings that are not written down, and what stands in their place, as Spark's own pages have it.
-SECRET, HIDDEN = re.compile(r"(?i)secret|password|token|credential|access.?key"), "*********(redacted)"
+# Settings to redact, and the replacement, as in Spark's UI.
+SECRET, REDACTED = re.compile(r"(?i)secret|password|token|credential|access.?key"), "*********(redacted)"
 
 
 class JobError(Exception):
-    """What the job did not do as it said."""
+    """Violation of the job's contract."""
 
 
 def passed_values(config: dict[str, Any]) -> dict[str, Any]:
-    """What the job's functions get as `config`: its arguments, `attempt`, a name that no other run has, and `folder`,
-    where it may keep files until the run is judged."""
+    """Return the `config` of the job's functions: its arguments, `attempt` and `folder`.
+
+    `attempt` is unique to the run. `folder` may hold files until the run is judged.
+    """
     return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
 
 
 def load(path: Path) -> ModuleType:
-    """The job's module, run, with a session: a UDF may be declared by a type that Spark has to read. Raises what it
-    raises."""
+    """Execute the job's file and return its module.
+
+    A session exists before, because declaring a UDF may need Spark to parse a type. Raises the errors of the file.
+    """
     SparkSession.builder.getOrCreate()
     folder = path.resolve().parent
     name = f"job_{path.stem}"
@@ -51,20 +55,20 @@ def load(path: Path) -> ModuleType:
     sys.modules[name] = module
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    # Before it runs: it may register functions while it is loaded, and those of modules beside it.
+    # Registered before execution, because the module may register functions, also of modules next to it.
     cloudpickle.register_pickle_by_value(module)
-    for beside in _modules_in(folder):
-        loaded = beside in sys.modules
-        # A name is all that is kept, but it must be that of a module that is loaded.
-        cloudpickle.register_pickle_by_value(sys.modules.setdefault(beside, ModuleType(beside)))
+    for module_name in _modules_in(folder):
+        loaded = module_name in sys.modules
+        # Only the name is stored, but the module must be loaded.
+        cloudpickle.register_pickle_by_value(sys.modules.setdefault(module_name, ModuleType(module_name)))
         if not loaded:
-            del sys.modules[beside]
+            del sys.modules[module_name]
     spec.loader.exec_module(module)
     return module
 
 
 def _modules_in(folder: Path) -> Iterator[str]:
-    """Names of the modules and packages that an import finds in a folder, and nowhere before."""
+    """Yield the names of modules and packages that an import finds in this folder."""
     for name in {path.stem for path in folder.iterdir() if path.stem.isidentifier()}:
         spec = importlib.util.find_spec(name) if name not in sys.modules else sys.modules[name].__spec__
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
@@ -73,49 +77,57 @@ def _modules_in(folder: Path) -> Iterator[str]:
 
 
 def require_declared(spark: SparkSession, config: dict[str, Any]) -> None:
-    """Writes down what the session runs under. Raises JobError for a query that the job has started itself, and for a
-    setting that it has changed and the measuring relies on: `own_settings`, each with what to do instead."""
+    """Write the session's settings, and check the job.
+
+    Raises JobError for queries that the job started itself, and for changes of reserved settings (`own_settings`, each
+    with the fix).
+    """
     if active := spark.streams.active:
-        for query in active:  # its own end would be told for the reason
+        for query in active:  # otherwise its end would be reported as the reason
             query.stop()
         raise JobError(
-            f"query started {len(active)} streaming query of its own, and the one that it returns is measured; measure "
-            "each in a job of its own, without start()"
+            f"query: started {len(active)} streaming queries itself; expected only a returned query; "
+            "fix: use one job per query, without start()"
         )
-    told_settings = dict(spark.sparkContext.getConf().getAll())
-    changed = {name: value for name, value in dict(spark.conf.getAll).items() if value != told_settings.get(name)}
-    shown = {name: HIDDEN if SECRET.search(name) else value for name, value in {**told_settings, **changed}.items()}
+    initial_settings = dict(spark.sparkContext.getConf().getAll())
+    changed = {name: value for name, value in dict(spark.conf.getAll).items() if value != initial_settings.get(name)}
+    shown = {
+        name: REDACTED if SECRET.search(name) else value for name, value in {**initial_settings, **changed}.items()
+    }
     target = Path(config["application"])
     written = target.with_suffix(".part")
     written.write_text(json.dumps(shown))
     written.rename(target)
-    # What happened is read from the log, which a job may have silenced.
+    # Evidence is read from the log, whose level the job may have changed.
     spark.sparkContext.setLogLevel("INFO")
     for name, remedy in config["own_settings"].items():
-        if name in changed and name in told_settings:
+        if name in changed and name in initial_settings:
             raise JobError(
-                f"the job sets {name} to {changed[name]} itself, and runs under {told_settings[name]}; leave it out, "
-                f"{remedy}"
+                f"job: got {name}={changed[name]} from its code; expected {initial_settings[name]}; fix: do not "
+                f"set it, {remedy}"
             )
 
 
-def number(milliseconds: Column, partition: Column) -> Column:
-    """The number of a record that was produced then, on that partition; two of one millisecond there share it."""
-    return milliseconds * F.lit(NUMBERS_A_MS) + partition
+def record_number(milliseconds: Column, partition: Column) -> Column:
+    """Return the number of a record; records of one partition and millisecond share it."""
+    return milliseconds * F.lit(NUMBERS_PER_MS) + partition
 
 
 def with_numbers(records: DataFrame) -> DataFrame:
-    """Kafka's records as a job gets them: COLUMNS and `number`."""
-    own = number(F.unix_millis("timestamp"), F.col("partition"))
+    """Return Kafka's records in the form of a job's input: COLUMNS and `number`."""
+    own = record_number(F.unix_millis("timestamp"), F.col("partition"))
     return records.select(*COLUMNS, own.alias("number"))
 
 
 def results(frame: object, wanted: tuple[str, ...], function: str) -> DataFrame:
-    """What one of the job's functions returned, with these columns. Raises JobError for anything else."""
+    """Return the result of a job's function.
+
+    Raises JobError if it is not a DataFrame with these columns.
+    """
     columns = getattr(frame, "columns", None)
     if columns is None:
-        raise JobError(f"{function} returned {type(frame).__name__}, and a DataFrame is needed; return one")
+        raise JobError(f"{function}: returned {type(frame).__name__}; expected a DataFrame")
     for name in wanted:
         if name not in columns:
-            raise JobError(f"{function} returned the columns {', '.join(columns)}, and {name} is missing; select it")
+            raise JobError(f"{function}: returned the columns {', '.join(columns)}; expected also {name}")
     return frame  # type: ignore[return-value]

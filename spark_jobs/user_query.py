@@ -1,4 +1,4 @@
-"""A query of the user's own, which a Python file defines.
+"""User query, defined in a Python file.
 
 spark-submit user_query.py --config FILE
 """
@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from user_job import JobError, load, passed_values, require_declared, results, with_numbers
-from workload_runner import NEWEST, Config, Query, Sink, configured, run
+from workload_runner import NEWEST, Config, Query, Sink, read_config, run
 
 
 def to_kafka(job: ModuleType) -> Query:
-    """Input: Kafka records. Output: key, value, and the newest record's number where the job has it."""
+    """Return the query from Kafka records to key, value and, if available, the newest record's number."""
 
     def query(records: DataFrame, config: Config) -> DataFrame:
         found = results(job.query(with_numbers(records), passed_values(config)), ("key", "value"), "query")
@@ -27,8 +27,8 @@ def to_kafka(job: ModuleType) -> Query:
     return query
 
 
-def to_its_sink(job: ModuleType) -> tuple[Query, Sink]:
-    """The job's results as they are, and where it puts them."""
+def to_own_sink(job: ModuleType) -> tuple[Query, Sink]:
+    """Return the job's query and its sink."""
 
     def query(records: DataFrame, config: Config) -> DataFrame:
         found = results(job.query(with_numbers(records), passed_values(config)), (), "query")
@@ -38,17 +38,17 @@ def to_its_sink(job: ModuleType) -> tuple[Query, Sink]:
     def sink(found: DataFrame, config: Config) -> DataStreamWriter:
         writer = job.sink(found, passed_values(config))
         if not isinstance(writer, DataStreamWriter):
-            raise JobError(f"sink returned {type(writer).__name__}; return results.writeStream…, and do not start it")
+            raise JobError(f"sink: returned {type(writer).__name__}; expected an unstarted results.writeStream…")
         return writer
 
     return query, sink
 
 
 def main() -> None:
-    config = configured(__doc__)
+    config = read_config(__doc__)
     job = load(Path(config["job"]))
     if config["sink"]:
-        query, sink = to_its_sink(job)
+        query, sink = to_own_sink(job)
         run(query, __doc__, sink=sink)
     else:
         run(to_kafka(job), __doc__)

@@ -1,4 +1,4 @@
-"""Nexmark: an auction's events, made from their numbers, and the queries of the suite over them.
+"""Nexmark: auction events derived from their numbers, and the queries of the suite.
 
-Imported by the program `nexmark_query.py`, which stands beside this folder.
+The program `nexmark_query.py` imports it.
 """

@@ -1,9 +1,9 @@
-"""The queries by name: SQL where Spark's streams can run it, else a module with a function `query`.
+"""Nexmark queries by name: SQL where Spark's streams support it, else a module with a function `query`.
 
-A SQL file begins with comments: what it asks, `mode` (append or update), `event time: yes` where it needs watermarks,
-`key` where a row takes the place of an earlier one with the same values there, and `beside` for columns that tell equal
-rows apart and are no part of the suite's result. A module says the same in its docstring, MODE, EVENT_TIME and KEY.
-Every result has a column `newest`: the number of the newest event that it is made of, by which its latency is known.
+A SQL file starts with comments: a description, `mode` (append or update), `event time: yes` if it needs watermarks,
+`key` if a row replaces an earlier one with the same values there, and `beside` for columns that distinguish equal rows
+and are not part of the suite's result. A module has a docstring, MODE, EVENT_TIME and KEY instead. Every result has a
+column `newest`: the number of its newest event, from which its latency is derived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workload_runner import NEWEST
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
-_OPTION = re.compile(r"^-- (mode|event time|key|beside): (.+)$", re.MULTILINE)
+_OPTION = re.compile(r"^--\s(mode|event\stime|key|beside):\s(.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Streams:
     bid: DataFrame
 
     def with_watermark(self, delay: str) -> Streams:
-        """The same streams, in which events may come `delay` late by `dateTime`."""
+        """Return the same streams, with events up to `delay` late by `dateTime`."""
         return Streams(*(one.withWatermark("dateTime", delay) for one in (self.person, self.auction, self.bid)))
 
 
 @dataclass(frozen=True)
 class NexmarkQuery:
-    """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks.
+    """Query of the suite. `text`: description. `mode`: Spark's output mode. `event_time`: needs watermarks.
 
-    `key`: the columns in which a row replaces an earlier one; empty where each stands for itself. `beside`: columns
-    that are no result of the suite's, and tell equal rows apart.
+    `key`: the columns in which a row replaces an earlier one; empty if rows do not replace each other. `extra_columns`:
+    columns that distinguish equal rows and are not part of the suite's result.
     """
 
     name: str
@@ -50,22 +50,25 @@ class NexmarkQuery:
     mode: str
     event_time: bool
     key: tuple[str, ...]
-    beside: tuple[str, ...]
+    extra_columns: tuple[str, ...]
     build: Callable[[SparkSession, Streams], DataFrame]
 
     def timed(self, streams: Streams, delay: str) -> Streams:
-        """The streams as the query takes them: with watermarks where it needs them."""
+        """Return the streams, with watermarks if the query needs them."""
         return streams.with_watermark(delay) if self.event_time else streams
 
 
 def names() -> list[str]:
-    """All queries, in order."""
+    """Return the names of all queries, in order."""
     found = {path.stem for path in QUERIES.iterdir() if re.fullmatch(r"q\d+", path.stem)}
     return sorted(found, key=lambda name: int(name[1:]))
 
 
 def load(name: str) -> NexmarkQuery:
-    """The query `name`. Raises KeyError when there is none."""
+    """Return the query `name`.
+
+    Raises KeyError if it does not exist.
+    """
     if name not in names():
         raise KeyError(name)
     path = QUERIES / f"{name}.sql"
@@ -85,13 +88,13 @@ def _from_sql(path: Path) -> NexmarkQuery:
         return spark.sql(text)
 
     event_time = options.get("event time") == "yes"
-    key, beside = (_names(options.get(name, "")) for name in ("key", "beside"))
-    return NexmarkQuery(path.stem, what, options["mode"], event_time, key, beside, build)
+    key, extra_columns = (_names(options.get(name, "")) for name in ("key", "beside"))
+    return NexmarkQuery(path.stem, what, options["mode"], event_time, key, extra_columns, build)
 
 
 def _from_module(name: str) -> NexmarkQuery:
     module = importlib.import_module(f"nexmark.queries.{name}")
-    # Workers cannot import what stands beside the program: what they run of it goes to them as it is.
+    # Workers cannot import modules next to the program, so these are sent by value.
     for part in ("nexmark.distinct", module.__name__):
         cloudpickle.register_pickle_by_value(importlib.import_module(part))
     what = (module.__doc__ or "").splitlines()[0]
@@ -99,15 +102,15 @@ def _from_module(name: str) -> NexmarkQuery:
     return NexmarkQuery(name, what, module.MODE, event_time, key, (), lambda _, streams: module.query(streams))
 
 
-def plain(results: DataFrame, query: NexmarkQuery) -> DataFrame:
-    """What the suite has for a result: without the columns that only tell where it comes from."""
-    return results.drop(NEWEST, *query.beside)
+def result_columns(results: DataFrame, query: NexmarkQuery) -> DataFrame:
+    """Return the suite's result, without columns that identify its origin."""
+    return results.drop(NEWEST, *query.extra_columns)
 
 
-def output(results: DataFrame, query: NexmarkQuery) -> DataFrame:
-    """Results as records for Kafka: `key` (what a row replaces, or what it is), `value` (JSON), `newest`."""
-    row = F.to_json(F.struct(*plain(results, query).columns))
-    own = F.concat_ws("|", *(F.col(name).cast("string") for name in (NEWEST, *query.beside)), F.xxhash64(row))
+def to_kafka_records(results: DataFrame, query: NexmarkQuery) -> DataFrame:
+    """Return results as Kafka records: `key` (of replacement or identity), `value` (JSON), `newest`."""
+    row = F.to_json(F.struct(*result_columns(results, query).columns))
+    own = F.concat_ws("|", *(F.col(name).cast("string") for name in (NEWEST, *query.extra_columns)), F.xxhash64(row))
     key = F.to_json(F.struct(*query.key)) if query.key else own
     return results.select(key.alias("key"), row.alias("value"), NEWEST)
 
@@ -116,7 +119,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(", ")) if text else ()
 
 
-# The suite's user function. A function in SQL is one that the optimiser can see into.
+# The suite's user function, in SQL, so that the optimiser can inline it.
 _COUNT_CHAR = """
 CREATE OR REPLACE TEMPORARY FUNCTION count_char(text STRING, one STRING) RETURNS BIGINT
 RETURN CAST(length(text) - length(replace(text, one, '')) AS BIGINT)
@@ -129,7 +132,7 @@ def _side_input(spark: SparkSession) -> None:
     rows.createOrReplaceTempView("side_input")
 
 
-# Events as JSON records, as `generators/nexmark.py` sends them: one object with `n` and the fields of its kind.
+# JSON records of `generators/nexmark.py`: one object with `n` and the fields of its kind.
 
 
 PERSON = (
@@ -144,8 +147,8 @@ BID = "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, 
 SCHEMA = f"n BIGINT, person STRUCT<{PERSON}>, auction STRUCT<{AUCTION}>, bid STRUCT<{BID}>"
 
 
-def parsed(records: DataFrame) -> Streams:
-    """The three streams of records whose `value` is such a text; what is none is left out."""
+def parse_events(records: DataFrame) -> Streams:
+    """Return the three streams of records with JSON events; invalid records are skipped."""
     events = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event"))
     person, auction, bid = (
         events.where(f"event.{kind} IS NOT NULL").select("event.n", f"event.{kind}.*")
@@ -154,30 +157,31 @@ def parsed(records: DataFrame) -> Streams:
     return Streams(person, auction, bid)
 
 
-# The winning bid of each auction, once the auction is over: what queries 4, 6 and 9 have in common.
+# Winning bids of expired auctions, for queries 4, 6 and 9.
 #
-# The suite joins bids to auctions and ranks them. Here both are one stream, grouped by auction and session: an
-# auction opens a session as long as it lasts, and a bid falls into it or stands alone. So Spark keeps one row for an
-# auction that is open instead of all of its bids, and forgets it when the watermark has passed its end.
+# The suite joins bids to auctions and ranks them. Here both are one stream, grouped by auction and session: an auction
+# opens a session of its length, and bids fall into it. Thus Spark keeps one row per open auction instead of all bids,
+# and drops it when the watermark passes its end.
 
 
-# The shortest time that Spark knows: a bid's session touches that of an auction only when it lies inside, since event
-# times are whole milliseconds.
+# Spark's shortest interval: event times are whole milliseconds, so a bid's session only overlaps an auction that
+# contains it.
 _INSTANT_S = 0.000001
 
 
 def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...]) -> DataFrame:
-    """One row for each auction that is over and got a bid: the columns `auction` and `bid` are structs with the fields
-    asked for, `newest` the number of the newest event in it. Of equal prices the earlier bid wins. Bids before the
-    auction begins or after it expires do not count.
+    """Return one row per expired auction with bids: structs `auction` and `bid` with the given fields, `newest`.
+
+    `newest` is the number of the newest event in the row. The earlier of equal bids wins. Bids before the auction
+    starts or after it expires do not count.
     """
     seconds = F.col("expires").cast("double") - F.col("dateTime").cast("double")
     opened = streams.auction.select(
-        # An instant longer, as if a bid came just as it ends: so an auction is over when it expires, bid or no bid.
+        # One instant longer, so that an auction ends at its expiry with or without bids.
         F.col("id").alias("item"), F.col("dateTime").alias("at"), _length(seconds + _INSTANT_S),
         F.struct(*auction).alias("auction"), F.lit(None).alias("bid"), "n",
     )  # fmt: skip
-    # The largest of these is the winner: the price first, then who came first.
+    # The maximum is the winner: by price, then by time.
     rank = [
         F.col("price").alias("by_price"),
         (-F.unix_micros("dateTime")).alias("by_time"),
@@ -188,7 +192,7 @@ def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...
         F.lit(None).alias("auction"), F.struct(*rank, *bid).alias("bid"), "n",
     )  # fmt: skip
     sessions = opened.unionByName(made).groupBy("item", F.session_window("at", F.col("length")))
-    # A session has one auction, and `max` passes over the nulls.
+    # A session has one auction, and `max` ignores nulls.
     over = sessions.agg(F.max("auction").alias("auction"), F.max("bid").alias("bid"), F.max("n").alias("newest"))
     return over.where("auction IS NOT NULL AND bid IS NOT NULL")
 

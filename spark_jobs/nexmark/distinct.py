@@ -1,11 +1,11 @@
-"""Bids counted by ranks of price, with their distinct bidders and auctions: what queries 15 and 16 have in common.
+"""Counts of bids by price rank, with distinct bidders and auctions, for queries 15 and 16.
 
-Spark counts nothing distinct in a stream, so `transformWithState` does. It keeps which ids were seen, in pieces of
-neighbouring ids: ids grow with time, so a batch touches the last pieces and leaves the rest of the state alone. All
-groups of a share are handled together by numpy; a call for each group would cost more than the counting.
+Spark streams have no distinct counts, so `transformWithState` keeps the seen ids, in pieces of neighbouring ids: ids
+grow with time, so a batch touches only the last pieces. All groups of a share are processed together in numpy, because
+a call per group would cost more than the counting.
 
-What goes there goes in packs: Spark hands state processors one row after the other, each of which costs more than all
-that is done with a bid, so the bids of an Arrow batch are put into one row of each share, as columns.
+Spark passes single rows to state processors, and each row costs more than the work per bid. Therefore the bids of an
+Arrow batch are packed into one row per share, as columns.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 Ints = npt.NDArray[np.int64]
-# Prices below the first are of rank 1, from the second on of rank 3.
+# Rank 1 is below the first price, rank 3 from the second price on.
 LIMITS = (10_000, 1_000_000)
 KINDS = ("bidder", "auction")
-# Of the four columns of a kind the first counts all ranks.
+# The first of the four columns of a kind counts all ranks.
 COLUMNS = [
     f"{which}_{what}" for what in ("bids", "bidders", "auctions") for which in ("total", "rank1", "rank2", "rank3")
 ]
@@ -40,7 +40,7 @@ class DistinctCounts(StatefulProcessor):
     """Counts of the groups of one share of a day."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        # Names of the groups, their latest minute, and a row of counts for each.
+        # Group names, their latest minutes, and their counts.
         self._groups = handle.getValueState("groups", "content BINARY")
         self._seen = handle.getMapState("seen", "kind INT, piece LONG", "codes BINARY")
 
@@ -80,10 +80,10 @@ class DistinctCounts(StatefulProcessor):
         yield table
 
     def _new_ids(self, kind: int, group: Ints, rank: Ints, ids: Ints, groups: int) -> Ints:
-        """By group (rows) and total and rank (columns), how many ids were not seen before. Notes them as seen."""
+        """Return the number of new ids by group (rows), total and rank (columns), and store them as seen."""
         total = np.zeros((groups, _WIDTH), dtype=np.int64)
         pieces = ids // _PIECE
-        # One number for group, id within its piece, and rank, so that sorting numbers is all there is to do.
+        # Group, id within its piece, and rank are one number, so that only numbers are sorted.
         coded = (group * _PIECE + ids % _PIECE) * _WIDTH + rank
         for piece in np.unique(pieces):
             new = np.unique(coded[pieces == piece])
@@ -100,7 +100,7 @@ class DistinctCounts(StatefulProcessor):
 
 
 def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> Ints:
-    """Rows by group; columns: all of them (0 unless `totals`), then by rank."""
+    """Return counts by group (rows) of all ranks (0 unless `totals`), then by rank (columns)."""
     counts = np.bincount(group * _WIDTH + rank + 1, minlength=groups * _WIDTH).reshape(groups, _WIDTH)
     if totals:
         counts[:, 0] = counts.sum(axis=1)
@@ -108,8 +108,10 @@ def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> In
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A row for each day and share with bids in a batch. Its content: the names of its groups, which of them each bid
-    belongs to, and the columns carried."""
+    """Yield a row for each day and share with bids in a batch.
+
+    Its content: the names of its groups, the group of each bid, and the carried columns.
+    """
     for batch in batches:
         day, share = (batch.column(name).to_numpy() for name in ("day", "share"))
         names = batch.column("name").dictionary_encode()
@@ -129,10 +131,10 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
-    """Columns name, day, minute (of the day, the latest), COLUMNS, newest; a row a batch for each group with bids.
+def count_distinct(bids: DataFrame, name: str, shares: int) -> DataFrame:
+    """Return name, day, minute (latest, of the day), COLUMNS and newest: a row per batch and group with bids.
 
-    `name`: the SQL expression that the groups differ in. `shares`: how many tasks can count at once.
+    `name`: the SQL expression of the group. `shares`: the number of tasks that can count in parallel.
     """
     minute = F.hour("dateTime") * 60 + F.minute("dateTime")
     rows = bids.select(

@@ -1,14 +1,13 @@
 """Persons, auctions and bids, each derived from its number by column expressions.
 
-What a number becomes follows the rules of the Nexmark suite (github.com/nexmark/nexmark, `NexmarkGenerator`): kinds in
-the proportions 1 : 3 : 46, ids that grow with the number, references to what is active at that time, prices spread
-evenly over six powers of ten, and an `extra` that brings an event to its average size. The suite draws from a random
-generator that is seeded with the number; here the draws are bits of hashes of the number, so each field can be computed
-by itself, on any executor, in any order. `generators/nexmark.py` makes the same events for Kafka, in numpy; a test
-holds them against each other.
+The events follow the Nexmark suite (github.com/nexmark/nexmark, `NexmarkGenerator`): kinds in the proportions 1 : 3 :
+46, ids that grow with the number, references to active entities, prices spread evenly over six powers of ten, and an
+`extra` that brings an event to its average size. The suite seeds a random generator with the number. Here the values
+are bits of hashes of the number, so each field can be computed independently, on any executor, in any order.
+`generators/nexmark.py` generates the same events in numpy for Kafka; a test compares both.
 
-Where this differs from the suite: a channel's id is another number of as many digits, and a bidder is one of the active
-persons (in the suite 1,000 is added to a bidder twice, so that bids name persons who do not exist yet).
+Differences from the suite: a channel's id is another number with equally many digits, and a bidder is one of the active
+persons (the suite adds 1,000 to a bidder twice, so that bids reference missing persons).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ FIRST_PERSON = 1000
 FIRST_AUCTION = 1000
 FIRST_CATEGORY = 10
 CATEGORIES = 5
-# Ids that do not exist yet may be named: so many ahead of the last one.
+# References may be up to this number of ids ahead of the last one.
 LEAD = 10
-# One in so many ids is a hot one.
+# Interval between hot ids.
 HOT_EVERY = 100
 CHANNELS = 10_000
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
@@ -38,16 +37,16 @@ CITIES = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend"
           "Cheyenne")  # fmt: skip
 FIRST_NAMES = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
 LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
-# Bytes of an event's fields beside its texts, by which the suite counts: longs and instants of 8.
+# Bytes of an event's non-text fields as the suite counts them: 8 for longs and timestamps.
 PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
-# Texts are cut out of these; a longer pool would be a longer literal in every plan.
+# Size of the text pools, which are literals in every plan.
 POOL_BYTES = 4096
 _POOLS = np.random.default_rng(20100801)
-# Prices: 100 · 10^(6i/64), and 10^(6j/4096) for what is between two of them; from one of these to the next, a line.
+# Price tables: 100 · 10^(6i/64), and factors 10^(6j/4096) between two entries; linear between those.
 _COARSE = tuple(float(f"{100 * 10 ** (6 * i / 64):.12g}") for i in range(64))
 _FINE = tuple(float(f"{10 ** (6 * j / 4096):.12g}") for j in range(64))
 STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
-# What makes a channel's id of its number.
+# Constants that derive a channel's id from its number.
 ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
 
 KINDS = ("person", "auction", "bid")
@@ -58,7 +57,7 @@ BID = ("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
 
 
 def _pool(special: str) -> bytes:
-    """Letters, one in 13 of them `special`; with none, letters only."""
+    """Return letters, one in 13 of them `special`; without `special`, letters only."""
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)[_POOLS.integers(26, size=POOL_BYTES)]
     text = letters.copy()
     if special:
@@ -70,7 +69,7 @@ _LETTERS, _WORDS, _PATH = _pool(""), _pool(" "), _pool("_")
 
 
 def _folders(depth: int) -> tuple[str, ...]:
-    """A hundred paths of so many folders, each of three or four characters."""
+    """Return 100 paths of `depth` folders, each of three or four characters."""
     ends = _POOLS.integers(3, 5, size=(100, depth))
     starts = _POOLS.integers(POOL_BYTES - 5, size=(100, depth))
     return tuple(
@@ -79,7 +78,7 @@ def _folders(depth: int) -> tuple[str, ...]:
     )
 
 
-# Two of these make as many addresses as there are channels.
+# Their combinations give one address per channel.
 _FIRST_FOLDER, _OTHER_FOLDERS = _folders(1), _folders(2)
 _SITE, _PAGE = "https://www.nexmark.com/", "/item.htm?query=1"
 _HOT_URLS = tuple(f"{_SITE}{path}{_PAGE}" for path in _folders(3)[: len(HOT_CHANNELS)])
@@ -87,11 +86,11 @@ _HOT_URLS = tuple(f"{_SITE}{path}{_PAGE}" for path in _folders(3)[: len(HOT_CHAN
 
 @dataclass(frozen=True)
 class EventRules:
-    """What shapes the stream; the defaults are the suite's.
+    """Parameters of the events; the defaults are the suite's.
 
-    `rate`: events per second of event time. `curve`: pieces (from second, to second, rate at their start, rate at
-    their end) of a rate that moves; the last goes on as it ends. `disorder`: share of the events whose time is put
-    back, by at most half of `watermark_s`. Sizes are mean bytes.
+    `rate`: events per second of event time. `curve`: pieces (start second, end second, rate at start, rate at end) of a
+    variable rate; the last rate continues. `disorder`: share of the events whose time is moved back, by at most half of
+    `watermark_s`. Sizes are mean bytes.
     """
 
     seed: int = 1
@@ -110,12 +109,12 @@ class EventRules:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> EventRules:
-        """From JSON, where tuples are lists."""
+        """Build it from JSON values, where tuples are lists."""
         return cls(**{key: _tupled(value) for key, value in given.items()})
 
     @property
     def total(self) -> int:
-        """Events of one round of the proportions."""
+        """Events in one round of the proportions."""
         return sum(self.proportions)
 
 
@@ -126,23 +125,23 @@ def _tupled(value: Any) -> Any:
 class NexmarkEventSource:
     """The three streams as DataFrames, from one with the column `n`, the number of an event (long).
 
-    A generator makes all events, whatever is read of them. So events of kinds that are not among `reads` are made as
-    well, on their way into the first stream that is read, and thrown away there.
+    A generator makes all events, even if only some kinds are read. Therefore events of kinds that are not among `reads`
+    are computed and dropped within the first stream that is read.
     """
 
     def __init__(self, numbers: DataFrame, rules: EventRules, reads: Sequence[str] = KINDS) -> None:
         self._numbers, self._rules, self._reads = numbers, rules, reads
 
     def person(self) -> DataFrame:
-        """Columns PERSON and `n`."""
+        """Return the columns PERSON and `n`."""
         return self._made("person")
 
     def auction(self) -> DataFrame:
-        """Columns AUCTION and `n`."""
+        """Return the columns AUCTION and `n`."""
         return self._made("auction")
 
     def bid(self) -> DataFrame:
-        """Columns BID and `n`."""
+        """Return the columns BID and `n`."""
         return self._made("bid")
 
     def _person(self) -> dict[str, Column]:
@@ -172,7 +171,7 @@ class NexmarkEventSource:
         hot = _floor(last_person)
         seller = F.when(_bits(a, 0, 16) % rules.hot_sellers > 0, hot).otherwise(_person(rules, _bits(a, 16, 24)))
         first = _price(b)
-        # The suite's horizon: when the last of the auctions in flight will have begun.
+        # The suite's horizon: the start of the last auction in flight.
         ahead = rules.in_flight * rules.total // max(rules.proportions[1], 1)
         horizon = F.greatest(_at(rules, F.col("n") + ahead) - _at(rules, F.col("n")), F.lit(0)) * 2
         length = F.lit(1) + _bits(a, 40, 23) % F.greatest(horizon, F.lit(1))
@@ -195,7 +194,7 @@ class NexmarkEventSource:
         rules = self._rules
         a, b = _hash(rules, 11), _hash(rules, 12)
         last_auction = _last(rules, 1)
-        # The oldest auction in flight, and so many after it.
+        # The oldest auction in flight, and the range of those after it.
         oldest = F.greatest(last_auction - rules.in_flight, F.lit(0))
         any_auction = oldest + _bits(a, 16, 24) % (last_auction - oldest + 1 + LEAD)
         auction = F.when(_bits(a, 0, 8) % rules.hot_auctions > 0, _floor(last_auction)).otherwise(any_auction)
@@ -215,17 +214,17 @@ class NexmarkEventSource:
         return {**fields, "extra": _extra(b, F.lit(rules.sizes[2] - BID_FIXED))}
 
     def _made(self, kind: str) -> DataFrame:
-        """The events of a kind, with all of their fields, whatever is read of them.
+        """Return the events of a kind, with all fields, even if they are not read.
 
-        The filter looks at every field, and holds for all events but one in 2^64. `spark_partition_id` is no function
-        of its arguments, so the optimiser neither moves the filter below the fields nor computes them again above it.
+        The filter uses every field, and drops one event in 2^64. `spark_partition_id` is nondeterministic, so the
+        optimiser neither moves the filter below the fields nor recomputes them above it.
         """
         rows = self._numbers
         if kind == self._reads[0]:
             for other in (one for one in KINDS if one not in self._reads):
-                # A case: what stands behind an `or` would be computed for every row, as far as it is used twice.
-                looked_at = F.when(self._is(other), F.xxhash64(*self._fields(other).values()))
-                rows = rows.where(looked_at.otherwise(F.spark_partition_id()) == F.spark_partition_id())
+                # CASE, because Spark evaluates common subexpressions of an OR for every row.
+                computed = F.when(self._is(other), F.xxhash64(*self._fields(other).values()))
+                rows = rows.where(computed.otherwise(F.spark_partition_id()) == F.spark_partition_id())
         fields = self._fields(kind)
         made = rows.where(self._is(kind)).select("n", *(column.alias(name) for name, column in fields.items()),
                                                  F.spark_partition_id().alias("made_in"))  # fmt: skip
@@ -241,12 +240,12 @@ class NexmarkEventSource:
 
 
 def _hash(rules: EventRules, salt: int) -> Column:
-    """64 bits that hang on seed, number and salt alone."""
+    """Return 64 bits that depend only on seed, number and salt."""
     return F.xxhash64(F.col("n"), F.lit(rules.seed * 64 + salt))
 
 
 def _bits(word: Column, at: int, width: int) -> Column:
-    """`width` bits of a hash as a number that is not negative."""
+    """Return `width` bits of a hash as a non-negative number."""
     return F.shiftrightunsigned(word, at).bitwiseAND(F.lit((1 << width) - 1))
 
 
@@ -259,34 +258,34 @@ def _looked_up(values: tuple[float, ...], place: Column) -> Column:
 
 
 def _cut(pool: bytes, at: Column, length: Column) -> Column:
-    """`length` bytes of the pool; as bytes, since a text would be searched from its start for the place."""
+    """Return `length` bytes of the pool; bytes, because positions in strings need a scan from the start."""
     return F.substring(F.lit(pool), at.cast("int") + 1, length.cast("int")).cast("string")
 
 
 def _text(pool: bytes, word: Column, longest: int) -> Column:
-    """From 3 up to `longest` - 1 characters."""
+    """Return 3 to `longest` - 1 characters."""
     length = _bits(word, 0, 16) % (longest - 3) + 3
     return _cut(pool, _bits(word, 16, 12) % (POOL_BYTES - longest), length)
 
 
 def _extra(word: Column, rest: Column) -> Column:
-    """So many letters that the event's size is right on average, 20 % more or less."""
+    """Return letters that fill the event to its mean size, within 20 %."""
     length = F.greatest((rest * (F.lit(0.8) + _bits(word, 48, 16) * (0.4 / 65536))).cast("int"), F.lit(0))
     return _cut(_LETTERS, _bits(word, 32, 16) % (POOL_BYTES - 1024), length)
 
 
 def _price(word: Column) -> Column:
-    """Cents, up to 10^8: the logarithm is evenly spread.
+    """Return the price in cents, up to 10^8, with a uniform logarithm.
 
-    Two tables and a straight line between their points, which every processor multiplies alike; Spark's own `exp` and
-    `round` take ten times as long.
+    Two tables with linear interpolation give equal results on every processor; Spark's `exp` and `round` take ten times
+    as long.
     """
     power = _looked_up(_COARSE, _bits(word, 58, 6)) * _looked_up(_FINE, _bits(word, 52, 6))
     return F.floor(power * (F.lit(1.0) + _bits(word, 20, 32) * (STEP / 2**32)) + 0.5)
 
 
 def _url(number: Column) -> Column:
-    """The address of a channel below 10,000, with three folders of its own; nine in ten have the channel's id."""
+    """Return the address of a channel below 10,000, with three unique folders; 90 % contain the channel's id."""
     first, others = _one_of(_FIRST_FOLDER, number), _one_of(_OTHER_FOLDERS, _quotient(number, len(_FIRST_FOLDER)))
     parts = (F.lit(_SITE), first, F.lit("/"), others)
     named = F.concat(*parts, F.lit(f"{_PAGE}&channel_id="), (number * ID_FACTOR % ID_MODULUS).cast("string"))
@@ -294,19 +293,19 @@ def _url(number: Column) -> Column:
 
 
 def _floor(last: Column) -> Column:
-    """The hot id among the newest hundred."""
+    """Return the hot id among the newest hundred."""
     return last - last % HOT_EVERY
 
 
 def _person(rules: EventRules, draw: Column) -> Column:
-    """One of the active persons, or one of the next few."""
+    """Return one of the active persons, or one of the next few."""
     people = _last(rules, 0) + 1
     active = F.least(people, F.lit(rules.active_people))
     return people - active + draw % (active + LEAD)
 
 
 def _last(rules: EventRules, kind: int) -> Column:
-    """The newest id (from 0) of persons (0) or auctions (1) as event `n` is made; before the first one, as if at it."""
+    """Return the newest id (from 0) of persons (0) or auctions (1) at event `n`; 0 before the first."""
     start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
     n = F.col("n")
     turn = (n % rules.total).cast("int")
@@ -319,7 +318,7 @@ def _quotient(value: Column, by: int) -> Column:
 
 
 def _time_ms(rules: EventRules) -> Column:
-    """Event time of the event `n` in ms since 1970; some are put back."""
+    """Return the event time of event `n` in ms since 1970; some are moved back."""
     at, furthest = _at(rules, F.col("n")), int(rules.watermark_s * 500)
     if not rules.disorder or not furthest:
         return at
@@ -328,7 +327,7 @@ def _time_ms(rules: EventRules) -> Column:
 
 
 def _at(rules: EventRules, place: Column) -> Column:
-    """Event time in ms of a place in the stream: when so many events have come at the rate, or under its curve."""
+    """Return the event time in ms of a position in the stream, at the rate or under its curve."""
     if not rules.curve:
         return F.lit(rules.start_ms) + (place * (1000.0 / rules.rate)).cast("long")
     seconds = None
@@ -336,7 +335,7 @@ def _at(rules: EventRules, place: Column) -> Column:
     for low, high, first, last in rules.curve:
         within = place - before
         slope = (last - first) / (high - low)
-        # Solves first·t + slope·t²/2 = within; written so that a slope of 0 needs no other case.
+        # Solves first·t + slope·t²/2 = within, in a form that includes a slope of 0.
         at = F.lit(low) + (within * 2) / (F.lit(first) + F.sqrt(F.greatest(F.lit(first * first) + within * (2 * slope),
                                                                            F.lit(0.0))))  # fmt: skip
         seconds = at if seconds is None else F.when(place < before, seconds).otherwise(at)

@@ -1,4 +1,4 @@
-"""How much of its queue a stage may take in with a batch, and how the process that plans its batches is told."""
+"""Admission: how many queued records a batch may take, and the file that passes it to the planning process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """What holds for the next batch of a stage. `limit`: records/s, `most`: records of a batch, `room`: records of a
-    batch that fit into the queue below; None is no limit. `hold`: take nothing in.
+    """Limits of the next batch of a stage.
+
+    `limit`: records/s. `most`: records per batch. `room`: records per batch that fit into the queue below. None: no
+    limit. `hold`: take no records.
     """
 
     limit: float | None = None
@@ -22,53 +24,56 @@ class AdmissionLimits:
     hold: bool = False
 
     def write(self, path: Path) -> None:
-        """Puts the orders where the planning process reads them, in one piece."""
-        put(path, json.dumps(asdict(self)))
+        """Write the limits atomically for the planning process."""
+        write_atomically(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> AdmissionLimits:
-        """The orders that stand there; none are no limit."""
+        """Return the written limits; without a file there are none."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
             return cls()
 
 
-def asked(orders: Path) -> Path:
-    """Where the planning process that reads `orders` notes when it first planned a batch."""
+def planning_file(orders: Path) -> Path:
+    """Return the file for the time of the first planned batch of the process that reads `orders`."""
     return orders.with_suffix(".asked")
 
 
-def note_asked(orders: Path) -> None:
-    """Notes this instant, in ns of the wall clock."""
-    put(asked(orders), str(time.time_ns()))
+def record_planning(orders: Path) -> None:
+    """Record the current time, in ns of the wall clock."""
+    write_atomically(planning_file(orders), str(time.time_ns()))
 
 
-def asked_at(orders: Path) -> int:
-    """The instant that `note_asked` noted; now, when it has not yet."""
+def planned_at_ns(orders: Path) -> int:
+    """Return the recorded time; the current time if there is none yet."""
     try:
-        return int(asked(orders).read_text())
+        return int(planning_file(orders).read_text())
     except FileNotFoundError:
         return time.time_ns()
 
 
-class Allowance:
-    """Records that may be taken in by a rate limit: what time has earned since the last look, taken or not."""
+class RateBudget:
+    """Budget of records under a rate limit, earned since the last batch, used or not."""
 
     def __init__(self, most_s: float = 10.0) -> None:
-        """`most_s`: a batch that takes longer earns no more than in so many seconds."""
+        """Create it.
+
+        `most_s`: the longest time for which a batch earns records.
+        """
         self._most_s = most_s
         self._since: float | None = None
 
     def take(self, now_s: float, orders: AdmissionLimits) -> int | None:
-        """Records for a batch that is planned now; None without limit. What is less than one record stays earned."""
+        """Return the records for a batch planned now; None: no limit. Fractions of a record stay earned."""
         bounds = [bound for bound in (orders.most, orders.room) if bound is not None]
         if orders.limit is None:
             self._since = now_s
             return min(bounds, default=None)
         if self._since is None:
             self._since = now_s
-        # However low the limit, one record is earned some time.
+        # At least one record is earned, however low the limit.
         self._since = max(self._since, now_s - max(self._most_s, 1 / orders.limit))
         earned = int((now_s - self._since) * orders.limit)
         self._since += earned / orders.limit
@@ -76,29 +81,29 @@ class Allowance:
 
 
 def advance(start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:
-    """End offsets of a batch that begins at `start`: all there is, or `budget` records spread evenly.
+    """Return the end offsets of a batch from `start`: all records, or `budget` records spread evenly.
 
-    Partitions with less than their share leave the rest to the others, so the budget is used up while there are
-    records.
+    Partitions with less than their share leave the rest to others, so the budget is used up while records are
+    available.
     """
-    waiting = {partition: max(ends.get(partition, at) - at, 0) for partition, at in start.items()}
-    if budget is None or sum(waiting.values()) <= budget:
-        return {partition: at + waiting[partition] for partition, at in start.items()}
+    queued = {partition: max(ends.get(partition, at) - at, 0) for partition, at in start.items()}
+    if budget is None or sum(queued.values()) <= budget:
+        return {partition: at + queued[partition] for partition, at in start.items()}
     taken = dict.fromkeys(start, 0)
     left = budget
-    # The shortest queues first: what they leave over is shared by those after them.
-    order = sorted(start, key=lambda partition: (waiting[partition], partition))
+    # The shortest queues first; later ones share their remainder.
+    order = sorted(start, key=lambda partition: (queued[partition], partition))
     for position, partition in enumerate(order):
-        taken[partition] = min(waiting[partition], left // (len(order) - position))
+        taken[partition] = min(queued[partition], left // (len(order) - position))
         left -= taken[partition]
     return {partition: at + taken[partition] for partition, at in start.items()}
 
 
-# Files that another process reads while they change: nothing or all of a text stands there.
+def write_atomically(path: Path, text: str, instant_ns: int | None = None) -> None:
+    """Write a file atomically, with a single writer per path.
 
-
-def put(path: Path, text: str, instant_ns: int | None = None) -> None:
-    """Writes beside and renames. `instant_ns`: the file's time, ns of the wall clock; else now. One writer a path."""
+    `instant_ns`: modification time in ns of the wall clock; None: now.
+    """
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     if instant_ns is not None:

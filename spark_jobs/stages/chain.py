@@ -1,7 +1,7 @@
-"""The stages of a topology at work: who hears what of whom, and what each does about it.
+"""Running chain of stages: controllers, control messages and progress.
 
-Every stage has a regulator, which signals the stage above through the control topic; one listener hands out what comes
-in there, another follows how far the stages have come.
+Every stage has a controller, which signals the stage above through the control topic. One listener distributes these
+messages, and another tracks the progress of the stages.
 """
 
 from __future__ import annotations
@@ -19,67 +19,67 @@ from workload_runner import JsonLinesWriter
 from .frontier import Frontier, covers
 from .kafka import TopicEnds, connection, decode
 from .replay import EDEN, SPACES
-from .stage_controller import LOOK_EVERY_S, StageController
-from .stage_queries import FrontierLog, Stage, by_queue
+from .stage_controller import CHECK_INTERVAL_S, StageController
+from .stage_queries import FrontierLog, Stage, offsets_by_queue
 
-ANSWER_S = 10.0
-# At the end, what a store had not written before a crash may still be on its way to it.
+BROKER_TIMEOUT_S = 10.0
+# Time at shutdown for results that a store had not written before a crash.
 CATCH_UP_S = 20.0
-# A replacement that is in work as the end comes.
-FINISH_S = 130.0
-# Of a message that was refused.
-SHOWN_BYTES = 200
+# Time limit for a running replacement at shutdown.
+REPLACEMENT_TIMEOUT_S = 130.0
+# Logged part of a rejected message.
+MAX_LOGGED_BYTES = 200
 
 
 class ControlListener(threading.Thread):
-    """Reads the control topic from its present end, and hands each message to the stage that is meant."""
+    """Thread that reads the control topic from its current end and passes each message to its stage."""
 
     def __init__(
-        self, bootstrap: str, topic: str, regulators: dict[str, StageController], journal: JsonLinesWriter
+        self, bootstrap: str, topic: str, controllers: dict[str, StageController], journal: JsonLinesWriter
     ) -> None:
-        super().__init__(name="hearing", daemon=True)
-        self._regulators = regulators
+        super().__init__(name="control", daemon=True)
+        self._controllers = controllers
         settings = {**connection(bootstrap), "group.id": "faultline-control", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, "auto.offset.reset": "latest"})
         self._place = TopicPartition(topic, 0)
         self._journal = journal
         self.stopped = threading.Event()
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
-        """Reads until stopped; an error is kept for the main thread."""
+        """Read until stopped; keep an error for the main thread."""
         try:
             while not self.stopped.is_set():
-                self._hear()
+                self._poll()
         except Exception as error:
-            self.trouble = error
+            self.error = error
         self._consumer.close()
 
-    def _hear(self) -> None:
-        """One message. With the topic gone no limit can be taken back, so all are given up."""
+    def _poll(self) -> None:
+        """Read one message. If the topic fails, limits can no longer be withdrawn, so release them all."""
         try:
             if not self._consumer.assignment():
-                end = self._consumer.get_watermark_offsets(self._place, ANSWER_S)[1]
+                end = self._consumer.get_watermark_offsets(self._place, BROKER_TIMEOUT_S)[1]
                 self._consumer.assign([TopicPartition(self._place.topic, 0, end)])
-            found = self._consumer.poll(LOOK_EVERY_S)
+            found = self._consumer.poll(CHECK_INTERVAL_S)
             if found is not None and found.error():
                 raise KafkaException(found.error())
         except KafkaException:
-            for regulator in self._regulators.values():
-                regulator.release("control topic gone")
-            self.stopped.wait(LOOK_EVERY_S)
+            for controller in self._controllers.values():
+                controller.release("control topic gone")
+            self.stopped.wait(CHECK_INTERVAL_S)
             return
         if found is None:
             return
         message = decode(found.value())
-        if message is None or message.to not in self._regulators:
-            self._journal.write("refused", value=(found.value() or b"")[:SHOWN_BYTES].decode(errors="replace"))
+        if message is None or message.to not in self._controllers:
+            self._journal.write("refused", value=(found.value() or b"")[:MAX_LOGGED_BYTES].decode(errors="replace"))
         else:
-            self._regulators[message.to].hear(message)
+            self._controllers[message.to].handle(message)
 
 
 class ChainListener(StreamingQueryListener):
-    """Turns what the queries report into the progress of stages, and the frontier of the chain."""
+    """Query listener that updates the progress of stages and the frontier of the chain."""
 
     def __init__(self, stages: list[Stage], log: FrontierLog, journal: JsonLinesWriter) -> None:
         self._stages = {stage.name: stage for stage in stages}
@@ -106,8 +106,8 @@ class ChainListener(StreamingQueryListener):
         name, _, generation = (progress.get("name") or "").rpartition("-")
         stage = self._stages.get(name)
         if stage is None or "addBatch" not in progress["durationMs"]:
-            return  # a rehearsal, or a look that found nothing
-        position = by_queue(progress["sources"][0]["endOffset"])
+            return  # a warm-up query, or a trigger without a batch
+        position = offsets_by_queue(progress["sources"][0]["endOffset"])
         duration_s = progress["durationMs"]["triggerExecution"] / 1000
         output = next(iter(self._outputs[stage.name].read().values())) if stage.name in self._outputs else {}
         self._journal.write(
@@ -123,7 +123,7 @@ class ChainListener(StreamingQueryListener):
                 self._frontier.took(position[EDEN], planned_ns, output)
             else:
                 self._frontier.passed(self._numbers[stage.name], position[EDEN], output)
-        # Only now: whoever sees the source's new position must find what it took in the frontier.
+        # After the update of the frontier, which must include the source's new position.
         emitted = None if before is None else until_now - before
         stage.reported(position, progress["numInputRows"], emitted, duration_s, int(generation))
 
@@ -134,7 +134,7 @@ class ChainListener(StreamingQueryListener):
         pass
 
     def resume(self) -> None:
-        """After a restart: what was on its way is known again, by how far each stage had come and put out."""
+        """Restore the frontier after a restart from the input and output positions of each stage."""
         now_ns = time.time_ns()
         *_, above, _ = self._stages
         self._owed = next(iter(self._outputs[above].read().values()))
@@ -150,21 +150,23 @@ class ChainListener(StreamingQueryListener):
                     self._frontier.passed(self._numbers[name], ends, output)
 
     def advance(self) -> None:
-        """Commits what has become complete."""
+        """Commit what has become complete."""
         with self._lock:
             reached = self._frontier.advance(self._replays_wait)
         if reached is not None:
             self._log.commit(reached)
 
     def is_caught_up(self) -> bool:
-        """Whether the last stage has taken in all that there was at the start. What it acknowledged before a crash and
-        its store had not written it takes in again, and the frontier knows nothing of that.
+        """Return whether the last stage has read all input that existed at the start.
+
+        After a crash it reads again what it acknowledged but its store had not written; the frontier does not cover
+        that.
         """
         *_, last = self._stages.values()
         return covers(last.progress.position.get(EDEN, {}), self._owed)
 
-    def say_behind(self) -> None:
-        """Leaves word that the end did not wait for what the store still lacks."""
+    def log_incomplete(self) -> None:
+        """Write that shutdown did not wait for the missing results of the store."""
         *_, last = self._stages.values()
         self._journal.write("behind", position=last.progress.position.get(EDEN, {}), owed=self._owed)
 
@@ -177,16 +179,16 @@ class ChainListener(StreamingQueryListener):
 
 
 class Chain:
-    """All stages with their regulators, from the start to the end of the program."""
+    """All stages with their controllers."""
 
     def __init__(
-        self, stages: list[Stage], regulators: list[StageController], listener: ChainListener, hearing: ControlListener
+        self, stages: list[Stage], controllers: list[StageController], listener: ChainListener, control: ControlListener
     ) -> None:
-        self._stages, self._regulators, self._listener, self._hearing = stages, regulators, listener, hearing
+        self._stages, self._controllers, self._listener, self._control = stages, controllers, listener, control
         self._primer = 0
 
     def warm_up(self, records: int, batches: int) -> None:
-        """Lets the source take the first `records` in so many batches; a start that is past them does nothing."""
+        """Limit the source to the first `records` in this number of batches; no effect if it is past them."""
         source = self._stages[0]
         position = source.progress.position.get(EDEN, {})
         if sum(position.values()) >= records:
@@ -195,41 +197,44 @@ class Chain:
         self._primer = records
 
     def run(self, ended: Callable[[], bool], poll_s: float) -> None:
-        """Starts all stages and keeps them going until `ended`. Raises what a stage or a regulator failed with."""
+        """Run all stages until `ended`.
+
+        Raises the errors of stages and controllers.
+        """
         for stage in reversed(self._stages):
             stage.start()
-        helpers = (*self._regulators, self._hearing)
+        helpers = (*self._controllers, self._control)
         for helper in helpers:
             helper.start()
         while not ended():
             self._step(poll_s)
-        for regulator in self._regulators:
-            regulator.stopped.set()
-        for regulator in self._regulators:
-            regulator.finish(FINISH_S)  # a query that it starts now would be nobody's
-        self._raise_trouble()
+        for controller in self._controllers:
+            controller.stopped.set()
+        for controller in self._controllers:
+            controller.finish(REPLACEMENT_TIMEOUT_S)  # a query started later would not be stopped
+        self._raise_errors()
         deadline = time.monotonic() + CATCH_UP_S
         while not self._listener.is_caught_up():
             if time.monotonic() > deadline:
-                self._listener.say_behind()
+                self._listener.log_incomplete()
                 break
             self._step(poll_s)
-        self._hearing.stopped.set()
+        self._control.stopped.set()
         for stage in self._stages:
             stage.stop()
 
-    def _raise_trouble(self) -> None:
+    def _raise_errors(self) -> None:
         for stage in self._stages:
             failure = stage.query.exception() if stage.query is not None else None
             if failure is not None:
                 raise failure
-        for helper in (*self._regulators, self._hearing):
-            if helper.trouble is not None:
-                raise helper.trouble
+        for helper in (*self._controllers, self._control):
+            if helper.error is not None:
+                raise helper.error
 
     def _step(self, poll_s: float) -> None:
-        """A look at what has failed and what has become complete."""
-        self._raise_trouble()
+        """Check for failures and advance the frontier."""
+        self._raise_errors()
         self._listener.advance()
         taken = sum(self._stages[0].progress.position.get(EDEN, {}).values())
         if self._primer and taken >= self._primer:

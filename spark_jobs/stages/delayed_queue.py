@@ -1,8 +1,10 @@
-"""The delayed persistence queue (Lu et al. 2020, algorithm 3): results are acknowledged once they stand in memory, and
-a processor of its own writes them to the store in batches, when a timer runs out or the queue is long enough.
+"""Delayed persistence queue (Lu et al. 2020, algorithm 3).
 
-Beyond the paper, a crash loses nothing. With each flush the store also takes the position in the input that the flush
-reaches, in one transaction, and whoever starts again begins there.
+Results are acknowledged once they are in memory. A separate thread writes them to the store in batches, when a timer
+expires or the queue is long enough.
+
+In contrast to the paper, a crash loses nothing: each flush also stores the input position that it reaches, in the same
+transaction, and a restart begins there.
 """
 
 from __future__ import annotations
@@ -17,81 +19,87 @@ from typing import Protocol
 from .stores import Result, ResultStore
 
 JOIN_S = 60.0
-# A stage waits when so many flushes of the greatest length are due: a store that hangs must not fill the memory.
-MOST_FLUSHES = 10
+# Maximum number of full flushes in the queue, so that a blocked store does not exhaust memory.
+MAX_QUEUED_FLUSHES = 10
 
 
 @dataclass(frozen=True)
 class QueuedBatch:
-    """Results of one batch, and where the input stood behind it: end offsets by partition."""
+    """Results of one batch, and the input position after it: end offsets by partition."""
 
     results: tuple[Result, ...]
     position: dict[str, int]
 
 
 class Backlog(Protocol):
-    """Where entries wait, in order. `take` removes nothing: entries leave with `drop`, once they are in the store."""
+    """Ordered queue of batches. `take` removes nothing; `drop` removes entries once they are stored."""
 
     def put(self, entry: QueuedBatch) -> None:
-        """Adds an entry at the end. Raises QueueLost when it cannot be kept."""
+        """Append an entry.
+
+        Raises QueueLost if it cannot be kept.
+        """
 
     def take(self) -> list[QueuedBatch]:
-        """All entries, the oldest first. Raises QueueLost when one is gone."""
+        """Return all entries, the oldest first.
+
+        Raises QueueLost if one is missing.
+        """
 
     def drop(self, entries: int) -> None:
-        """Forgets the oldest ones."""
+        """Remove the oldest entries."""
 
     def __len__(self) -> int:
-        """Results that wait."""
+        """Return the number of queued results."""
 
 
 class QueueLost(RuntimeError):
-    """The queue lost results that were acknowledged: the stage must start again from what the store holds."""
+    """The queue lost acknowledged results: the stage must restart from the store's position."""
 
 
 class MemoryBacklog:
-    """A queue in this process."""
+    """Queue in this process."""
 
     def __init__(self) -> None:
         self._entries: deque[QueuedBatch] = deque()
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._queued = 0
 
     def put(self, entry: QueuedBatch) -> None:
-        """Adds an entry at the end."""
+        """Append an entry."""
         with self._lock:
             self._entries.append(entry)
-            self._waiting += len(entry.results)
+            self._queued += len(entry.results)
 
     def take(self) -> list[QueuedBatch]:
-        """All entries, the oldest first."""
+        """Return all entries, the oldest first."""
         with self._lock:
             return list(self._entries)
 
     def drop(self, entries: int) -> None:
-        """Forgets the oldest ones."""
+        """Remove the oldest entries."""
         with self._lock:
             for _ in range(entries):
-                self._waiting -= len(self._entries.popleft().results)
+                self._queued -= len(self._entries.popleft().results)
 
     def __len__(self) -> int:
-        return self._waiting
+        return self._queued
 
 
 @dataclass(frozen=True)
 class FlushRules:
-    """`every_s`: a flush is due so long after the last one. `length`: or as soon as so many results wait."""
+    """Rules of a flush: `every_s` after the last one, or as soon as `length` results are queued."""
 
     every_s: float = 1.0
     length: int = 10_000
 
     def due(self, now_s: float, last_s: float, length: int) -> bool:
-        """Whether to flush now: algorithm 3's two conditions. An empty queue is never flushed."""
+        """Return whether a flush is due by the two conditions of algorithm 3; never for an empty queue."""
         return length > 0 and (length >= self.length or now_s - last_s >= self.every_s)
 
 
 class DelayedQueue:
-    """Takes results from the stage, and writes them to the store from a thread of its own."""
+    """Queue that writes results to the store in its own thread."""
 
     def __init__(
         self, backlog: Backlog, store: ResultStore, rules: FlushRules, clock: Callable[[], float] = time.monotonic
@@ -99,32 +107,32 @@ class DelayedQueue:
         self._backlog, self._store, self._rules, self._clock = backlog, store, rules, clock
         self._wake = threading.Condition()
         self._ends = False
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None
         self._last_s = clock()
         self._thread = threading.Thread(target=self._run, name="processor", daemon=True)
 
     def start(self) -> None:
-        """Starts the processor."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, results: Sequence[Result], position: dict[str, int]) -> None:
-        """Acknowledges `results`: returns once they wait in memory, which may take until others are written.
+        """Queue `results`; return once they are in memory, which may wait for a flush.
 
-        Raises what the processor failed with.
+        Raises the error of the thread.
         """
         with self._wake:
-            self._wake.wait_for(lambda: self._trouble is not None or not self._is_full())
+            self._wake.wait_for(lambda: self._error is not None or not self._is_full())
         self.check()
         self._backlog.put(QueuedBatch(tuple(results), position))
         with self._wake:
             self._wake.notify()
 
     def flush(self) -> int:
-        """Writes everything that waits, in one transaction with the position it reaches; results written."""
+        """Write all queued results and their position in one transaction; return the number of results."""
         entries = self._backlog.take()
         if not entries:
             return 0
-        # Counts only grow, so of a word that waits several times the newest is enough.
+        # Counts only grow, so the newest count of a word suffices.
         newest = {word: count for entry in entries for word, count in entry.results}
         self._store.write(list(newest.items()), entries[-1].position)
         self._backlog.drop(len(entries))
@@ -132,19 +140,22 @@ class DelayedQueue:
         return len(newest)
 
     def close(self) -> None:
-        """Flushes what is left and ends the processor. Raises what it failed with."""
+        """Flush the rest and stop the thread.
+
+        Raises its error.
+        """
         with self._wake:
             self._ends = True
             self._wake.notify()
         self._thread.join(JOIN_S)
         self.check()
         if self._thread.is_alive():
-            raise TimeoutError(f"delayed queue: its last flush took more than {JOIN_S:g} s")
+            raise TimeoutError(f"delayed queue: last flush failed: not complete within {JOIN_S:g} s")
 
     def check(self) -> None:
-        """Raises what the processor failed with."""
-        if self._trouble is not None:
-            raise self._trouble
+        """Raise the error of the thread, if there is one."""
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         try:
@@ -159,10 +170,10 @@ class DelayedQueue:
                         self._wake.notify_all()
                 if ends:
                     return
-        except Exception as error:  # reported to whoever puts next, who must not go on acknowledging
+        except Exception as error:  # raised by the next `put`, to stop acknowledgements
             with self._wake:
-                self._trouble = error
+                self._error = error
                 self._wake.notify_all()
 
     def _is_full(self) -> bool:
-        return len(self._backlog) >= MOST_FLUSHES * self._rules.length
+        return len(self._backlog) >= MAX_QUEUED_FLUSHES * self._rules.length

@@ -1,4 +1,4 @@
-"""Tuples that fail when a stage takes them in: those that waited too long, and those that a test makes fail."""
+"""Failures of tuples in a stage: by timeout, and injected by tests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from confluent_kafka import KafkaException
 
 from .kafka import Message, control_sender, encode, sender
 
-FAILED, ASIDE = "failed", "set_aside"
+FAILED, SET_ASIDE = "failed", "set_aside"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class FailureInjector:
-    """What fails at `stage`, and what becomes of it.
+    """Failures at `stage`, and their treatment.
 
-    `timeout_s`: a tuple that waited longer in the stage's queue fails (None: none does). `share` of all tuples fails
-    by chance, and whatever begins with `poison` always does. With `replay` a failed tuple goes to From, which is
-    one of `spaces` (space -> topic), or after `max_attempts` to `set_aside`; without, it is counted and
-    goes on. `control`: the topic on which the number of failures is told.
+    `timeout_s`: a tuple that waited longer in the stage's queue fails (None: no timeout). `share` of all tuples fails
+    at random, and texts that start with `poison` always fail. With `replay` a failed tuple is written to From, one of
+    `spaces` (space -> topic), or after `max_attempts` to `set_aside`; without, it is counted and continues. `control`:
+    the topic for the number of failures.
     """
 
     stage: str
@@ -40,7 +40,7 @@ class FailureInjector:
     set_aside: str = ""
 
     def sift(self, batch: Any, timestamps_ms: list[int], bootstrap: str, space: str) -> Any:
-        """The rows of `batch` (a RecordBatch of the source's columns) that go on; `space` is From at present."""
+        """Return the rows of `batch` (columns of the source) that continue; `space` is the current From."""
         failed = self.failed(batch, np.array(timestamps_ms, dtype=np.int64), time.time_ns() // 1_000_000)
         count = int(failed.sum())
         if not count:
@@ -50,16 +50,16 @@ class FailureInjector:
             space_topic = self.spaces[space] if self.spaces else ""
             aside = self._put_back(bootstrap, batch.filter(pa.array(failed)), space_topic)
             batch = batch.filter(pa.array(~failed))
-        tell = control_sender(bootstrap, self.stage)
-        with contextlib.suppress(ConnectionError, KafkaException):  # numbers only: the tuples are safe without
-            for act, number in ((FAILED, count), (ASIDE, aside)):
+        control = control_sender(bootstrap, self.stage)
+        with contextlib.suppress(ConnectionError, KafkaException):  # only counts are lost
+            for act, number in ((FAILED, count), (SET_ASIDE, aside)):
                 if number:
-                    tell.send(self.control, None, encode(Message(self.stage, act, number)))
-            tell.flush()
+                    control.send(self.control, None, encode(Message(self.stage, act, number)))
+            control.flush()
         return batch
 
     def failed(self, batch: Any, timestamps_ms: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.bool_]:
-        """Which rows fail. Chance depends on the place in the input alone, so a task that is tried again agrees."""
+        """Return which rows fail. Chance depends only on the input position, so retried tasks agree."""
         failed = np.zeros(batch.num_rows, dtype=bool)
         if self.timeout_s is not None:
             failed |= now_ms - timestamps_ms > self.timeout_s * 1000
@@ -70,9 +70,9 @@ class FailureInjector:
         return failed
 
     def _put_back(self, bootstrap: str, rows: Any, topic: str) -> int:
-        """Sends failed tuples to where they are read again, or set aside; how many were that.
+        """Send failed tuples to be read again, or set aside; return the number set aside.
 
-        They stand there before the batch that leaves them out can be committed.
+        They are written before the batch that omits them can be committed.
         """
         aside, put = 0, sender(bootstrap)
         for text, attempts in zip(rows.column("text").to_pylist(), rows.column("number").to_pylist(), strict=True):
@@ -84,7 +84,7 @@ class FailureInjector:
 
 
 def _draws(part: npt.NDArray[Any], at: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each place (splitmix64)."""
+    """Return a number in [0, 1) for each input position (splitmix64)."""
     with np.errstate(over="ignore"):
         mixed = (at.astype(np.uint64) * np.uint64(64) + part.astype(np.uint64) + np.uint64(1)) * _MIX
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,7 +1,7 @@
-"""How far the whole chain has come: up to which record of the input the last stage has acknowledged every tuple.
+"""Frontier of the chain: the input position up to which the last stage has acknowledged every tuple.
 
-Each stage only knows its own batches: how far it took its input, and how long its output was afterwards. A batch of the
-source leaves a token, which walks down as each stage takes in what the one above had put out.
+Each stage knows only its own batches: its input position and the output position after it. A batch of the source
+creates a token, which moves down as each stage reads the output of the one above.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Ends = Mapping[str, int]
 
 @dataclass
 class _Token:
-    """`taken`: end offsets of the input. `waits_for`: what the next stage must take in, end offsets of its input."""
+    """Source batch in transit. `taken`: end offsets of the input. `waits_for`: end offsets for the next stage."""
 
     taken: dict[str, int]
     planned_ns: int
@@ -25,38 +25,37 @@ class _Token:
 
 @dataclass(frozen=True)
 class Reached:
-    """End offsets of the input that are through, and when the batch that took them in was planned (ns)."""
+    """Completed end offsets of the input, and the planning time of the batch that read them (ns)."""
 
     ends: dict[str, int]
     planned_ns: int
 
 
 class Frontier:
-    """Tokens on their way through `stages` stages, the source being the first."""
+    """Tokens in transit through `stages` stages; the source is the first."""
 
     def __init__(self, stages: int) -> None:
         self._last = stages - 1
         self._tokens: deque[_Token] = deque()
-        # Of each later stage: how far its input was taken at its last batch, and how long its output was then.
+        # Input and output positions of each later stage after its last batch.
         self._reached: dict[int, tuple[Ends, Ends]] = {}
         self._done: Reached | None = None
 
     def took(self, ends: Ends, planned_ns: int, output: Ends) -> None:
-        """The source ended a batch: it had taken the input up to `ends`, and its output was `output` long."""
+        """Record the end of a source batch: its input and output positions."""
         self._tokens.append(_Token(dict(ends), planned_ns, 1, dict(output)))
         self._walk()
 
     def passed(self, stage: int, ends: Ends, output: Ends) -> None:
-        """A later stage ended a batch: it had taken its input up to `ends`; `output` as above, {} for the last."""
+        """Record the end of a later stage's batch: input and output positions; {} for the last stage."""
         self._reached[stage] = dict(ends), dict(output)
         self._walk()
 
     def advance(self, replays_wait: Callable[[], bool]) -> Reached | None:
-        """What has become complete since the last call; None for nothing new. `replays_wait` is asked only if need be.
+        """Return what has become complete since the last call; None if nothing. `replays_wait` is called lazily.
 
-        What failed is read again together with newer input. So input is through with its first attempt once newer
-        input follows it, but the newest only when nothing is on its way and no failed tuple waits: then
-        everything is.
+        Failed tuples are read again with newer input. Input is complete after its first attempt if newer input follows.
+        The newest input is complete only if no token is in transit and no failed tuple waits.
         """
         done = self._done
         if done is None:
@@ -68,7 +67,7 @@ class Frontier:
         return done
 
     def _walk(self) -> None:
-        """Lets tokens go as far as they can: a stage may have taken in all that one waits for long ago."""
+        """Move tokens as far as possible: a stage may have read a token's input long ago."""
         for token in self._tokens:
             while (reached := self._reached.get(token.stage)) and covers(reached[0], token.waits_for):
                 token.stage, token.waits_for = token.stage + 1, reached[1]
@@ -79,5 +78,5 @@ class Frontier:
 
 
 def covers(ends: Ends, wanted: Ends) -> bool:
-    """Whether `ends` has reached `wanted` on every partition."""
+    """Return whether `ends` has reached `wanted` on every partition."""
     return all(ends.get(partition, 0) >= offset for partition, offset in wanted.items())

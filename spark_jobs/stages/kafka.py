@@ -1,4 +1,4 @@
-"""The stages' own view of Kafka: how long topics are, ranges of records, and producers. One connection a process."""
+"""Kafka access of the stages: topic ends, record ranges and producers, with one connection per process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 TIMEOUT_S = 30.0
 CONTROL_TIMEOUT_S = 1.0
 CHUNK_RECORDS = 50_000
-# Names a JSON object of librdkafka's settings, with which this process logs in at the broker.
+# Environment variable with the path of a JSON object of librdkafka settings with credentials.
 LOGIN = "FAULTLINE_KAFKA_LOGIN"
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
-    """Settings of every client here: where the broker is, and who comes."""
+    """Return the client settings for broker and credentials."""
     file = os.environ.get(LOGIN)
     return {"bootstrap.servers": bootstrap, **(json.loads(Path(file).read_text()) if file else {})}
 
@@ -37,7 +37,7 @@ class RecordRange:
 
 
 class TopicEnds:
-    """End offsets of some topics, all in one request. Raises KafkaException when the broker does not answer."""
+    """End offsets of topics, read in one request. Raises KafkaException if the broker does not answer."""
 
     def __init__(self, bootstrap: str, topics: Iterable[str], partitions: int) -> None:
         self._admin = AdminClient(connection(bootstrap))
@@ -46,7 +46,7 @@ class TopicEnds:
         }
 
     def read(self) -> dict[str, dict[str, int]]:
-        """Topic -> partition -> end offset."""
+        """Return topic -> partition -> end offset."""
         found: dict[str, dict[str, int]] = {}
         for place, future in self._admin.list_offsets(self._wanted, request_timeout=TIMEOUT_S).items():
             found.setdefault(place.topic, {})[str(place.partition)] = future.result(TIMEOUT_S).offset
@@ -54,16 +54,16 @@ class TopicEnds:
 
 
 class ControlSender:
-    """A producer that forgets no record: `flush` tells of each that was not acknowledged."""
+    """Producer that tracks each record: `flush` reports those that were not acknowledged."""
 
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._refused: list[str] = []
+        self._failed: list[str] = []
         settings = {**connection(bootstrap), "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": round(timeout_s * 1000)})
 
     def send(self, topic: str, key: str | None, value: str | bytes, headers: Any = None) -> None:
-        """Sends one record, waiting while the producer's queue is full."""
+        """Send one record; wait while the producer's queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, key, headers=headers, on_delivery=self._delivered)
@@ -73,35 +73,40 @@ class ControlSender:
                 self._producer.poll(0.1)
 
     def flush(self) -> None:
-        """Returns when all that was sent is acknowledged. Raises ConnectionError when something never will be."""
+        """Wait until all records are acknowledged.
+
+        Raises ConnectionError if one fails.
+        """
         left = self._producer.flush(self._timeout_s + 5)
-        refused, self._refused = self._refused, []
-        if left or refused:
-            raise ConnectionError(
-                f"kafka: {left + len(refused)} records not acknowledged: {(refused or ['timeout'])[0]}"
-            )
+        failed, self._failed = self._failed, []
+        if left or failed:
+            raise ConnectionError(f"kafka: {left + len(failed)} records not acknowledged: {(failed or ['timeout'])[0]}")
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self._refused.append(error.str())
+            self._failed.append(error.str())
 
 
 @cache
 def sender(bootstrap: str) -> ControlSender:
-    """This process's sender of tuples."""
+    """Return this process's sender of tuples."""
     return ControlSender(bootstrap)
 
 
 @cache
 def control_sender(bootstrap: str, stage: str) -> ControlSender:
-    """This process's sender of a stage's control messages, which nothing may wait for long. One for each stage: of two
-    that flush at once, one would be told what the other's messages came to.
+    """Return this process's sender of a stage's control messages, with a short timeout.
+
+    Each stage has its own, so that a flush reports only its own failures.
     """
     return ControlSender(bootstrap, CONTROL_TIMEOUT_S)
 
 
 def read_range(bootstrap: str, topic: str, partition: int, first: int, end: int) -> Iterator[RecordRange]:
-    """Records [first, end) in chunks. Raises KafkaException, also when nothing comes for 30 s."""
+    """Yield records [first, end) in chunks.
+
+    Raises KafkaException, also after 30 s without records.
+    """
     consumer = _consumer(bootstrap)
     consumer.assign([TopicPartition(topic, partition, first)])
     try:
@@ -112,7 +117,7 @@ def read_range(bootstrap: str, topic: str, partition: int, first: int, end: int)
             for message in messages:
                 if message.error():
                     raise KafkaException(message.error())
-            # The consumer may have read beyond the end already.
+            # The consumer may have read beyond the end.
             messages = [message for message in messages if message.offset() < end]
             if not messages:
                 return
@@ -132,7 +137,7 @@ def _consumer(bootstrap: str) -> Consumer:
     return Consumer(
         {
             **connection(bootstrap),
-            "group.id": "faultline-stage",  # never committed to: places come from Spark
+            "group.id": "faultline-stage",  # unused: offsets come from Spark
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 20,
@@ -140,7 +145,7 @@ def _consumer(bootstrap: str) -> Consumer:
     )
 
 
-# The words that stages exchange on the control topic: signals of back-pressure, and tuples that failed.
+# Messages of the control topic: back-pressure signals and failed tuples.
 
 
 VERSION = 1
@@ -148,8 +153,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Message:
-    """`to`: the stage that is meant. `act`: of `pressure.Act`, with the steps that hold then as `count`; or `failed` or
-    `set_aside`, with the tuples that were.
+    """Control message.
+
+    `to`: the receiving stage. `act`: a `pressure.PressureSignal`, with the number of steps as `count`; or `failed` or
+    `set_aside`, with the number of tuples.
     """
 
     to: str
@@ -158,12 +165,12 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """The message as JSON, with the version of this format."""
+    """Return the message as JSON, with the version of the format."""
     return json.dumps({"version": VERSION, **vars(message)}, separators=(",", ":")).encode()
 
 
 def decode(value: bytes | None) -> Message | None:
-    """The message, or None for what is not one of this version: whoever reads must survive anything."""
+    """Return the message; None if it is invalid or of another version."""
     try:
         words = json.loads(value or b"")
         if words.pop("version") != VERSION:

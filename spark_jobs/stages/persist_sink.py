@@ -1,7 +1,7 @@
-"""The last stage: results go to the store, at once or by way of the delayed queue, and are acknowledged to the output.
+"""Sink of the last stage: results are stored, directly or through the delayed queue, and acknowledged.
 
-An acknowledgement is a record of the output topic: sent when a result stands in the store, or, with the queue, in
-memory. A start begins where the store's position stands, so what was acknowledged and not yet written comes again.
+An acknowledgement is a record of the output topic, sent once a result is in the store or, with the queue, in memory. A
+restart begins at the store's position, so acknowledged but unwritten results are computed again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ Write = Callable[[Sequence[Result], dict[str, int]], None]
 
 
 def open_store(plan: dict[str, Any]) -> ResultStore:
-    """`plan`: {"kind": "sqlite", "path"} or {"kind": "postgresql", "address", "schema"}; `delay_s`."""
+    """Return the store of {"kind": "sqlite", "path"} or {"kind": "postgresql", "address", "schema"}; `delay_s`."""
     if plan["kind"] == "postgresql":
         return PostgresStore(plan["address"], plan["schema"], plan["delay_s"])
     return SqliteStore(plan["path"], plan["delay_s"])
 
 
 class PersistSink:
-    """What `foreachBatch` of the last stage does with its rows."""
+    """Function for `foreachBatch` of the last stage."""
 
     def __init__(self, store: ResultStore, bootstrap: str, output: str, plan: dict[str, Any]) -> None:
-        """`plan`: {"queue": null, "memory" or "memcached", "flush_every_s", "flush_length", "address", "by_tuple"}."""
+        """Create it.
+
+        `plan`: {"queue": null, "memory" or "memcached", "flush_every_s", "flush_length", "address", "by_tuple"}.
+        """
         self._store, self._bootstrap, self._output = store, bootstrap, output
         self._by_tuple = bool(plan["by_tuple"])
         self._position = self.position
@@ -47,7 +50,7 @@ class PersistSink:
             self._queue.start()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Takes one batch, in the order in which its partitions hold it."""
+        """Store one batch, in the order of its partitions."""
         rows = batch.select("text", "number", "part", "at").collect()
         if not rows:
             return
@@ -68,22 +71,22 @@ class PersistSink:
 
     @property
     def position(self) -> dict[str, int]:
-        """Where the store stands: end offsets by partition; {} before the first write."""
+        """Position of the store: end offsets by partition; {} before the first write."""
         return self._store.position() or {}
 
     def stored(self) -> dict[str, int]:
-        """All that the store holds, read back from it; a schema that the run made is gone afterwards."""
+        """Return all stored results, and remove a schema that the run created."""
         found = self._store.results()
         self._store.drop()
         return found
 
     def check(self) -> None:
-        """Raises what the queue's processor failed with: what it had acknowledged must be taken in again."""
+        """Raise the error of the queue: its acknowledged results must be computed again."""
         if self._queue is not None:
             self._queue.check()
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Write queued results."""
         if self._queue is not None:
             self._queue.close()
 
@@ -93,62 +96,68 @@ class PersistSink:
             to.send(self._output, word, str(count), LINEAGE)
 
 
-# The delayed queue's entries in Memcached: they outlive this process, and may be gone at any time.
-
-
-# Memcached takes values up to 1 MiB, with their key and some bytes of its own.
-PIECE_BYTES = 1_000_000
+# Memcached's default limit of a value is 1 MiB, including its key and some overhead.
+CHUNK_BYTES = 1_000_000
 TIMEOUT_S = 5.0
 
 
 class MemcachedBacklog:
-    """Each entry is a value, or several pieces of one. The names are new with each start: what an earlier process left
-    is never read, since the store knows where to begin again."""
+    """Queue in Memcached, which survives this process but may lose entries at any time.
+
+    Each entry is one or more values. Names are new at each start, because the store's position makes older entries
+    obsolete.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._client = client(host, port)
         self._name = uuid.uuid4().hex
         self._next = 0
-        # Of each entry that waits: its number, its pieces, and its results.
-        self._waiting: deque[tuple[int, int, int]] = deque()
+        # Number, chunks and results of each queued entry.
+        self._queued: deque[tuple[int, int, int]] = deque()
 
     def put(self, entry: QueuedBatch) -> None:
-        """Adds an entry at the end. Raises QueueLost when Memcached does not take it."""
+        """Append an entry.
+
+        Raises QueueLost if Memcached rejects it.
+        """
         text = zlib.compress(json.dumps([entry.results, entry.position], separators=(",", ":")).encode(), 1)
-        pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+        pieces = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]
         try:
             for index, piece in enumerate(pieces):
                 if not self._client.set(self._key(self._next, index), piece, noreply=False):
-                    raise QueueLost("memcached: it refused results; raise its memory (-m)")
+                    raise QueueLost("memcached: write failed: rejected; fix: raise its memory (-m)")
         except (OSError, MemcacheError) as error:
-            raise QueueLost(f"memcached: not reachable any more: {error!r}") from error
-        self._waiting.append((self._next, len(pieces), len(entry.results)))
+            raise QueueLost(f"memcached: unreachable: {error!r}") from error
+        self._queued.append((self._next, len(pieces), len(entry.results)))
         self._next += 1
 
     def take(self) -> list[QueuedBatch]:
-        """All entries, the oldest first. Raises QueueLost when one was evicted, or Memcached is gone."""
-        return [self._read(number, pieces) for number, pieces, _ in list(self._waiting)]
+        """Return all entries, the oldest first.
+
+        Raises QueueLost if one was evicted or Memcached is unreachable.
+        """
+        return [self._read(number, pieces) for number, pieces, _ in list(self._queued)]
 
     def drop(self, entries: int) -> None:
-        """Forgets the oldest ones."""
+        """Remove the oldest entries."""
         for _ in range(entries):
-            number, pieces, _ = self._waiting.popleft()
+            number, pieces, _ = self._queued.popleft()
             try:
                 for index in range(pieces):
                     self._client.delete(self._key(number, index), noreply=True)
             except (OSError, MemcacheError):
-                pass  # they are in the store; nobody reads these names again
+                pass  # the entries are stored and their names are never read again
 
     def __len__(self) -> int:
-        return sum(results for _, _, results in list(self._waiting))
+        return sum(results for _, _, results in list(self._queued))
 
     def _read(self, number: int, pieces: int) -> QueuedBatch:
         try:
             found = [self._client.get(self._key(number, index)) for index in range(pieces)]
         except (OSError, MemcacheError) as error:
-            raise QueueLost(f"memcached: not reachable any more: {error!r}") from error
+            raise QueueLost(f"memcached: unreachable: {error!r}") from error
         if None in found:
-            raise QueueLost("memcached: it lost results that were not written yet (restarted, or out of memory)")
+            raise QueueLost("memcached: lost unwritten results (restart or eviction)")
         results, position = json.loads(zlib.decompress(b"".join(found)))
         return QueuedBatch(tuple((word, count) for word, count in results), position)
 
@@ -157,7 +166,10 @@ class MemcachedBacklog:
 
 
 def client(host: str, port: int) -> Client:
-    """A connection that two threads can use, one after another. Raises OSError when nobody answers there."""
+    """Return a connection for two alternating threads.
+
+    Raises OSError if the server does not answer.
+    """
     found = PooledClient((host, port), connect_timeout=TIMEOUT_S, timeout=TIMEOUT_S, max_pool_size=2)
     found.version()
     return found

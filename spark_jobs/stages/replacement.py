@@ -1,6 +1,4 @@
-"""Adaptive replacement (Lu et al. 2020, algorithm 2, equations 2 to 5): when a stage gets another parallelism, which
-one, and which keys move.
-"""
+"""Adaptive replacement (Lu et al. 2020, algorithm 2, equations 2 to 5): parallelism of a stage, and keys to move."""
 
 from __future__ import annotations
 
@@ -11,8 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReplacementRules:
-    """`windows`: how many the ring holds (A). `decay`: by which a window weighs less than the next newer one.
-    `threshold`: of the weighted dispersion (C), in tuples².
+    """Parameters of replacement.
+
+    `windows`: size of the ring (A). `decay`: weight of a window relative to the next newer one. `threshold`: of the
+    weighted dispersion (C), in tuples².
     """
 
     windows: int = 5
@@ -21,30 +21,29 @@ class ReplacementRules:
 
 
 def mean(failed: Sequence[int]) -> float:
-    """Equation 2: E(M), failed tuples a window."""
+    """Return the failed tuples per window, E(M) (equation 2)."""
     return sum(failed) / len(failed)
 
 
 def dispersion(failed: Sequence[int], decay: float) -> float:
-    """Equation 3: S², the weighted dispersion; `failed` from the oldest window to the newest, which weighs 1."""
+    """Return the weighted dispersion S² (equation 3) of `failed`, from the oldest window to the newest, of weight 1."""
     centre, newest = mean(failed), len(failed) - 1
     return sum(decay ** (newest - age) * (one - centre) ** 2 for age, one in enumerate(failed)) / len(failed)
 
 
 class Ring:
-    """Failed tuples of the newest windows, and what they say about the parallelism."""
+    """Failed tuples of the newest windows, which determine the parallelism."""
 
     def __init__(self, rules: ReplacementRules) -> None:
         self._rules = rules
         self._failed: deque[int] = deque(maxlen=rules.windows)
 
     def close_window(self, failed: int, parallelism: int, most: int) -> int:
-        """Notes a window that is over; the parallelism that the stage is to have from now on, `most` at most.
+        """Record a finished window, and return the new parallelism of the stage, at most `most`.
 
-        Twice as much when more tuples failed than the mean and the dispersion lies above the threshold, half when
-        fewer did; no change where the double is more than `most`. A ring that is not full yet decides nothing.
-        With a change it begins anew, which the paper does not say: failures of the old stage say nothing about the new
-        one, and would halve it again.
+        It doubles if the dispersion exceeds the threshold and more tuples failed than the mean, and halves if fewer
+        did. It stays if the double exceeds `most` or the ring is not full. In contrast to the paper, a change clears
+        the ring, because failures of the old parallelism would halve the new one again.
         """
         self._failed.append(failed)
         if len(self._failed) < self._rules.windows:
@@ -60,13 +59,13 @@ class Ring:
 
 
 def task_of(group: int, parallelism: int) -> int:
-    """The task that a group of keys belongs to: equation 5, for any parallelism.
+    """Return the task of a group of keys (equation 5, for any parallelism).
 
-    When it doubles, a group stays where it is or moves up by the old parallelism, so half of them keep their task.
+    When the parallelism doubles, half of the groups keep their task; the others move up by the old parallelism.
     """
     return group % parallelism
 
 
 def groups_of(task: int, parallelism: int, groups: int) -> list[int]:
-    """The groups of keys (partitions of the input topic) that a task reads."""
+    """Return the groups of keys (partitions of the input topic) that a task reads."""
     return [group for group in range(groups) if task_of(group, parallelism) == task]

@@ -1,7 +1,7 @@
-"""Stateless replay (Lu et al. 2020, section 4.2): Eden, From and To, and in which order a source reads them.
+"""Stateless replay (Lu et al. 2020, section 4.2): the queues Eden, From and To, and their order.
 
-New tuples come through Eden, and what failed is written to From. The source reads To until it is empty, then Eden, and
-then From and To change roles. Nothing is remembered of a tuple that is on its way.
+New tuples arrive in Eden, and failed ones are written to From. The source reads To until it is empty, then Eden, and
+then From and To are swapped. No state is kept about tuples in transit.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ Offsets = dict[str, int]
 
 @dataclass(frozen=True)
 class Position:
-    """How far a source has read each of the three queues, and which of the two spaces is To now."""
+    """Position of a source in each of the three queues, and which space is To."""
 
     offsets: Mapping[str, Offsets]
     to: str = SPACES[0]
 
     @property
     def from_(self) -> str:
-        """The space that failed tuples are written to."""
+        """Space that failed tuples are written to."""
         return SPACES[1 - SPACES.index(self.to)]
 
     def document(self) -> dict[str, Any]:
-        """As Spark keeps it in the offset log."""
+        """Return the JSON value for Spark's offset log."""
         return {**self.offsets, "to": self.to}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Position:
-        """What `document` came from."""
+        """Build it from the value of `document`."""
         return cls({name: dict(document[name]) for name in (EDEN, *SPACES)}, document["to"])
 
 
 def plan(start: Position, ends: Mapping[str, Offsets], budget: int | None) -> Position:
-    """The end of the next batch: what is left of To; with To empty Eden, and the roles change.
+    """Return the end of the next batch: the rest of To; with To empty, Eden, and the roles are swapped.
 
-    A batch in which To is emptied takes from Eden, too, as far as the budget (records, None: no limit) goes.
-    `start` itself when nothing waits, so that no batch is begun for nothing.
+    A batch that empties To also takes from Eden, up to the budget (records; None: no limit). Returns `start` itself if
+    nothing is queued, so that no batch starts.
     """
     if budget is not None and budget <= 0:
         return start
@@ -76,7 +76,7 @@ def plan(start: Position, ends: Mapping[str, Offsets], budget: int | None) -> Po
 
 
 def places(start: Position, end: Position) -> list[tuple[str, str, int, int]]:
-    """(queue, partition, first, end) of what lies between two positions, in the order of the queues."""
+    """Return (queue, partition, first, end) of the records between two positions, in the order of the queues."""
     return [
         (queue, partition, start.offsets[queue].get(partition, 0), last)
         for queue in (EDEN, *SPACES)

@@ -1,13 +1,13 @@
-"""A stage's input as a streaming source of its own: Kafka topics, read with admission, parallelism and replay.
+"""Streaming source of a stage: Kafka topics, read with admission, parallelism and replay.
 
-Spark's Kafka source reads as much as it was told at its start. This one asks, before each batch, what holds now: the
-limit of back-pressure, a hold, the three queues of replay. The process that plans batches is one of Python's on the
-driver's host, and is told through files (`admission.Orders`); the tasks get what they need with their partition.
+Spark's Kafka source has fixed options. This one reads the current limits before each batch: rate limit, hold, and the
+three replay queues. Batches are planned in a Python process on the driver's host, which receives the limits through
+files (`admission.AdmissionLimits`); tasks receive theirs with their partition.
 
-Options: `bootstrap`; `topics` (JSON: queue -> topic; `eden` alone, or with `a` and `b`), each of so many `partitions`;
-`orders` (file); `roles` (file: which space is From now); `parallelism`; `text` (`key` or `value`: where the text of a
-tuple stands, its number is the other one); `fresh` (`true`: Eden holds the chain's own input, whose keys are no
-attempts); `begin` (JSON: end offsets to begin at); `failing` (JSON of `failing.Failing`, or null).
+Options: `bootstrap`; `topics` (JSON: queue -> topic; `eden` alone, or with `a` and `b`), each with `partitions`;
+`orders` (file of the limits); `roles` (file: which space is From); `parallelism`; `text` (`key` or `value`: which holds
+the text of a tuple; the other one is its number); `fresh` (`true`: Eden holds the chain's input, whose keys are not
+attempts); `begin` (JSON: end offsets to start at); `failing` (JSON of `failure_injection.FailureInjector`, or null).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from .admission import AdmissionLimits, Allowance, note_asked, put
+from .admission import AdmissionLimits, RateBudget, record_planning, write_atomically
 from .failure_injection import FailureInjector
 from .kafka import RecordRange, TopicEnds, read_range
 from .replacement import groups_of
 from .replay import EDEN, SPACES, Position, places, plan
 
 NAME = "faultline_stage"
-# `text`: the tuple. `number`: its attempts so far, or a count. `part`, `at`: its place in the input.
+# `text`: the tuple. `number`: its attempts, or a count. `part`, `at`: its input position.
 SCHEMA = "text string, number long, part int, at long"
 
 
 class StageSource(DataSource):
-    """See the module."""
+    """Data source `faultline_stage`; see the module."""
 
     @classmethod
     def name(cls) -> str:
@@ -49,14 +49,14 @@ class StageSource(DataSource):
 
 
 class _Task(InputPartition):
-    """What one task reads: (topic, partition, first offset, end offset, queue), and where failed tuples go."""
+    """Input of one task: (topic, partition, first offset, end offset, queue), and the space of failed tuples."""
 
     def __init__(self, ranges: Sequence[tuple[str, int, int, int, str]], failed_to: str) -> None:
         super().__init__((tuple(ranges), failed_to))
 
 
 class StageReader(DataSourceStreamReader):
-    """Plans batches on the driver, and reads them in tasks."""
+    """Reader that plans batches on the driver and reads them in tasks."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._bootstrap = options["bootstrap"]
@@ -69,9 +69,9 @@ class StageReader(DataSourceStreamReader):
         self._begin: dict[str, int] = json.loads(options["begin"])
         failing = json.loads(options["failing"])
         self._failing = None if failing is None else FailureInjector(**failing)
-        self._allowance = Allowance()
+        self._allowance = RateBudget()
         self._ends: TopicEnds | None = None
-        self._asked = False
+        self._is_recorded = False
         self._from = ""
 
     def initialOffset(self) -> dict[str, Any]:
@@ -79,31 +79,31 @@ class StageReader(DataSourceStreamReader):
         return Position({EDEN: begin, **{space: dict.fromkeys(begin, 0) for space in SPACES}}).document()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """As far as the orders of this moment let the next batch go; `start` itself to begin none."""
+        """Return the end of the next batch under the current limits; `start` itself for no batch."""
         orders = AdmissionLimits.read(self._orders)
         if orders.hold:
             return start
         budget = self._allowance.take(time.monotonic(), orders)
-        self._note_asked()
+        self._record_planning()
         if self._ends is None:
             self._ends = TopicEnds(self._bootstrap, self._topics.values(), self._partitions)
         found = self._ends.read()
         ends = {queue: found.get(self._topics.get(queue, ""), {}) for queue in (EDEN, *SPACES)}
         end = plan(Position.of(start), ends, budget)
         if SPACES[0] in self._topics and end.from_ != self._from:
-            put(self._roles, end.from_)
+            write_atomically(self._roles, end.from_)
             self._from = end.from_
         return end.document()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A task for each group of partitions that has anything to read."""
-        self._note_asked()
+        """Return a task for each group of partitions that has records."""
+        self._record_planning()
         first, last = Position.of(start), Position.of(end)
         ranges = [
             (self._topics[queue], int(partition), low, high, queue)
             for queue, partition, low, high in places(first, last)
         ]
-        # Should the roles change meanwhile, it comes a turn later: the source reads both spaces to their ends.
+        # If the roles change meanwhile, failed tuples are read one turn later.
         failed_to = self._failed_to() if self._failing and self._failing.replay else SPACES[0]
         tasks: list[InputPartition] = []
         for task in range(self._parallelism):
@@ -114,20 +114,20 @@ class StageReader(DataSourceStreamReader):
         return tasks
 
     def _failed_to(self) -> str:
-        """The space that is From, as the source's planner left it; the first one before that."""
+        """Return the space that is From, as the source's planner recorded it; initially the first."""
         try:
             return self._roles.read_text()
         except FileNotFoundError:
             return Position({}).from_
 
-    def _note_asked(self) -> None:
-        # A batch that was planned before a stop and not committed is read again, with nobody asking for its end.
-        if not self._asked:
-            self._asked = True
-            note_asked(self._orders)
+    def _record_planning(self) -> None:
+        # A batch that was planned but not committed before a restart is read again without `latestOffset`.
+        if not self._is_recorded:
+            self._is_recorded = True
+            record_planning(self._orders)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The tuples of a task, less those that fail here."""
+        """Yield the tuples of a task, without those that fail."""
         ranges, failed_to = partition.value
         for topic, number, first, end, queue in ranges:
             for chunk in read_range(self._bootstrap, topic, number, first, end):
@@ -140,7 +140,7 @@ class StageReader(DataSourceStreamReader):
                 yield batch
 
     def _columns(self, chunk: RecordRange, *, fresh: bool) -> tuple[pa.Array, pa.Array]:
-        """Text and number of each record."""
+        """Return text and number of each record."""
         text, number = (chunk.keys, chunk.values) if self._text_is_key else (chunk.values, chunk.keys)
         texts = pa.array(text, pa.binary()).cast(pa.string())
         if fresh:

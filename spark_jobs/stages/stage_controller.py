@@ -1,6 +1,6 @@
-"""A stage's look at itself, a few times a second: its queue, its failures, and what the stage below asks of it.
+"""Controller of a stage: its queue, its failures, and requests of the stage below.
 
-It signals the stage above through the control topic, and knows of nothing beyond its neighbours.
+It signals the stage above through the control topic, and knows only its neighbours.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException
 from workload_runner import JsonLinesWriter
 
-from .failure_injection import ASIDE, FAILED
+from .failure_injection import FAILED, SET_ASIDE
 from .kafka import Message, TopicEnds, control_sender, encode
 from .pressure import PressureRules, PressureSignal, PressureWatch, Throttle
 from .replacement import ReplacementRules, Ring, task_of
 from .stage_queries import Stage
 
-LOOK_EVERY_S = 0.25
-SIGN_OF_LIFE_S = 2.0
-NOTE_EVERY_S = 1.0
+CHECK_INTERVAL_S = 0.25
+KEEP_ALIVE_S = 2.0
+QUEUE_LOG_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """When a stage is replaced, and how.
+    """Conditions and kind of a stage's replacement.
 
-    `window_s`: length of the windows in which failures are counted. `most`: tasks of a stage. `slots`: of the cluster,
-    for all stages together, which share them out under `deciding`.
+    `window_s`: length of the windows in which failures are counted. `most`: maximum tasks of a stage. `slots`: of the
+    cluster, shared by all stages under the lock `deciding`.
     """
 
     rules: ReplacementRules
@@ -42,7 +42,7 @@ class Replacement:
 
 
 class StageController(threading.Thread):
-    """One stage's look at itself: its queue (back-pressure), its failures (replacement), the lease of its limit."""
+    """Thread that controls one stage: back-pressure, replacement, and the lease of its limit."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class StageController(threading.Thread):
         journal: JsonLinesWriter,
         others: Sequence[Stage] = (),
     ) -> None:
-        super().__init__(name=f"regulator-{stage.name}", daemon=True)
+        super().__init__(name=f"controller-{stage.name}", daemon=True)
         self._stage, self._above, self._control, self._journal = stage, above, control, journal
         self._pressure = None if stage.plan.ends_chain else pressure
         self._watch = PressureWatch(pressure) if pressure and above else None
         self._throttle = Throttle(pressure.divisor) if pressure else None
-        self._steering = threading.Lock()
+        self._limit_lock = threading.Lock()
         self._replacement, self._others = replacement, others
         self._replacing: threading.Thread | None = None
         self._ring = Ring(replacement.rules) if replacement else None
@@ -70,43 +70,43 @@ class StageController(threading.Thread):
         self._rate = 0.0
         self._sign_s = 0.0
         self.stopped = threading.Event()
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
         self._most_queued, self._noted_s = 0, 0.0
         self._signalled_at = 0, 0
         self._leave_room()
 
     @property
     def stage_name(self) -> str:
-        """Of which stage this is the regulator."""
+        """Name of the controlled stage."""
         return self._stage.name
 
     def run(self) -> None:
-        """Looks until stopped; an error is kept for the main thread."""
+        """Check the stage until stopped; keep an error for the main thread."""
         try:
-            while not self.stopped.wait(LOOK_EVERY_S):
+            while not self.stopped.wait(CHECK_INTERVAL_S):
                 self._look(time.monotonic())
             self._note(0, math.inf)
         except Exception as error:
-            self.trouble = error
+            self.error = error
 
-    def hear(self, message: Message) -> None:
-        """A message on the control topic that is meant for this stage."""
-        if message.act in (FAILED, ASIDE):
+    def handle(self, message: Message) -> None:
+        """Handle a control message for this stage."""
+        if message.act in (FAILED, SET_ASIDE):
             self._journal.write(message.act, stage=self._stage.name, count=message.count)
             if message.act == FAILED:
-                with self._steering:
+                with self._limit_lock:
                     self._failed += message.count
         elif message.act in list(PressureSignal):
-            self._steer(message.act, lambda throttle: throttle.hear(
+            self._steer(message.act, lambda throttle: throttle.apply(
                 message.count, time.monotonic(), self._stage.progress.rows_per_s
             ))  # fmt: skip
 
     def release(self, why: str) -> None:
-        """Nobody can take the limit back any more: it is given up."""
+        """Remove the limit, because it can no longer be withdrawn."""
         self._steer(why, Throttle.release)
 
     def finish(self, timeout_s: float) -> None:
-        """Waits for the look and the replacement in work, once `stopped` is set."""
+        """Wait for the current check and replacement, once `stopped` is set."""
         self.join(timeout_s)
         if self._replacing is not None:
             self._replacing.join(timeout_s)
@@ -121,7 +121,7 @@ class StageController(threading.Thread):
         if self._replacement is None:
             return
         if self._is_being_replaced():
-            # The time without a stage made tuples wait, which says nothing about its new parallelism.
+            # Failures during the replacement do not reflect the new parallelism.
             self._take_failed()
             self._window_ends_s = now_s + self._replacement.window_s
         elif now_s >= self._window_ends_s:
@@ -132,23 +132,23 @@ class StageController(threading.Thread):
             self._stage.leave_room(self._pressure.batch_most(self._stage.progress.fan_out))
 
     def _note(self, queue: int, now_s: float) -> None:
-        """Writes down the longest queue of each second."""
+        """Write the longest queue of each second."""
         self._most_queued = max(self._most_queued, queue)
-        if now_s - self._noted_s >= NOTE_EVERY_S:
+        if now_s - self._noted_s >= QUEUE_LOG_INTERVAL_S:
             self._journal.write("queued", stage=self._stage.name, most=self._most_queued)
             self._most_queued, self._noted_s = 0, now_s
 
     def _is_being_replaced(self) -> bool:
-        at_work = self._replacing is not None and self._replacing.is_alive()
-        return at_work or not self._stage.is_settled
+        is_running = self._replacing is not None and self._replacing.is_alive()
+        return is_running or not self._stage.is_settled
 
     def _take_failed(self) -> int:
-        with self._steering:
+        with self._limit_lock:
             failed, self._failed = self._failed, 0
         return failed
 
     def _queue(self, now_s: float) -> int:
-        """Tuples that wait in the input, those of the batch in work left out; notes how fast they come."""
+        """Return the queued tuples of the input, without the running batch, and update the arrival rate."""
         found = self._ends.read()
         position = self._stage.taken()
         queue, arrived = 0, 0
@@ -157,7 +157,7 @@ class StageController(threading.Thread):
                 arrived += end
                 queue += max(0, end - position.get(name, {}).get(part, 0))
         if self._seen is not None and now_s > self._seen[0]:
-            # Topics grow in bursts, one a batch of the stage above: a mean over some of them.
+            # Topics grow in bursts, one per batch of the stage above, so the rate is smoothed.
             self._rate += 0.1 * ((arrived - self._seen[1]) / (now_s - self._seen[0]) - self._rate)
         self._seen = now_s, arrived
         return queue
@@ -165,21 +165,21 @@ class StageController(threading.Thread):
     def _press(self, now_s: float, queue: int) -> None:
         assert self._watch is not None and self._above is not None
         above, own = self._above.progress.batches, self._stage.progress.batches
-        # The batch that was in work above still had the old rate.
+        # The running batch of the stage above still has the old rate.
         seen = above >= self._signalled_at[0] + 2 and own >= self._signalled_at[1] + 1
-        act = self._watch.look(now_s, queue, self._rate, seen=seen)
+        act = self._watch.evaluate(now_s, queue, self._rate, seen=seen)
         if act is None:
-            if self._watch.steps and now_s - self._sign_s >= SIGN_OF_LIFE_S and self._tell(PressureSignal.KEEP):
+            if self._watch.steps and now_s - self._sign_s >= KEEP_ALIVE_S and self._send_signal(PressureSignal.KEEP):
                 self._sign_s = now_s
             return
-        if self._tell(act):
-            self._watch.sent(act, now_s, queue)
+        if self._send_signal(act):
+            self._watch.confirm(act, now_s, queue)
             self._signalled_at = above, own
             self._sign_s = now_s
             self._journal.write("signal", stage=self._stage.name, to=self._above.name, act=act, queue=queue)
 
-    def _tell(self, act: PressureSignal) -> bool:
-        """Puts a signal on the control topic; whether it stands there."""
+    def _send_signal(self, act: PressureSignal) -> bool:
+        """Send a signal to the control topic; return whether it was acknowledged."""
         assert self._watch is not None and self._above is not None
         to = control_sender(self._stage.plan.bootstrap, self._stage.name)
         try:
@@ -191,10 +191,10 @@ class StageController(threading.Thread):
         return True
 
     def _steer(self, why: str, change: Callable[[Throttle], object]) -> None:
-        """What several threads do: a change to this stage's limit, which counts from the next batch on."""
+        """Change this stage's limit from any thread; it applies from the next batch on."""
         if self._throttle is None:
             return
-        with self._steering:
+        with self._limit_lock:
             before = self._throttle.limit
             change(self._throttle)
             limit = self._throttle.limit
@@ -212,7 +212,7 @@ class StageController(threading.Thread):
         if wanted == old:
             return
         self._journal.write("replacing", stage=self._stage.name, parallelism=wanted, before=old, failed=failed)
-        # It takes seconds, in which the stage above must go on hearing of this one.
+        # Runs in a thread, because it takes seconds and keep-alive signals must continue.
         self._replacing = threading.Thread(
             target=self._replace, args=(replacement, wanted, old), name=f"replacing-{self._stage.name}", daemon=True
         )
@@ -222,7 +222,7 @@ class StageController(threading.Thread):
         try:
             gap_s = self._stage.replace(wanted, warm=replacement.warm)
         except Exception as error:
-            self.trouble = error
+            self.error = error
             return
         groups = self._stage.plan.groups
         moved = sum(task_of(group, old) != task_of(group, wanted) for group in range(groups))

@@ -1,4 +1,4 @@
-"""One stage of the chain as a streaming query that can be started, held, and replaced by one of another parallelism."""
+"""Stages of the chain as streaming queries that can be started, held, and replaced with another parallelism."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from workload_runner import LINEAGE_HEADER, JsonLinesWriter, header, milliseconds, newest_batch, newest_commit
 
-from .admission import AdmissionLimits, asked, asked_at, put
+from .admission import AdmissionLimits, planned_at_ns, planning_file, write_atomically
 from .frontier import Reached
 from .persist_sink import PersistSink
 from .replay import EDEN, SPACES
 from .source import NAME
 
 HOLD_LIMIT_S = 120.0
-REHEARSED_RECORDS = 500
+WARM_UP_RECORDS = 500
 POLL_S = 0.02
 RATE_BATCHES = 5
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage is told. `inputs`: queue -> topic, of `partitions` partitions each. `output`: topic, or None for
-    the last stage, which persists. `sink_options`: of Spark's Kafka sink, beside where it is. `groups`: partitions of
-    its state. `failing`: of `failing.Failing`, or None.
+    """Plan of a stage.
+
+    `inputs`: queue -> topic, of `partitions` partitions each. `output`: topic; None for the last stage, which persists.
+    `sink_options`: further options of Spark's Kafka sink. `groups`: partitions of its state. `failing`: of
+    `failure_injection.FailureInjector`, or None.
     """
 
     name: str
@@ -52,9 +54,10 @@ class StagePlan:
 
 @dataclass
 class StageProgress:
-    """What a stage's query last reported: how far it read each queue, the rate at which tuples are taken in while there
-    are any (the greatest of some batches), which generation of the query it was, how many batches have ended, and how
-    many tuples came of each (one, before that is known).
+    """Last reported progress of a stage's query.
+
+    `position`: of each queue. `rows_per_s`: the highest input rate of recent batches. `generation`: of the query.
+    `batches`: completed batches. `fan_out`: tuples emitted per tuple; 1 until known.
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -65,20 +68,20 @@ class StageProgress:
 
 
 class Stage:
-    """Keeps the query of one stage. Every start counts as a generation, whose queries are named `<stage>-<number>`."""
+    """Query of one stage. Every start is a generation, whose query is named `<stage>-<number>`."""
 
     def __init__(self, spark: SparkSession, plan: StagePlan, parallelism: int, persisting: PersistSink | None) -> None:
         self._spark, self.plan, self.parallelism = spark, plan, parallelism
         self._persisting = persisting
         self._generation = 0
-        self._told = AdmissionLimits()
+        self._limits = AdmissionLimits()
         self._planned = -1
-        self._telling = threading.Lock()
+        self._limits_lock = threading.Lock()
         self._orders = plan.folder / f"{plan.name}.orders"
         self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
         self._emitted: deque[tuple[int, int]] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
-        # What a replacement made of it outlives the program, and so does what is known of its tuples.
+        # The parallelism and fan-out of a replaced stage survive the program.
         self._kept = plan.folder / f"{plan.name}.parallelism"
         if self._kept.exists():
             self.parallelism = int(self._kept.read_text())
@@ -89,46 +92,46 @@ class Stage:
             self._begin: dict[str, int] = {}
             self.progress = StageProgress(committed_position(self._checkpoint), fan_out=fan_out)
         else:
-            # The store knows where to begin, so what an earlier checkpoint says must not count.
+            # The store determines the start, so an earlier checkpoint must not apply.
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             self._begin = persisting.position
             self.progress = StageProgress({EDEN: self._begin} if self._begin else {}, fan_out=fan_out)
         self.query: StreamingQuery | None = None
-        # What an earlier program ordered, such as a hold, must not outlive it.
-        self._told.write(self._orders)
+        # Limits of an earlier program, such as a hold, must not persist.
+        self._limits.write(self._orders)
 
     @property
     def name(self) -> str:
-        """One of those in `stages`."""
+        """Name of the stage."""
         return self.plan.name
 
     @property
     def is_settled(self) -> bool:
-        """Whether a batch of the present generation has ended."""
+        """Whether a batch of the current generation has ended."""
         return self.progress.generation == self._generation
 
     def taken(self) -> dict[str, dict[str, int]]:
-        """How far it has taken its queues in, with the batch that is in work. For one thread."""
+        """Return the position of each queue, including the running batch. Not thread-safe."""
         self._planned, position = planned_position(self._checkpoint, self._planned)
         return position or self.progress.position
 
     def limit(self, limit: float | None) -> None:
-        """Records/s that the stage may take in from the next batch on; None: no limit."""
-        self._tell(limit=limit)
+        """Limit the stage's input in records/s from the next batch on; None: no limit."""
+        self._update_limits(limit=limit)
 
     def limit_batches(self, most: int | None) -> None:
-        """Records that a batch may have from the next one on; None: no limit."""
-        self._tell(most=most)
+        """Limit the records per batch from the next one on; None: no limit."""
+        self._update_limits(most=most)
 
     def leave_room(self, most: int) -> None:
-        """Records that a batch may have so that what comes of it fits into an empty queue below."""
-        self._tell(room=most)
+        """Limit the records per batch so that their output fits into an empty queue below."""
+        self._update_limits(room=most)
 
     def start(self) -> None:
-        """Starts the query where its checkpoint, or the store, says that it had come to."""
+        """Start the query from its checkpoint or the store's position."""
         self._generation += 1
-        asked(self._orders).unlink(missing_ok=True)
-        # Tasks of all stages take turns, instead of those of one batch going first.
+        planning_file(self._orders).unlink(missing_ok=True)
+        # A pool per stage interleaves tasks of all stages.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         tuples = self._tuples(self._begin, self._orders, self.parallelism, self.plan.failing)
         writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(self._checkpoint))
@@ -141,71 +144,72 @@ class Stage:
     def reported(
         self, position: dict[str, dict[str, int]], rows: int, emitted: int | None, seconds: float, generation: int
     ) -> None:
-        """The query of this generation ended a batch of so many rows, which had been in work for `seconds` and put out
-        `emitted` (None: nobody knows).
+        """Record a completed batch of a generation.
+
+        `emitted`: tuples emitted; None if unknown. `seconds`: duration of the batch.
         """
         self._rates.append(rows / max(seconds, self.plan.checkpoint_interval_s))
         fan_out = self.progress.fan_out
         if rows and emitted is not None:
-            # Reports come late, so one batch's tuples may count for the one before: the sums of some are right.
+            # Reports are delayed, so tuples may count for the previous batch; sums over several batches are correct.
             self._emitted.append((rows, emitted))
             fan_out = sum(put_out for _, put_out in self._emitted) / sum(taken for taken, _ in self._emitted)
-            put(self._kept_fan_out, str(fan_out))
+            write_atomically(self._kept_fan_out, str(fan_out))
         self.progress = StageProgress(position, max(self._rates), generation, self.progress.batches + 1, fan_out)
 
     def stop(self) -> None:
-        """Ends the query, in the midst of a batch if need be."""
+        """Stop the query, even during a batch."""
         if self.query is not None:
             self.query.stop()
 
     def replace(self, parallelism: int, *, warm: bool) -> float:
-        """Goes on with another parallelism from the same checkpoint; seconds from the old query's last commit until
-        the new one planned its first batch.
+        """Restart with another parallelism from the same checkpoint.
 
-        `warm`: the new plan has run on a few records beforehand, and the old query ends at a batch boundary. Otherwise
-        it is stopped and started, and what its last batch had done is done again.
+        Returns the seconds from the old query's last commit to the new one's first planned batch. `warm`: the new plan
+        is warmed up on a few records, and the old query ends at a batch boundary. Otherwise the query is stopped and
+        restarted, and repeats its last batch.
         """
         if warm:
-            self._rehearse(parallelism)
+            self._warm_up(parallelism)
             self._await_boundary()
         self.stop()
         committed_ns = last_commit_ns(self._checkpoint)
         self.parallelism = parallelism
-        put(self._kept, str(parallelism))
-        self._tell(hold=False)
+        write_atomically(self._kept, str(parallelism))
+        self._update_limits(hold=False)
         self.start()
         deadline = time.monotonic() + HOLD_LIMIT_S
-        while not asked(self._orders).exists() and time.monotonic() < deadline:
+        while not planning_file(self._orders).exists() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        return 0.0 if committed_ns is None else (asked_at(self._orders) - committed_ns) / 1e9
+        return 0.0 if committed_ns is None else (planned_at_ns(self._orders) - committed_ns) / 1e9
 
     def _await_boundary(self) -> None:
-        """Lets the batch in work end, and no other begin."""
-        self._tell(hold=True)
+        """Wait for the running batch to end, without starting another one."""
+        self._update_limits(hold=True)
         assert self.query is not None
         deadline = time.monotonic() + HOLD_LIMIT_S
         while self.query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
-    def _rehearse(self, parallelism: int) -> None:
-        """Runs the new plan on the last records of the input, beside the old one, into nothing."""
-        begin = {part: max(0, at - REHEARSED_RECORDS) for part, at in self.progress.position.get(EDEN, {}).items()}
+    def _warm_up(self, parallelism: int) -> None:
+        """Run the new plan on the last input records, in parallel with the old query, with discarded output."""
+        begin = {part: max(0, at - WARM_UP_RECORDS) for part, at in self.progress.position.get(EDEN, {}).items()}
         if not any(begin.values()):
             return
         checkpoint = self.plan.folder / f"{self.name}-rehearsal"
         shutil.rmtree(checkpoint, ignore_errors=True)
         orders = self.plan.folder / f"{self.name}-rehearsal.orders"
-        # Without a limit it would read all that waits, and that is much when a stage is to be replaced.
-        AdmissionLimits(most=REHEARSED_RECORDS).write(orders)
+        # The limit matters, because the queue is long when a stage is replaced.
+        AdmissionLimits(most=WARM_UP_RECORDS).write(orders)
         tuples = self._tuples(begin, orders, parallelism, None)
         query = QUERIES.get(self.name)
         rows = tuples if query is None else query(tuples, parallelism)
         writer = rows.writeStream.format("noop").outputMode("update")
-        rehearsal = writer.option("checkpointLocation", str(checkpoint)).start()
+        warm_up = writer.option("checkpointLocation", str(checkpoint)).start()
         deadline = time.monotonic() + HOLD_LIMIT_S
-        while rehearsal.lastProgress is None and rehearsal.isActive and time.monotonic() < deadline:
+        while warm_up.lastProgress is None and warm_up.isActive and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        rehearsal.stop()
+        warm_up.stop()
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     def _tuples(
@@ -237,55 +241,55 @@ class Stage:
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
         return writer.options(**plan.sink_options).option("topic", plan.output or "").outputMode("update")
 
-    def _tell(self, **changes: Any) -> None:
-        """Changes some of the orders; limit and hold come from threads of their own."""
-        with self._telling:
-            told = replace(self._told, **changes)
-            if told != self._told:
-                told.write(self._orders)
-            self._told = told
+    def _update_limits(self, **changes: Any) -> None:
+        """Change the limits; several threads call this."""
+        with self._limits_lock:
+            limits = replace(self._limits, **changes)
+            if limits != self._limits:
+                limits.write(self._orders)
+            self._limits = limits
 
 
-# What each stage of the chain computes: tuples of its input (`source.SCHEMA`) to records of its output.
+# Queries of the stages, from input tuples (`source.SCHEMA`) to output records:
 #
-# source    takes lines out of the queues, as they are
-# split     a line becomes its words
-# count     counts words with full history; its state lies in as many partitions as the stage can have tasks
-# persist   has no query: its rows go to the store (see `persisting`)
+# source    forwards lines from the queues
+# split     splits a line into words
+# count     counts words with full history; its state has one partition per possible task
+# persist   has no query: its rows go to the store (see `persist_sink`)
 #
-# Between stages a tuple is a record: the key is the number of its attempts and the value the line, or, from `split`
-# on, the key is the word and the value its number: attempts, or behind `count` its count.
+# Between stages, the key of a record is the number of attempts and the value the line. After `split`, the key is the
+# word and the value the number of attempts, or after `count` its count.
 
 
 SOURCE, SPLIT, COUNT, PERSIST = "source", "split", "count", "persist"
 
 
 def source(tuples: DataFrame, parallelism: int) -> DataFrame:
-    """Lines with their attempts."""
+    """Return lines with their attempts."""
     return tuples.select(F.col("number").cast("string").alias("key"), F.col("text").alias("value"))
 
 
 def split(tuples: DataFrame, parallelism: int) -> DataFrame:
-    """Words with their attempts. A word that failed comes back as a line of one word."""
+    """Return words with their attempts. A failed word comes back as a line of one word."""
     return tuples.select(F.explode(F.split("text", " ")).alias("key"), F.col("number").cast("string").alias("value"))
 
 
 def count(tuples: DataFrame, parallelism: int) -> DataFrame:
-    """Each changed word with its count so far; as many tasks as the parallelism, whatever the state's partitions."""
+    """Return each changed word with its count, in as many tasks as the parallelism."""
     counts = tuples.groupBy("text").count().coalesce(parallelism)
     return counts.select(F.col("text").alias("key"), F.col("count").cast("string").alias("value"))
 
 
 QUERIES: dict[str, Callable[[DataFrame, int], DataFrame]] = {SOURCE: source, SPLIT: split, COUNT: count}
-# Where a stage finds the text of its tuples.
+# Field with the text of a stage's tuples.
 TEXT = {SOURCE: "value", SPLIT: "value", COUNT: "key", PERSIST: "key"}
 
 
-# What the chain leaves behind: its frontier in the files of a Structured Streaming checkpoint.
-
-
 class FrontierLog:
-    """The frontier as batches: offsets/<n> is as old as the plan of the first input in it, commits/<n> as its end."""
+    """Frontier as batches in the format of a Structured Streaming checkpoint.
+
+    The time of offsets/<n> is the planning of its first input, and that of commits/<n> its end.
+    """
 
     def __init__(self, checkpoint: Path, topic: str, listener: JsonLinesWriter, run_id: str) -> None:
         self._offsets, self._commits = checkpoint / "offsets", checkpoint / "commits"
@@ -299,13 +303,13 @@ class FrontierLog:
             self._ends = json.loads(text)[self._topic]
 
     def commit(self, reached: Reached) -> None:
-        """Writes the next batch, unless nothing is new in it."""
+        """Write the next batch, unless it contains nothing new."""
         if reached.ends == self._ends:
             return
         lines = ["v1", json.dumps({"batchTimestampMs": reached.planned_ns // 1_000_000})]
         lines.append(json.dumps({self._topic: reached.ends}))
-        put(self._offsets / str(self._batch), "\n".join(lines), reached.planned_ns)
-        put(self._commits / str(self._batch), "v1\n{}", time.time_ns())
+        write_atomically(self._offsets / str(self._batch), "\n".join(lines), reached.planned_ns)
+        write_atomically(self._commits / str(self._batch), "v1\n{}", time.time_ns())
         self._listener.write(
             "progress",
             run_id=self._run_id,
@@ -321,20 +325,21 @@ class FrontierLog:
         self._batch += 1
 
 
-def by_queue(document: str | Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """End offsets by queue and partition, out of a position as Spark keeps and reports it."""
-    words = json.loads(document) if isinstance(document, str) else document
-    return {queue: dict(words[queue]) for queue in (EDEN, *SPACES) if queue in words}
+def offsets_by_queue(document: str | Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return end offsets by queue and partition from a position in Spark's format."""
+    offsets = json.loads(document) if isinstance(document, str) else document
+    return {queue: dict(offsets[queue]) for queue in (EDEN, *SPACES) if queue in offsets}
 
 
 def committed_position(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """How far the query of a checkpoint has come; {} before its first commit."""
+    """Return the committed position of a checkpoint; {} before its first commit."""
     return _position(checkpoint, newest_commit(checkpoint))
 
 
 def planned_position(checkpoint: Path, batch: int = -1) -> tuple[int, dict[str, dict[str, int]]]:
-    """The newest batch that the query of a checkpoint has planned, and what it has taken in with it: -1 and {} before
-    the first one. `batch`: what the last look found, from which on this one looks; the folder grows all the time.
+    """Return the newest planned batch of a checkpoint and its position; -1 and {} before the first.
+
+    `batch`: the result of the previous call, from which the search starts, because the folder keeps growing.
     """
     log = checkpoint / "offsets"
     if batch < 0:
@@ -345,10 +350,10 @@ def planned_position(checkpoint: Path, batch: int = -1) -> tuple[int, dict[str, 
 
 
 def _position(checkpoint: Path, batch: int) -> dict[str, dict[str, int]]:
-    return {} if batch < 0 else by_queue((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
+    return {} if batch < 0 else offsets_by_queue((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
 def last_commit_ns(checkpoint: Path) -> int | None:
-    """When the query of a checkpoint committed last; None before its first commit."""
+    """Return the time of the last commit of a checkpoint; None before the first."""
     newest = newest_commit(checkpoint)
     return None if newest < 0 else (checkpoint / "commits" / str(newest)).stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Where results are kept for good: one row a word with its highest count, and the position in the input beside them."""
+"""Stores of results: one row per word with its highest count, and the input position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-# A word and how often it has been counted.
+# A word and its count.
 Result = tuple[str, int]
 
 _TABLES = (
@@ -27,7 +27,7 @@ _POSITION = (
 
 
 class ResultStore(ABC):
-    """A table of results. A call to it takes `delay_s` longer than it does by itself, to make it the bottleneck."""
+    """Table of results. Each call takes `delay_s` longer, to make the store the bottleneck."""
 
     mark = "?"
 
@@ -41,10 +41,10 @@ class ResultStore(ABC):
 
     @abstractmethod
     def _connect(self) -> Any:
-        """A connection of the calling thread's own (DB-API)."""
+        """Return a connection for the calling thread (DB-API)."""
 
     def write(self, results: Sequence[Result], position: dict[str, int]) -> None:
-        """One call: all `results` and the position behind them, or nothing. An older count never replaces a newer."""
+        """Write all `results` and their position in one transaction. Counts never decrease."""
         time.sleep(self._delay_s)
         with closing(self._connect()) as connection:
             cursor = connection.cursor()
@@ -55,9 +55,9 @@ class ResultStore(ABC):
     def write_each(
         self, results: Sequence[Result], position: dict[str, int], written: Callable[[Result], None]
     ) -> None:
-        """One call for each result, as a stage that persists tuple by tuple does; the position last.
+        """Write each result in its own transaction, like a stage without batching; the position last.
 
-        `written` is told of each result once it is there.
+        `written` is called after each result.
         """
         with closing(self._connect()) as connection:
             cursor = connection.cursor()
@@ -70,7 +70,7 @@ class ResultStore(ABC):
             connection.commit()
 
     def position(self) -> dict[str, int] | None:
-        """End offsets by partition of what is written; None before the first write."""
+        """Return the written end offsets by partition; None before the first write."""
         with closing(self._connect()) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT offsets FROM position")
@@ -78,7 +78,7 @@ class ResultStore(ABC):
         return None if row is None else {part: int(offset) for part, offset in json.loads(row[0]).items()}
 
     def results(self) -> dict[str, int]:
-        """All results."""
+        """Return all results."""
         with closing(self._connect()) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT word, count FROM results")
@@ -86,32 +86,35 @@ class ResultStore(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Removes what nobody will look for again."""
+        """Remove what is no longer needed after the run."""
 
 
 class SqliteStore(ResultStore):
-    """A file of SQLite; a write is on disk when it returns."""
+    """Store in a SQLite file; writes are durable when they return."""
 
     def __init__(self, path: str, delay_s: float = 0.0) -> None:
         self._path = path
         super().__init__(delay_s)
 
     def drop(self) -> None:
-        """Nothing: the file belongs to the attempt."""
+        """Do nothing: the file belongs to the attempt."""
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=30)
 
 
 class PostgresStore(ResultStore):
-    """A schema of its own in a database of PostgreSQL."""
+    """Store in its own schema of a PostgreSQL database."""
 
     mark = "%s"
 
     def __init__(self, address: str, schema: str, delay_s: float = 0.0) -> None:
-        """`address`: postgresql://USER:PASSWORD@HOST:PORT/NAME; `schema`: letters, digits and _, made if absent."""
+        """Create the schema if absent.
+
+        `address`: postgresql://USER:PASSWORD@HOST:PORT/NAME; `schema`: letters, digits and _.
+        """
         if not schema.replace("_", "").isalnum():
-            raise ValueError(f"schema: {schema!r} may hold letters, digits and _ only")
+            raise ValueError(f"schema: got {schema!r}; expected letters, digits and _")
         self._address, self._schema = address, schema
         import psycopg2
 
@@ -121,7 +124,7 @@ class PostgresStore(ResultStore):
         super().__init__(delay_s)
 
     def drop(self) -> None:
-        """Removes the schema, which holds nothing but what this store made."""
+        """Remove the schema, which holds only this store's tables."""
         with closing(self._connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
             connection.commit()

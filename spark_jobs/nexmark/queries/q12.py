@@ -1,6 +1,6 @@
-"""How many bids each bidder made in ten seconds of processing time.
+"""Number of bids of each bidder in ten seconds of processing time.
 
-A batch belongs to the time at which it was planned. A module for its watermark: windows that are over are forgotten.
+A batch belongs to its planning time. This is a module because of its watermark, which drops closed windows.
 """
 
 from __future__ import annotations

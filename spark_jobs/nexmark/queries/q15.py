@@ -1,9 +1,9 @@
-"""How many bids a day has, and from how many bidders on how many auctions, by rank of price."""
+"""Number of bids per day, with numbers of bidders and auctions, by price rank."""
 
 from __future__ import annotations
 
 from nexmark.catalogue import Streams
-from nexmark.distinct import COLUMNS, counted
+from nexmark.distinct import COLUMNS, count_distinct
 from pyspark.sql import DataFrame
 
 MODE = "update"
@@ -12,4 +12,4 @@ KEY = ("day",)
 
 def query(streams: Streams) -> DataFrame:
     """Columns day, twelve counts, newest."""
-    return counted(streams.bid, "''", shares=1).select("day", *COLUMNS, "newest")
+    return count_distinct(streams.bid, "''", shares=1).select("day", *COLUMNS, "newest")

@@ -1,9 +1,9 @@
-"""How many bids each channel has in a day, and from how many bidders on how many auctions, by rank of price."""
+"""Number of bids per channel and day, with numbers of bidders and auctions, by price rank."""
 
 from __future__ import annotations
 
 from nexmark.catalogue import Streams
-from nexmark.distinct import COLUMNS, counted
+from nexmark.distinct import COLUMNS, count_distinct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -14,6 +14,6 @@ KEY = ("channel", "day")
 def query(streams: Streams) -> DataFrame:
     """Columns channel, day, minute (the latest, as HH:mm), twelve counts, newest."""
     minute = F.format_string("%02d:%02d", F.expr("minute div 60").cast("int"), F.col("minute") % 60)
-    return counted(streams.bid, "channel", shares=4).select(
+    return count_distinct(streams.bid, "channel", shares=4).select(
         F.col("name").alias("channel"), "day", minute.alias("minute"), *COLUMNS, "newest"
     )

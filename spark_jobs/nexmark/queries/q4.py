@@ -1,7 +1,7 @@
-"""The mean of the winning prices in each category.
+"""Mean of the winning prices in each category.
 
-The winners come from one grouping (see `winning_bids`). Their mean has no window, and Spark lets no such aggregation
-follow another one, so it is kept by `transformWithState`. Prices are whole, and so is their mean, as in the suite.
+The winners come from one grouping (see `winning_bids`). Their mean has no window, and Spark does not support chaining
+such an aggregation, so `transformWithState` keeps it. Prices and their mean are whole numbers, as in the suite.
 """
 
 from __future__ import annotations

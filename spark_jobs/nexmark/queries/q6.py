@@ -1,9 +1,9 @@
-"""The mean of each seller's last eleven winning prices, as each auction ends.
+"""Mean of each seller's last eleven winning prices, as each auction ends.
 
-The suite writes it as a window of ten rows before the current one, in the order of the winning bids; Flink's SQL cannot
-run it. In a stream the order can only be that in which auctions end, as in Apache Beam's text of the query. Here the
-winners (see `winning_bids`) go to `transformWithState`, which keeps eleven prices a seller. Sellers with neighbouring
-ids are kept together: a call of Python for each of some sellers costs more than all they have to compute.
+The suite specifies a window of ten rows before the current one, in the order of the winning bids; Flink SQL cannot run
+it. In a stream the order is that in which auctions end, as in Apache Beam's version. The winners (see `winning_bids`)
+go to `transformWithState`, which keeps eleven prices per seller. Sellers with neighbouring ids share a state, because
+Python calls per seller would cost more than the computation.
 """
 
 from __future__ import annotations

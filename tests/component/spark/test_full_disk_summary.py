@@ -1,4 +1,4 @@
-"""Summary tables on a disk that is full: the old ones stay, and the next call makes them anew."""
+"""Summary tables on a full disk: the old ones stay, and the next call writes new ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.thorough
-def test_summaries_stay_while_there_is_no_room_for_new_ones(spark: SparkSession, tmp_path: Path) -> None:
+def test_summaries_stay_on_a_full_disk(spark: SparkSession, tmp_path: Path) -> None:
     with small_disk(tmp_path, 16) as disk:
         results, target = disk.folder, disk.folder / "summary"
         arguments = ["--records", str(results / "records"), "--attempts", str(results / "attempts")]

@@ -1,4 +1,4 @@
-"""Every kind of harvest on planted outputs, in a real Spark."""
+"""All kinds of harvest on planted outputs, with Spark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS,
 from harvest import with_batches  # isort: skip  # a program's neighbour, like the next ones
 from output_matching import count_keys  # isort: skip
 from harvest import harvest  # isort: skip
-from word_count import halves, summed, tuple_hash  # isort: skip
+from word_count import halves, sum_columns, tuple_hash  # isort: skip
 from harvest_stock import with_events, with_late  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
+def test_harvest_of_words(spark: SparkSession) -> None:
     planted = Planted()
     planted.take("p a", 0, 0, primer=True)
     planted.take("a b", 10, 1)
@@ -58,12 +58,12 @@ def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
     assert found.late == []
 
 
-def test_a_harvest_of_summed_words_tells_which_of_them_were_counted(spark: SparkSession) -> None:
-    """The record at each offset holds its words; those of the same number in the same place have other hashes."""
+def test_harvest_of_summed_words_identifies_the_counted_tuples(spark: SparkSession) -> None:
+    """Equal words at different offsets have different hashes."""
 
     def value(*places: tuple[int, int]) -> str:
         row = spark.createDataFrame([(0, *place) for place in places], "partition int, offset bigint, position int")
-        sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*summed()).collect()[0]
+        sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*sum_columns()).collect()[0]
         return f"{len(places)} {sums['high']} {sums['low']}"
 
     planted = Planted()
@@ -90,8 +90,8 @@ def test_a_harvest_of_summed_words_tells_which_of_them_were_counted(spark: Spark
     )
 
 
-def test_a_harvest_of_a_chain_matches_occurrences_by_their_order(spark: SparkSession) -> None:
-    """Whatever batch took them in: the chain's stages have batches of their own."""
+def test_harvest_of_a_chain_matches_occurrences_by_order(spark: SparkSession) -> None:
+    """Independent of batches, because each stage of the chain has its own."""
     planted = Planted()
     planted.take("a", 0, 0, primer=True)
     planted.take("a b", 10, 0)
@@ -116,7 +116,7 @@ def test_a_harvest_of_a_chain_matches_occurrences_by_their_order(spark: SparkSes
     assert found.counts == {"a": (4, 2, 3, 0, 0), "b": (2, 2, 2, 0, 0)}
 
 
-def test_a_harvest_of_numbered_records_counts_each_once(spark: SparkSession) -> None:
+def test_harvest_of_ids_counts_each_record_once(spark: SparkSession) -> None:
     planted = Planted()
     planted.take("x", 0, 0)
     planted.take("x", 5, 0)
@@ -128,8 +128,8 @@ def test_a_harvest_of_numbered_records_counts_each_once(spark: SparkSession) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int) -> None:
-    """Of records that were emitted once, again, too often, not at all, unreadably, or without having been sent."""
+def test_the_harvest_without_spark_is_equal(spark: SparkSession, seed: int) -> None:
+    """Records are emitted once, repeatedly, with a wrong count, not at all, unreadably, or without input."""
     draw = random.Random(seed)
     ends = [sorted(draw.randrange(40) for _ in range(4)) for _ in range(2)]
     batches = [
@@ -158,8 +158,8 @@ def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int
         assert {one.name: str(one.type) for one in plain[name].schema} == types
 
 
-def test_what_lies_beyond_the_last_commit_is_undrained_and_not_lost(spark: SparkSession) -> None:
-    """Also where a batch that was never committed had written some of it."""
+def test_input_beyond_the_last_commit_is_undrained(spark: SparkSession) -> None:
+    """Also if an uncommitted batch had written part of it."""
     planted = Planted()
     planted.take("a b", 0, 0)
     planted.take("a", 10, None)  # lost with its lineage: another one began behind it
@@ -180,19 +180,19 @@ def test_what_lies_beyond_the_last_commit_is_undrained_and_not_lost(spark: Spark
     assert ids.undrained == {"0:3": 1, "0:4": 1}
 
 
-def test_sums_of_hashes_are_those_of_the_drained_input(spark: SparkSession) -> None:
+def test_sums_of_hashes_cover_the_drained_input(spark: SparkSession) -> None:
     planted = Planted()
     planted.take("a", 0, 0)
     planted.take("a b", 10, None, undrained=True)
     row = spark.createDataFrame([(0, 0, 0)], "partition int, offset bigint, position int")
-    sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*summed()).collect()[0]
+    sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*sum_columns()).collect()[0]
     planted.emit("a", f"1 {sums['high']} {sums['low']}", 5)
     found = planted.harvest(spark, "summed_words")
     assert found.counts == {"a": (2, 1, 1, 0, 0), "b": (1, None, 0, 0, 0)}
     assert found.undrained == {"a": 1, "b": 1} and found.sums["a"]
 
 
-def test_a_harvest_of_pi_knows_what_is_undrained(spark: SparkSession) -> None:
+def test_harvest_of_pi_reports_undrained_input(spark: SparkSession) -> None:
     planted = Planted()
     planted.take("0 50", 0, 0)
     planted.take("1 50", 10, None, undrained=True)
@@ -212,7 +212,7 @@ def test_a_harvest_of_pi_knows_what_is_undrained(spark: SparkSession) -> None:
         ({"0": 3}, {0: 3, 1: 4}),
     ],
 )
-def test_input_is_undrained_from_where_neither_a_commit_nor_a_lineage_passed_it(
+def test_input_is_undrained_beyond_commits_and_epoch_starts(
     spark: SparkSession, reached: dict[str, int] | None, ends: dict[int, int]
 ) -> None:
     batches = [
@@ -225,7 +225,7 @@ def test_input_is_undrained_from_where_neither_a_commit_nor_a_lineage_passed_it(
     assert {tuple(row) for row in found} == {place for place in places if place[1] >= ends.get(place[0], 0)}
 
 
-def test_a_harvest_of_pi_finds_what_was_planted(spark: SparkSession) -> None:
+def test_harvest_of_pi(spark: SparkSession) -> None:
     planted = Planted()
     planted.take(OPENER, 0, 0, primer=True)
     planted.take(f"{10**15} 50", 0, 0, primer=True)
@@ -263,7 +263,7 @@ def test_a_harvest_of_pi_finds_what_was_planted(spark: SparkSession) -> None:
 
 
 def event(stream: str, at_ms: int, **fields: Any) -> str:
-    """A record of the market, `at_ms` after the opening."""
+    """Return a stock record, `at_ms` after the opening."""
     at = (OPEN + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return json.dumps({"stream": stream, **fields, "eventTime": at}, separators=(",", ":"))
 
@@ -281,11 +281,11 @@ def position(user: int, code: str, at_ms: int, shares: int) -> str:
 
 
 def key(name: str, start_s: int) -> str:
-    """A result's key: the window starts `start_s` after the opening."""
+    """Return a result's key for a window that starts `start_s` after the opening."""
     return f"{name}|{OPEN_MS + start_s * 1000}"
 
 
-def test_a_harvest_of_sums_finds_what_was_planted(spark: SparkSession) -> None:
+def test_harvest_of_sums(spark: SparkSession) -> None:
     planted = Planted()
     planted.take(OPENER, -5000, 0, primer=True)
     planted.take(trade("A", -60_000, 1, 0.01), -4000, 0, primer=True)
@@ -339,7 +339,7 @@ def test_a_harvest_of_sums_finds_what_was_planted(spark: SparkSession) -> None:
     )
 
 
-def test_a_harvest_of_refreshes_finds_what_was_planted(spark: SparkSession) -> None:
+def test_harvest_of_refreshes(spark: SparkSession) -> None:
     planted = Planted()
     planted.take(quote("A", -60_000, 2.00), -4000, 0, primer=True)
     planted.take(position(1, "A", -60_000, 10), -3900, 0, primer=True)
@@ -388,7 +388,7 @@ def test_a_harvest_of_refreshes_finds_what_was_planted(spark: SparkSession) -> N
     )
 
 
-def test_records_are_late_by_the_market_s_clock_even_when_all_of_them_are(spark: SparkSession) -> None:
+def test_lateness_is_detected_even_if_all_records_are_late(spark: SparkSession) -> None:
     planted = Planted()
     planted.take(trade("A", -60_000, 1, 1.0), -20_000, 0, primer=True)
     for second in range(3):
@@ -397,7 +397,7 @@ def test_records_are_late_by_the_market_s_clock_even_when_all_of_them_are(spark:
     assert [row["late"] for row in table.orderBy("offset").collect()] == [False, True, True, True]
 
 
-def test_sums_that_agree_in_two_lineages_are_no_repetition(spark: SparkSession) -> None:
+def test_equal_sums_in_two_epochs_are_not_repetitions(spark: SparkSession) -> None:
     outputs = spark.createDataFrame([("a", 0, 0, 1), ("a", 1, 1, 1)], "key string, lineage int, offset int, count int")
     expected = spark.createDataFrame([("a", 2, 0)], "key string, expected int, undrained int")
     assert [row["reemitted"] for row in count_keys(expected, outputs).collect()] == [0]

@@ -1,4 +1,4 @@
-"""What Spark plans for Nexmark: every field of the events is made, and every column of a result reaches the sink."""
+"""Spark plans and harvest of Nexmark: complete events, complete results, and the audit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module", autouse=True)
 def whole_plans(spark: SparkSession) -> Iterator[None]:
-    """Plans as text, with all their columns."""
+    """Plans as text, with all columns."""
     key = "spark.sql.debug.maxToStringFields"
     before = spark.conf.get(key)
     spark.conf.set(key, "200")
@@ -36,12 +36,12 @@ def whole_plans(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(key, before)
 
 
-# A filter, a join, sliding windows, the machine's own windows, and a program in Python; all others with --thorough.
+# A filter, a join, sliding windows, processing-time windows, and a Python query; all others with --thorough.
 CHOSEN = ("q2", "q3", "q5", "q9", "q12")
 
 
 def streams_of(query: str) -> set[str]:
-    """The streams that a query reads, by its own text."""
+    """Return the streams that a query's text reads."""
     folder = ROOT / "spark_jobs" / "nexmark" / "queries"
     module = folder / f"{query}.py"
     if module.exists():
@@ -50,7 +50,7 @@ def streams_of(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
-def test_whole_events_are_made_and_whole_results_arrive(spark: SparkSession, query: str) -> None:
+def test_events_and_results_are_complete(spark: SparkSession, query: str) -> None:
     from nexmark import events as made
     from nexmark.catalogue import Streams, load
 
@@ -60,41 +60,41 @@ def test_whole_events_are_made_and_whole_results_arrive(spark: SparkSession, que
     execution = results._jdf.queryExecution()  # type: ignore[operator]
     plan = execution.optimizedPlan().toString()
     looked_at = [
-        # A category that the query fixes stands there as its value.
+        # A constant category appears as its value.
         frozenset(name.split("#")[0].replace("10", "category") for name in fields.split(", "))
         for fields in re.findall(r"xxhash64\((\w+#\d+L?(?:, (?:\w+#\d+L?|10))+), 42\)", plan)
     ]
     fields = {"person": made.PERSON, "auction": made.AUCTION, "bid": made.BID}
     assert set(looked_at) == {frozenset(fields[stream]) for stream in reads(query)}
-    # Those of other kinds are looked at on their way, wherever the first stream is made.
+    # Events of other kinds are computed within the first stream.
     first = frozenset(fields[reads(query)[0]])
     assert plan.count("THEN xxhash64(") == (len(KINDS) - len(reads(query))) * looked_at.count(first)
 
-    output = execution.executedPlan().output()
-    names = [output.apply(place).name() for place in range(output.size())]
+    to_kafka_records = execution.executedPlan().output()
+    names = [to_kafka_records.apply(place).name() for place in range(to_kafka_records.size())]
     assert names == results.columns and names
 
 
 @pytest.mark.thorough
-def test_events_that_nobody_reads_change_nothing(spark: SparkSession) -> None:
+def test_unread_events_do_not_change_results(spark: SparkSession) -> None:
     from nexmark import events as made
 
     numbers = spark.range(5000).withColumnRenamed("id", "n")
     for kind in KINDS:
-        alone, beside = (
+        alone, together = (
             getattr(made.NexmarkEventSource(numbers, made.EventRules(), read), kind)() for read in ((kind,), KINDS)
         )
-        assert alone.exceptAll(beside).isEmpty() and alone.count() == beside.count() > 0
+        assert alone.exceptAll(together).isEmpty() and alone.count() == together.count() > 0
 
 
-def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sink_receives_all_columns(spark: SparkSession, tmp_path: Path) -> None:
     from nexmark import events as made
-    from nexmark.catalogue import Streams, load, plain
+    from nexmark.catalogue import Streams, load, result_columns
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load().selectExpr("value AS n")
     rows = made.NexmarkEventSource(numbers, made.EventRules())
     query = load("q22")
-    results = plain(query.build(spark, Streams(rows.person(), rows.auction(), rows.bid())), query)
+    results = result_columns(query.build(spark, Streams(rows.person(), rows.auction(), rows.bid())), query)
     writer = results.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     running = writer.trigger(availableNow=True).start()
     running.awaitTermination()
@@ -104,16 +104,16 @@ def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp
     assert results.columns == ["auction", "bidder", "price", "channel", "dir1", "dir2", "dir3"]
 
 
-def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession, share: int) -> None:
+def test_generator_and_engine_produce_equal_events(spark: SparkSession, share: int) -> None:
     from nexmark import events as made
-    from nexmark.catalogue import parsed
+    from nexmark.catalogue import parse_events
 
     given = parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}).input_source(1)["rules"]
     count = 30_000 // share
     numbers = np.concatenate([np.arange(count), np.arange(10**9, 10**9 + count)]).astype(np.uint64)
     source = NexmarkEvents(rules_of(given), None, 0)
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
-    sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
+    sent = parse_events(spark.createDataFrame(pd.DataFrame({"value": lines})))
     rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
     own = made.NexmarkEventSource(rows, made.EventRules.of(given))
     for name, fields in (("person", made.PERSON), ("auction", made.AUCTION), ("bid", made.BID)):
@@ -126,7 +126,7 @@ def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession, share:
         pd.testing.assert_frame_equal(there, here)
 
 
-def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
+def test_event_time_follows_a_curve(spark: SparkSession) -> None:
     from nexmark import events as made
 
     config = parse_configuration(
@@ -141,7 +141,7 @@ def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
     assert np.abs(times - given.start_ms - due_ms).max() <= 1.5
 
 
-def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> None:
+def test_event_time_queries_are_declared() -> None:
     from nexmark.catalogue import load
 
     assert {query for query in QUERIES if load(query).event_time} == set(AWAITING_TIME)
@@ -149,7 +149,7 @@ def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> 
 
 @pytest.fixture(scope="module")
 def sent(spark: SparkSession) -> DataFrame:
-    """Half a minute of events, as the harvest reads them from Kafka."""
+    """Half a minute of events, in the form of the harvest's input."""
     given = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
     source = NexmarkEvents(rules_of({**given, "rate": 200.0}), None, 0)
     numbers = np.arange(6000, dtype=np.uint64)
@@ -161,13 +161,13 @@ def sent(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
-def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sent: DataFrame, query: str) -> None:
+def test_the_audit_finds_lost_and_wrong_results(spark: SparkSession, sent: DataFrame, query: str) -> None:
     from harvest_nexmark import harvest_nexmark, prepare_state
-    from nexmark.catalogue import load, output, parsed
+    from nexmark.catalogue import load, parse_events, to_kafka_records
 
     prepare_state(spark)
     one = load(query)
-    results = output(one.build(spark, parsed(sent)), one).toPandas()
+    results = to_kafka_records(one.build(spark, parse_events(sent)), one).toPandas()
     assert len(results) and results["key"].is_unique
     outputs = results.assign(offset=np.arange(len(results)), emitted_ms=10**6, lineage=0)
 
@@ -181,35 +181,33 @@ def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sen
 
     clean = audited(outputs, came=len(outputs), missing=0)
     assert (clean["expected"] == clean["final"]).all() and not clean[["reemitted", "unreadable"]].to_numpy().any()
-    # The first result is lost, the second is wrong, the last comes twice; query 15 has one row a day.
+    # The first result is lost, the second is wrong, the last is repeated; query 15 has one row per day.
     several = len(outputs) > 2
     readable = query == "q12" or not several
     spoilt = outputs.copy()
     if not readable:
         spoilt.loc[1, "value"] = "{}"
-    # Made of an event that no record holds, as those that close what is open are.
+    # Result of an event without a record, like those of closing events.
     closed = spoilt[-1:].assign(key="closed", offset=10**6 + 1, newest=10**9)
     spoilt = pd.concat([spoilt[1:] if several else spoilt, spoilt[-1:].assign(offset=10**6)])
-    # A lost result is due, and so is the right one in place of a wrong one, which is none unless it may be replaced.
-    # What processing time makes of a query can only be seen.
+    # A lost result is expected, and so is the correct one instead of a wrong one, unless rows may be replaced.
+    # Results of processing time can only be observed.
     missing = 0 if query == "q12" else several + (not readable)
     came = len(outputs) - several - (not readable and not one.key)
     found = audited(spoilt, came=came, missing=missing)
     audited(pd.concat([spoilt, closed]), came=came, missing=missing)
     assert found["reemitted"].sum() == 1 and found["unreadable"].sum() == (not readable)
     assert (found["final"].fillna(0).sum() < found["expected"].sum()) == several
-    if query != "q12":  # whose windows are the machine's, so that only sums can be held against each other
+    if query != "q12":  # whose windows use processing time, so that only sums can be compared
         (twice,) = found[found["key"] == outputs["key"].iloc[-1]].to_dict("records")
         assert twice["final"] == twice["expected"], "what comes twice counts once"
 
 
 @pytest.mark.parametrize("query", ["q1", "q5", "q12", "q17"])
-def test_events_beyond_the_last_commit_are_undrained_and_not_lost(
-    spark: SparkSession, sent: DataFrame, query: str
-) -> None:
-    """Also where a batch that was not committed has put out what they change; a result of the others is lost."""
+def test_events_beyond_the_last_commit_are_undrained(spark: SparkSession, sent: DataFrame, query: str) -> None:
+    """Also if an uncommitted batch emitted results of them; missing results of other events are lost."""
     from harvest_nexmark import harvest_nexmark, prepare_state
-    from nexmark.catalogue import load, output, parsed
+    from nexmark.catalogue import load, parse_events, to_kafka_records
 
     prepare_state(spark)
     one, cut = load(query), 4000
@@ -218,7 +216,7 @@ def test_events_beyond_the_last_commit_are_undrained_and_not_lost(
     )
     drained = sent.where(f"offset < {cut}")
     both = drained.withColumn("undrained", F.lit(False)).unionByName(beyond.withColumn("undrained", F.lit(True)))
-    before, after = (output(one.build(spark, parsed(part)), one).toPandas() for part in (drained, sent))
+    before, after = (to_kafka_records(one.build(spark, parse_events(part)), one).toPandas() for part in (drained, sent))
     newest = drained.agg(F.max(F.from_json("value", "n BIGINT").getField("n"))).collect()[0][0]
     late = after[after["newest"] > newest]
     assert len(before) > 2 and (len(late) or query == "q5")
@@ -228,6 +226,6 @@ def test_events_beyond_the_last_commit_are_undrained_and_not_lost(
     found = counts.toPandas().fillna({"final": 0})
     off = found["expected"] - found["undrained"] - found["final"]
     assert not found["unreadable"].any() and found["expected"].notna().all() and (off >= 0).all()
-    # One result did not come; that of a window may have waited for time that did not pass.
+    # One result is missing; that of a window may still have been open.
     assert found["undrained"].sum() == (query == "q5")
     assert (off.sum() > 0) == (query != "q5")

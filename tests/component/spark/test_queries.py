@@ -1,4 +1,4 @@
-"""Every query on a real Spark against a recomputation in plain Python.
+"""Queries on Spark, compared with a recomputation in Python.
 
 Without Kafka: records come from files, a file a batch, and results go to memory.
 """
@@ -28,7 +28,7 @@ from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 
 from harvest import KINDS  # isort: skip  # a program's neighbour, like the next ones
-from word_count import halves, summed  # isort: skip
+from word_count import halves, sum_columns  # isort: skip
 from pi import pi, series  # isort: skip
 from output_matching import CHUNK, sums  # isort: skip
 from stock import stock_group_by  # isort: skip
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class Streamed:
-    """All results of a streaming query in order, and the rows that were left out as late."""
+    """All results of a streaming query in order, and the number of dropped late rows."""
 
     def __init__(self, results: list[tuple[str, str]], dropped: int) -> None:
         self.results, self.dropped = results, dropped
@@ -56,7 +56,7 @@ def stream(
     config: dict[str, Any],
     batches: Sequence[Sequence[str]],
 ) -> Streamed:
-    """Runs the query over the batches, which is one file each, in order."""
+    """Run the query over the batches, one file each, in order."""
     source = folder / "source"
     source.mkdir()
     for number, lines in enumerate(batches):
@@ -64,7 +64,7 @@ def stream(
         path.write_text("".join(f"{line}\n" for line in lines))
         os.utime(path, (1_600_000_000 + number,) * 2)
     records = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
-    # Files have no offsets: a line's checksum stands for its own, so that whoever counts again finds the same.
+    # Files have no offsets, so a line's checksum replaces its offset.
     place = (F.lit(1).alias("partition"), F.crc32("value").alias("offset"))
     running = (
         query(records.select(F.col("value").cast("binary"), *place), config)
@@ -81,7 +81,7 @@ def stream(
     return Streamed(results, sum(operator["numRowsDroppedByWatermark"] for operator in operators))
 
 
-def test_every_workload_has_a_program_and_a_kind_of_tuple() -> None:
+def test_every_workload_has_a_program_and_a_tuple_kind() -> None:
     examples = PROGRAMS.parent / "examples"
     own = {
         "query": {"job": str(examples / "word_count.py")},
@@ -102,8 +102,8 @@ def test_word_count_counts_every_word(spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, tmp_path: Path, python: bool) -> None:
-    """In batches of a stream, whichever splits the lines, as numpy does over all of them at once."""
+def test_word_count_sums_the_hashes_of_counted_tuples(spark: SparkSession, tmp_path: Path, python: bool) -> None:
+    """Equal to numpy over all lines, with both ways of splitting."""
     chance = random.Random(2)
     batches = [[" ".join(chance.choices("abcdefgh", k=chance.randrange(1, 9))) for _ in range(300)] for _ in range(3)]
     found = stream(spark, tmp_path, word_count, {"python": python}, batches)
@@ -118,11 +118,11 @@ def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, t
         expected[word] += hashed
     for word, value in found.final.items():
         _, high, low = map(int, value.split(" "))
-        # The signed low half of a hash stands for 2^32 less where its first bit is set.
+        # The signed low half of a hash is 2^32 less if its first bit is set.
         negative = sum(one < 0 for one in lows(hashes, [word == other for other, *_ in words]))
         assert ((high << 32) + low + (negative << 32) - expected[word]) % 2**64 == 0
 
-    # What the size of the state is reckoned by: a row holds its key, a count and two sums.
+    # The state size assumes a row of key, count and two sums.
     state = spark.read.format("statestore").load(str(tmp_path / "checkpoint"))
     assert [field.dataType.simpleString() for field in state.schema["value"].dataType.fields] == ["bigint"] * 3
     kept = {row["key"][0]: tuple(row["value"]) for row in state.collect()}
@@ -130,20 +130,20 @@ def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, t
 
 
 def lows(hashes: Any, chosen: Sequence[bool]) -> list[int]:
-    """The lower halves of some hashes as signed numbers."""
+    """Return the lower halves of the chosen hashes as signed numbers."""
     return [int(one) for one in hashes[np.array(chosen)].view(np.int64) << 32 >> 32]
 
 
 def test_sums_of_hashes_do_not_overflow(spark: SparkSession) -> None:
-    """Where two whole ones already would: ANSI is on, so that the query would end with an error."""
+    """Two whole hashes already overflow, which is an error in ANSI mode."""
     worst = spark.sql("SELECT explode(array_repeat(9223372036854775807L, 1000)) AS hash")
     with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
         worst.agg(F.sum("hash")).collect()
-    (row,) = worst.select(*halves(F.col("hash"))).agg(*summed()).collect()
+    (row,) = worst.select(*halves(F.col("hash"))).agg(*sum_columns()).collect()
     assert tuple(row) == (1000 * (2**31 - 1), -1000)
 
 
-def test_pi_sums_as_many_terms_as_each_record_asks_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_pi_sums_the_requested_number_of_terms(spark: SparkSession, tmp_path: Path) -> None:
     asked = {str(number): (1, 2, 3, 31, 32, 33, 63, 64, 65, 100)[number % 10] for number in range(2000)}
     asked[str(10**15)] = 100_003
     lines = [OPENER, *(f"{identity} {terms}" for identity, terms in asked.items())]
@@ -154,14 +154,14 @@ def test_pi_sums_as_many_terms_as_each_record_asks_for(spark: SparkSession, tmp_
         assert abs(float(value) - exact[asked[identity]]) < 1e-12
 
 
-def test_the_work_of_pi_is_left_to_the_records(spark: SparkSession) -> None:
-    """Neither folded into a constant before a record is seen, nor done by Python."""
+def test_pi_is_computed_per_record(spark: SparkSession) -> None:
+    """Neither constant folding nor Python."""
     asked = spark.range(1).select(F.concat_ws(" ", "id", F.lit("64")).cast("binary").alias("value"))
     plan = pi(asked, {})._jdf.queryExecution().executedPlan().toString()
     assert "aggregate(" in plan and "3.1" not in plan and "Python" not in plan
 
 
-def test_both_ways_of_adding_the_series_agree(spark: SparkSession) -> None:
+def test_both_computations_of_the_series_agree(spark: SparkSession) -> None:
     terms = [1, 32, 33, CHUNK - 1, CHUNK, CHUNK + 1]
     asked = spark.range(1).select(F.explode(F.array(*map(F.lit, terms))).alias("terms"))
     rows = sums(asked).join(asked.select("terms", series(F.col("terms")).alias("series")), "terms").collect()
@@ -171,7 +171,7 @@ def test_both_ways_of_adding_the_series_agree(spark: SparkSession) -> None:
 
 
 class Market:
-    """A few thousand records in the form of the stock streams: a primer, then disorder and late records."""
+    """Some thousand stock records: a preload, then disorder and late records."""
 
     def __init__(self, streams: Sequence[str], *, primer: int = 300, records: int = 2700, rate: float = 60.0) -> None:
         self.chance = random.Random(2)
@@ -184,7 +184,7 @@ class Market:
             shift = 3600 if lot < 0.02 else self.chance.uniform(0, TIMES["watermark_s"] / 2) if lot < 0.2 else 0
             rest.append(self._record(streams, number / rate, shift))
         half = records // 2
-        # The primer takes two batches: a record is late by the watermark that stood before the last batch.
+        # The preload takes two batches, because lateness depends on the watermark before the last batch.
         self.batches = [[OPENER, *first[:-1]], first[-1:], rest[:half], rest[half:]]
 
     def _record(self, streams: Sequence[str], due_s: float, shift_s: float) -> str:
@@ -212,12 +212,12 @@ class Market:
 
 
 def windows_of(event_ms: int) -> Iterable[int]:
-    """Starts of the windows that hold an event."""
+    """Return the starts of the windows that contain an event."""
     start = event_ms // 5000 * 5000
     return (start, start - 5000)
 
 
-def test_stock_group_by_adds_up_every_trade_that_is_not_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_stock_group_by_sums_punctual_trades(spark: SparkSession, tmp_path: Path) -> None:
     market = Market(["TRANSACTION"])
     found = stream(spark, tmp_path, stock_group_by, TIMES, market.batches)
     expected: dict[str, list[Decimal]] = defaultdict(list)
@@ -225,11 +225,11 @@ def test_stock_group_by_adds_up_every_trade_that_is_not_late(spark: SparkSession
         for start in windows_of(trade["event_ms"]):
             expected[f"{trade['szcode']}|{start}"].append(trade["Price"] * trade["Turnover"])
     assert found.final == {key: f"{len(amounts)} {sum(amounts):.2f}" for key, amounts in expected.items()}
-    # A row a window, where no two late records of a batch share stock and window.
+    # One row per window, because no two late records of a batch share stock and window.
     assert 0 < found.dropped <= 2 * market.late
 
 
-def test_stock_join_adds_up_every_pair_that_is_not_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_stock_join_sums_punctual_pairs(spark: SparkSession, tmp_path: Path) -> None:
     market = Market(["STOCK", "POSITION", "POSITION", "POSITION", "POSITION"])
     found = stream(spark, tmp_path, stock_join, TIMES, market.batches)
     quotes: dict[tuple[str, int], list[Decimal]] = defaultdict(list)

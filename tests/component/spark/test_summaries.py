@@ -1,4 +1,4 @@
-"""The summary tables that `aggregate` writes, from records that are odd in one way or another."""
+"""Summary tables of `aggregate`, with unusual records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from faultline.reports import tables as download
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
-from aggregate import FORMULA, KEYS, NUMBER, PLAIN, experiments, of_attempts, recoveries, swap, write  # isort: skip  # a program's neighbour
+from aggregate import FORMULA, KEYS, NUMBER, ATTEMPT_COLUMNS, experiments, with_attempt, recoveries, swap, write  # isort: skip  # a program's neighbour
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -24,7 +24,7 @@ TRIGGER = {"waited_s": 3.5, "phase": "commit"}
 @pytest.mark.parametrize(
     "parts", [[], [{"recovered": True, "macro_s": 4.5, "trigger": None}, {"macro_s": 5.0, "trigger": TRIGGER}]]
 )
-def test_recoveries_are_a_table_also_where_no_record_has_one(
+def test_recoveries_without_any_recovery_are_an_empty_table(
     spark: SparkSession, tmp_path: Path, parts: list[dict[str, Any]]
 ) -> None:
     keys = {"matrix": "m", "config_id": "c", "series": "s", "build": "b", "attempt": "a", "status": "valid"}
@@ -40,7 +40,7 @@ def test_recoveries_are_a_table_also_where_no_record_has_one(
     assert [row.get("trigger_phase", "") for row in rows] == ["", "commit"][: len(parts)]
 
 
-def test_a_swap_removes_the_tables_before_and_nothing_that_a_link_leads_to_elsewhere(tmp_path: Path) -> None:
+def test_a_swap_removes_only_the_previous_tables(tmp_path: Path) -> None:
     results = tmp_path / "results"
     target = results / "summary"
     precious = [tmp_path / "summary-1", results / "records", tmp_path / "elsewhere" / "summary-7"]
@@ -59,9 +59,10 @@ def test_a_swap_removes_the_tables_before_and_nothing_that_a_link_leads_to_elsew
         assert target.resolve() == results / "summary-3"
 
 
-def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: Path) -> None:
+def test_host_names_with_dots_have_a_column(spark: SparkSession, tmp_path: Path) -> None:
     record = {
-        **dict.fromkeys([*KEYS, *PLAIN], "x"), "status": "valid", "reasons": ["a: b"], "config": {"rate": 5.0},
+        **dict.fromkeys([*KEYS, *ATTEMPT_COLUMNS], "x"),
+        "status": "valid", "reasons": ["a: b"], "config": {"rate": 5.0},
         "metrics": {"cpu_by_host": {"node1.example-x.com": 0.5}, "latency_ms": {"p50": 3.0}},
     }  # fmt: skip
     (tmp_path / "record.json").write_text(json.dumps(record))
@@ -70,11 +71,11 @@ def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: 
     assert (row["cpu_nodes_node1_example-x_com"], row["latency_ms_p50"], row["config_rate"]) == (0.5, 3.0, 5.0)
 
 
-def test_attempts_are_told_apart_whatever_the_folders_above_are_called(spark: SparkSession, tmp_path: Path) -> None:
+def test_attempts_are_identified_by_their_folder(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "attempts" / "mine" / "attempts" / "a1"
     folder.mkdir(parents=True)
     (folder / "series.json").write_text('{"latency": []}')
-    (row,) = of_attempts(spark.read.json(str(folder / "series.json"))).collect()
+    (row,) = with_attempt(spark.read.json(str(folder / "series.json"))).collect()
     assert row["attempt"] == "a1"
 
 
@@ -84,7 +85,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_a_text_in_csv_is_no_formula_and_comes_back_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_texts_are_not_formulas(spark: SparkSession, tmp_path: Path) -> None:
     assert (FORMULA, NUMBER) == (download.FORMULA, download.NUMBER), "both are one rule"
     rows = [(text, -4.25, None if number % 2 else -7) for number, text in enumerate(TEXTS)]
     table = spark.createDataFrame(rows, "text string, figure double, `=count` int").repartition(1)
@@ -92,7 +93,7 @@ def test_a_text_in_csv_is_no_formula_and_comes_back_whole(spark: SparkSession, t
     kept = spark.read.parquet(str(tmp_path / "odd.parquet"))
     assert [(row["text"], row["figure"], row["=count"]) for row in kept.collect()] == rows, "Parquet has it as it is"
     with (tmp_path / "odd.csv").open(newline="") as file:
-        head, *told = csv.reader(file)
+        head, *rows = csv.reader(file)
     assert head == ["text", "figure", "'=count"]
-    assert [row[0] for row in told] == [download.as_cell(text) for text in TEXTS]
-    assert {row[1] for row in told} == {"-4.25"} and {row[2] for row in told} == {"-7", ""}
+    assert [row[0] for row in rows] == [download.as_cell(text) for text in TEXTS]
+    assert {row[1] for row in rows} == {"-4.25"} and {row[2] for row in rows} == {"-7", ""}

@@ -86,7 +86,7 @@ def test_a_completed_job_forwards_its_output(serve: Serve, session: Process) -> 
 
     def answer(connection: socket.socket, job: dict[str, Any]) -> None:
         requests.append(job)
-        send(connection, said="no records yet")
+        send(connection, output="no records yet")
         send(connection, status="done", message="")
 
     run_in_session(serve(answer), "aggregate", ("--records", "x"), progress=output.append)
@@ -116,7 +116,7 @@ SLOW = pytest.raises(JobServerUnavailable, match=r"exceeded 0\.3 s")
         (lambda c, job: c.sendall(b"{half"), {}, LOST),
         (lambda c, job: c.sendall(b"?\n"), {}, LOST),
         (lambda c, job: threading.Event().wait(120), {"limit_s": 0.3}, SLOW),
-        (lambda c, job: send(c, said="x"), {"progress": stop}, pytest.raises(KeyboardInterrupt)),
+        (lambda c, job: send(c, output="x"), {"progress": stop}, pytest.raises(KeyboardInterrupt)),
     ],
     ids=["silent", "half a line", "no JSON", "slow", "the task is stopped"],
 )

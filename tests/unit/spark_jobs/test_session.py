@@ -1,4 +1,4 @@
-"""The Spark that stays: who gets an answer, and when it ends itself. With a Spark that is none."""
+"""Job server: answers to clients and conditions of its exit, with a fake Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from job_server import Session, listen
 
 
 class NoSpark:
-    """Counts what a session does with its Spark."""
+    """Fake Spark that counts calls."""
 
     def __init__(self) -> None:
         self.sessions = self.cleared = 0
@@ -32,7 +32,7 @@ class NoSpark:
 
 
 class Served:
-    """A session that answers clients, and the jobs that it was given."""
+    """Running job server, and the jobs that it received."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.spark, self.path, self.ended = NoSpark(), path, threading.Event()
@@ -47,13 +47,13 @@ class Served:
             self.session.serve(self.listener)
 
     def close(self) -> None:
-        """Gives back what the test had waiting, and the socket."""
+        """Release waiting jobs, and close the socket."""
         self.release.set()
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
     def end(self) -> None:
-        """Stands for the end of the process: nothing after it is done."""
+        """Stand-in for the exit of the process."""
         self.ended.set()
         threading.Event().wait()
 
@@ -73,7 +73,7 @@ class Served:
         return client
 
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
-        """All answers to a job, after the greeting."""
+        """Return all answers to a job, after the greeting."""
         with self.connect() as client:
             client.sendall((json.dumps({"program": "job", "arguments": arguments}) + "\n").encode())
             answers: list[dict[str, Any]] = []
@@ -93,45 +93,45 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     made.close()
 
 
-def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too_by_its_user_alone(served: Served) -> None:
+def test_each_job_has_its_own_session_and_the_socket_is_private(served: Served) -> None:
     assert served.path.stat().st_mode & 0o777 == 0o600
     for number in (1, 2):
-        assert served.ask(str(number)) == [{"said": "working"}, {"status": "done", "message": ""}]
+        assert served.ask(str(number)) == [{"output": "working"}, {"status": "done", "message": ""}]
     assert served.jobs == [["1"], ["2"]]
     assert (served.spark.sessions, served.spark.cleared) == (2, 2)
     assert not served.ended.is_set()
 
 
-def test_whoever_hears_that_a_job_is_done_may_send_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    say, working = subject._say, list[bool]()
+def test_the_next_job_can_follow_immediately(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    say, working = subject._send, list[bool]()
 
-    def heard(connection: socket.socket, **line: Any) -> None:
+    def delayed_send(connection: socket.socket, **line: Any) -> None:
         if line.get("status") == subject.DONE:
             working.append(served.session._working.locked())
         say(connection, **line)
 
-    monkeypatch.setattr(subject, "_say", heard)
+    monkeypatch.setattr(subject, "_send", delayed_send)
     served.ask("1")
     assert working == [False]
 
 
-def test_a_second_client_is_told_at_once_that_another_job_runs(served: Served) -> None:
+def test_a_second_client_gets_busy_immediately(served: Served) -> None:
     answers: list[list[dict[str, Any]]] = []
     first = threading.Thread(target=lambda: answers.append(served.ask("wait")))
     first.start()
     assert served.working.wait(120)
-    assert served.ask("2") == [{"status": "busy", "message": "another job runs in this session"}]
+    assert served.ask("2") == [{"status": "busy", "message": "another job is running"}]
     served.release.set()
     first.join(120)
     assert answers[0][-1]["status"] == "done" and not served.ended.is_set()
 
 
-def test_a_job_that_fails_ends_it_with_a_word(served: Served) -> None:
+def test_a_failed_job_is_reported_and_ends_the_server(served: Served) -> None:
     assert served.ask("fail")[-1] == {"status": "failed", "message": "ValueError: two lines"}
     assert served.ended.wait(120)
 
 
-def test_a_client_that_goes_away_ends_it(served: Served) -> None:
+def test_a_disconnected_client_ends_the_server(served: Served) -> None:
     with served.connect() as client:
         client.sendall(b'{"program": "job", "arguments": ["wait"]}\n')
         assert served.working.wait(120)
@@ -141,23 +141,23 @@ def test_a_client_that_goes_away_ends_it(served: Served) -> None:
         pass
 
 
-def test_programs_that_were_changed_since_it_began_end_it(tmp_path: Path, served: Served) -> None:
+def test_changed_programs_end_the_server(tmp_path: Path, served: Served) -> None:
     served.session._loaded = dict.fromkeys(served.session._loaded, (0, 0))
-    assert served.ask("1") == [{"status": "stale", "message": "a program was changed since this session began"}]
+    assert served.ask("1") == [{"status": "stale", "message": "a program has changed since the session started"}]
     assert served.ended.wait(120) and served.jobs == []
 
 
 @pytest.mark.parametrize("send", [b"", b"nonsense\n", b'{"program": "unknown", "arguments": []}\n'])
-def test_a_client_that_asks_nothing_sensible_changes_nothing(served: Served, send: bytes) -> None:
+def test_invalid_requests_are_ignored(served: Served, send: bytes) -> None:
     with served.connect() as client:
         client.sendall(send)
     assert served.ask("1")[-1]["status"] == "done"
     assert not served.ended.is_set()
 
 
-def test_it_ends_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_ends_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parents: Callable[[], int] = iter([1, 1, 2]).__next__
     monkeypatch.setattr(os, "getppid", parents)
-    monkeypatch.setattr(subject, "LOOK_S", 0.01)
+    monkeypatch.setattr(subject, "PARENT_CHECK_S", 0.01)
     with listen(tmp_path / "s.sock") as listener:
         Session(NoSpark(), tmp_path).serve(listener)  # type: ignore[arg-type]

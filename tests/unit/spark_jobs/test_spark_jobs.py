@@ -1,4 +1,4 @@
-"""What the steps tell Spark, the generator and the harvest about each workload."""
+"""Settings of each workload for Spark, generator and harvest, and offset ranges of batches."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def configuration(**values: Any) -> Configuration:
     return parse_configuration({"fault": "none", **values})
 
 
-def told(what: str, workload: str, **values: Any) -> Any:
-    """What the kind of a workload says of its own settings."""
+def workload_setting(what: str, workload: str, **values: Any) -> Any:
+    """Return a property of a workload's kind for these parameters."""
     config = configuration(workload=workload, **values)
     return getattr(config.kind, what)(config.own)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_every_workload_has_a_job_whose_program_exists(workload: str) -> None:
+def test_every_workload_has_an_existing_program(workload: str) -> None:
     program = WORKLOADS[workload].program
     assert program is None or (ROOT / "spark_jobs" / f"{program}.py").is_file()
 
 
 @pytest.mark.parametrize("workload", sorted(WORKLOADS.keys() - {"known_truth"}))
-def test_the_generator_understands_the_source_of_every_workload(workload: str) -> None:
+def test_the_generator_supports_the_source_of_every_workload(workload: str) -> None:
     own = {"query": {"job": str(ROOT / "examples" / "word_count.py")}, "program": {"application": "/job.jar"}}
     config = configuration(workload=workload, **own.get(workload, {}))
     given = {"rate": config.rate, "seconds": 10, "rate_curve": config.rate_curve, "skew_curve": config.skew_curve}
@@ -48,21 +48,23 @@ def test_the_generator_understands_the_source_of_every_workload(workload: str) -
     assert bool(config.input_source().get("streams")) == config.kind.can("event_time")
 
 
-def test_stocks_are_traded_alike_unless_skew_is_asked_for() -> None:
+def test_stocks_are_uniform_without_skew() -> None:
     assert configuration(workload="stock_group_by").input_source()["skew"] == 0
     assert configuration(workload="stock_join", skew=1.5).input_source()["skew"] == 1.5
 
 
-def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
-    lines = {workload: told("primer_lines", workload) for workload in ("word_count", "pi", "stock_group_by")}
+def test_the_preload_of_pi_is_bounded_by_its_work() -> None:
+    lines = {
+        workload: workload_setting("primer_lines", workload) for workload in ("word_count", "pi", "stock_group_by")
+    }
     assert lines == {"word_count": 2000, "pi": 2000, "stock_group_by": 10_000}
-    assert told("primer_lines", "pi", iterations=100_000) * 100_000 == PRIMER_TERMS
-    assert told("primer_lines", "pi", iterations=10_000_000) == WARM_UP_BATCHES
+    assert workload_setting("primer_lines", "pi", iterations=100_000) * 100_000 == PRIMER_TERMS
+    assert workload_setting("primer_lines", "pi", iterations=10_000_000) == WARM_UP_BATCHES
     long = configuration(workload="pi", iterations=100_000)
     assert long.primer_records == long.partitions + PRIMER_TERMS // 100_000
 
 
-def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
+def test_only_stateful_queries_disable_the_real_time_allow_list() -> None:
     common = {"commit_mode": "unaligned", "checkpoint_interval_s": 5}
     assert configured_settings(configuration(workload="word_count", **common))[ALLOWLIST] == "false"
     assert ALLOWLIST not in configured_settings(configuration(workload="pi", **common))
@@ -70,7 +72,7 @@ def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "workload", "own", "said"),
+    ("what", "workload", "own", "expected"),
     [
         ("tuples", "word_count_python", {}, {"tuples": "summed_words"}),
         ("tuples", "pi", {}, {"tuples": "pi"}),
@@ -81,22 +83,20 @@ def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
         ("latency_method_of", "known_truth", {"truth": {"style": "record"}}, "rank"),
     ],
 )  # fmt: skip
-def test_the_harvest_is_told_of_windows_and_by_what_latency_is_read(
-    what: str, workload: str, own: dict[str, Any], said: Any
-) -> None:
-    assert told(what, workload, **own) == said
+def test_harvest_settings_of_windows_and_latency(what: str, workload: str, own: dict[str, Any], expected: Any) -> None:
+    assert workload_setting(what, workload, **own) == expected
 
 
-# --- which offsets each batch took, over state lineages; the rest of the harvest is tested on real Spark
+# Offset ranges of batches over state epochs; component tests cover the rest of the harvest.
 
 
 def batch(lineage: int, number: int, start: dict[str, int] | None = None, **ends: int) -> dict[str, Any]:
-    """`ends` by partition, as p0=10."""
+    """Return a batch with `ends` by partition, such as p0=10."""
     offsets = {name.removeprefix("p"): end for name, end in ends.items()}
     return {"lineage": lineage, "batch": number, "end_offsets": offsets, "start_offsets": start}
 
 
-def test_a_lineage_takes_nothing_from_before_its_start_whatever_its_first_batch_took() -> None:
+def test_an_epoch_takes_nothing_before_its_start() -> None:
     batches = [
         batch(0, 0, p0=10, p1=10),
         batch(1, 0, {"0": 30, "1": 40}, p0=35, p1=40),  # nothing arrived on partition 1 yet
@@ -107,7 +107,7 @@ def test_a_lineage_takes_nothing_from_before_its_start_whatever_its_first_batch_
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=1, max_size=20))
-def test_the_ranges_of_one_lineage_cover_every_offset_once(steps: list[list[int]]) -> None:
+def test_the_ranges_of_one_epoch_cover_every_offset_once(steps: list[list[int]]) -> None:
     ends, batches = [0, 0], []
     for number, step in enumerate(steps):
         ends = [end + more for end, more in zip(ends, step, strict=True)]
@@ -118,8 +118,8 @@ def test_the_ranges_of_one_lineage_cover_every_offset_once(steps: list[list[int]
 
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=30))
-def test_cut_at_the_borders_of_buckets_there_are_at_most_about_twice_as_many_pieces(lengths: list[int]) -> None:
-    """However unequal the batches are: a replay takes in what a hundred others do."""
+def test_buckets_at_most_double_the_number_of_ranges(lengths: list[int]) -> None:
+    """Also for very unequal batches, such as a replay of the size of a hundred others."""
     ends, batches = 0, []
     for number, length in enumerate(lengths):
         ends += length

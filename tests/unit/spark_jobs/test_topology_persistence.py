@@ -1,4 +1,4 @@
-"""The delayed persistence queue: what is written when, and that nothing acknowledged is lost with it."""
+"""Delayed persistence queue, and persistent state of stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from faultline.system.waiting import wait_until
 from spark_jobs.stages.admission import AdmissionLimits
 from spark_jobs.stages.delayed_queue import (
-    MOST_FLUSHES,
+    MAX_QUEUED_FLUSHES,
     DelayedQueue,
     FlushRules,
     MemoryBacklog,
@@ -27,13 +27,13 @@ results = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 100)), max_s
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 100))
-def test_a_flush_is_due_by_time_or_by_length_and_never_for_nothing(now: float, last: float, length: int) -> None:
+def test_a_flush_is_due_by_time_or_length(now: float, last: float, length: int) -> None:
     rules = FlushRules(every_s=10, length=50)
     assert rules.due(now, last, length) == (length > 0 and (length >= 50 or now - last >= 10))
 
 
 @given(st.lists(results, max_size=20), st.data())
-def test_whenever_it_crashes_the_store_holds_all_up_to_its_position(
+def test_after_a_crash_the_store_holds_all_results_up_to_its_position(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[str, int]]], data: st.DataObject
 ) -> None:
     store = SqliteStore(str(tmp_path_factory.mktemp("store") / "x.sqlite"))
@@ -42,7 +42,7 @@ def test_whenever_it_crashes_the_store_holds_all_up_to_its_position(
         queue.put(batch, {"0": number})
         if data.draw(st.booleans()):
             queue.flush()
-    # The crash: what waits is gone, and whoever starts again puts in again what lies behind the position.
+    # A crash loses the queue; a restart repeats the input after the stored position.
     position = (store.position() or {"0": 0})["0"]
     written: dict[str, int] = {}
     for batch in batches[:position]:
@@ -69,14 +69,14 @@ def test_an_older_count_never_replaces_a_newer_one(tmp_path: Path) -> None:
     assert store.results() == {"a": 5, "b": 1} and store.position() == {"0": 2}
 
 
-def test_results_one_by_one_are_told_as_they_are_written(tmp_path: Path) -> None:
-    store, told = SqliteStore(str(tmp_path / "x.sqlite")), []
-    store.write_each([("a", 1), ("b", 2)], {"0": 7}, lambda result: told.append((result, store.results())))
-    assert told == [(("a", 1), {"a": 1}), (("b", 2), {"a": 1, "b": 2})]
+def test_single_writes_call_back_after_each_result(tmp_path: Path) -> None:
+    store, calls = SqliteStore(str(tmp_path / "x.sqlite")), []
+    store.write_each([("a", 1), ("b", 2)], {"0": 7}, lambda result: calls.append((result, store.results())))
+    assert calls == [(("a", 1), {"a": 1}), (("b", 2), {"a": 1, "b": 2})]
     assert store.position() == {"0": 7}
 
 
-def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
+def test_put_waits_for_a_blocked_store(tmp_path: Path) -> None:
     goes_on = threading.Event()
 
     class Hanging(SqliteStore):
@@ -87,7 +87,7 @@ def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
     store = Hanging(str(tmp_path / "x.sqlite"))
     queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=1))
     queue.start()
-    for number in range(MOST_FLUSHES):
+    for number in range(MAX_QUEUED_FLUSHES):
         queue.put([("a", number + 1)], {"0": number + 1})
     last = threading.Thread(target=queue.put, args=([("a", 99)], {"0": 99}))
     last.start()
@@ -104,7 +104,7 @@ def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
     [(0.05, 1000, 0), (600, 2, 0), (600, 1000, 2)],
     ids=["when the time is up", "at once when the queue is long", "at the end"],
 )
-def test_the_processor_writes_by_itself(tmp_path: Path, every_s: float, length: int, left: int) -> None:
+def test_the_thread_flushes_by_itself(tmp_path: Path, every_s: float, length: int, left: int) -> None:
     store = SqliteStore(str(tmp_path / "x.sqlite"))
     queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=every_s, length=length))
     queue.start()
@@ -119,7 +119,7 @@ def test_the_processor_writes_by_itself(tmp_path: Path, every_s: float, length: 
 
 
 class Leaky(MemoryBacklog):
-    """Loses what it took."""
+    """Backlog that loses its entries."""
 
     def take(self) -> list[QueuedBatch]:
         raise QueueLost("gone")
@@ -135,7 +135,7 @@ def test_a_queue_that_lost_results_takes_no_more(tmp_path: Path) -> None:
         queue.put([("b", 1)], {"0": 2})
 
 
-# --- a stage's orders and parallelism over the deaths of the program
+# Limits and parallelism of a stage over restarts of the program.
 
 
 def stage(folder: Path, parallelism: int = 1) -> Stage:
@@ -143,7 +143,7 @@ def stage(folder: Path, parallelism: int = 1) -> Stage:
     return Stage(cast(Any, None), plan, parallelism, None)
 
 
-def test_what_an_earlier_program_ordered_does_not_outlive_it(tmp_path: Path) -> None:
+def test_limits_are_reset_at_the_start(tmp_path: Path) -> None:
     orders = tmp_path / "split.orders"
     AdmissionLimits(limit=5.0, most=7, hold=True).write(orders)
     again = stage(tmp_path)
@@ -155,14 +155,14 @@ def test_what_an_earlier_program_ordered_does_not_outlive_it(tmp_path: Path) -> 
     assert AdmissionLimits.read(orders) == AdmissionLimits(most=9)
 
 
-def test_what_a_replacement_made_of_a_stage_outlives_the_program(tmp_path: Path) -> None:
+def test_the_parallelism_of_a_replaced_stage_is_kept(tmp_path: Path) -> None:
     assert stage(tmp_path, 2).parallelism == 2
     (tmp_path / "split.parallelism").write_text("4")
     assert (stage(tmp_path, 2).parallelism, stage(tmp_path, 2).wanted) == (4, 4)
 
 
-def test_the_batch_in_work_waits_no_more(tmp_path: Path) -> None:
-    """A queue is what no batch has taken in; where to go on after a death is what a batch has committed."""
+def test_the_running_batch_is_not_queued(tmp_path: Path) -> None:
+    """The queue excludes planned batches; a restart continues after the committed ones."""
     one = stage(tmp_path)
     assert one.taken() == {} == one.progress.position
     for log, batches in (("offsets", 11), ("commits", 10)):
@@ -177,10 +177,10 @@ def test_the_batch_in_work_waits_no_more(tmp_path: Path) -> None:
     assert again.taken() == {"eden": {"0": 30}}
 
 
-def test_the_room_below_is_by_how_many_tuples_come_of_each(tmp_path: Path) -> None:
+def test_fan_out_is_averaged_over_batches(tmp_path: Path) -> None:
     one = stage(tmp_path)
     assert one.progress.fan_out == 1.0
-    # A report that came late has the tuples of two batches, and the next one none.
+    # A late report has the tuples of two batches, and the next one has none.
     for rows, emitted in ((10, None), (10, 200), (0, 0), (10, 0), (20, 280)):
         one.reported({}, rows, emitted, 2.0, 1)
     assert (one.progress.fan_out, one.progress.batches, one.progress.rows_per_s) == (12.0, 5, 10.0)

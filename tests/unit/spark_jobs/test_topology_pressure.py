@@ -1,4 +1,4 @@
-"""Step-by-step back-pressure under any course of events: rates in bounds, one answer to an excess, no oscillation."""
+"""Step-by-step back-pressure: bounded rates, one reaction per excess, no oscillation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.stages.admission import AdmissionLimits, Allowance
+from spark_jobs.stages.admission import AdmissionLimits, RateBudget
 from spark_jobs.stages.pressure import (
-    LEAST_PERIOD_S,
-    LONGEST_WAIT_S,
-    MOST_DIVISION,
+    MAX_DIVISION,
+    MAX_WAIT_S,
+    MIN_PERIOD_S,
     PressureRules,
     PressureSignal,
     PressureWatch,
@@ -24,7 +24,7 @@ divisors = st.floats(1.1, 8.0)
 
 
 class Chain:
-    """A stage below one that sends at `demand` unless it is throttled; both told the time in steps of 0.25 s.
+    """A stage below one that sends at `demand` unless throttled, in time steps of 0.25 s.
 
     `deaf`: looks whose signal does not reach the stage above.
     """
@@ -50,13 +50,13 @@ class Chain:
             self.looks += 1
             self.throttle.check(self.now_s)
             self.queue = max(0.0, self.queue + (self.rate - self.capacity) * self.STEP_S)
-            act = self.watch.look(self.now_s, int(self.queue), self.rate)
+            act = self.watch.evaluate(self.now_s, int(self.queue), self.rate)
             if act:
-                self.watch.sent(act, self.now_s, int(self.queue))
+                self.watch.confirm(act, self.now_s, int(self.queue))
                 self.signals.append((self.now_s, act))
             if (act or (self.watch.steps and self.now_s - self.sign_s >= 2)) and self.looks not in self.deaf:
                 self.sign_s = self.now_s
-                self.throttle.hear(self.watch.steps, self.now_s, self.rate)
+                self.throttle.apply(self.watch.steps, self.now_s, self.rate)
             self.limits.add(self.throttle.limit)
         return self
 
@@ -67,43 +67,43 @@ def test_pressure_keeps_the_rate_in_bounds_and_signals_at_most_once_a_period(
 ) -> None:
     rules = PressureRules(capacity, load_factor, divisor)
     chain = Chain(rules, demand, served).run(120)
-    assert all(limit is None or demand / MOST_DIVISION * 0.99 <= limit <= demand for limit in chain.limits)
+    assert all(limit is None or demand / MAX_DIVISION * 0.99 <= limit <= demand for limit in chain.limits)
     times = [at for at, _ in chain.signals]
-    assert all(later - earlier >= LEAST_PERIOD_S for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier >= MIN_PERIOD_S for earlier, later in zip(times, times[1:], strict=False))
     if demand <= served:
         assert not chain.signals
 
 
 @given(factors, divisors, st.integers(100, 100_000), st.floats(1.1, 20))
-def test_the_first_rate_returns_after_an_overload_and_the_limit_is_gone(
+def test_the_first_rate_returns_after_an_overload(
     load_factor: float, divisor: float, capacity: int, overload: float
 ) -> None:
     chain = Chain(PressureRules(capacity, load_factor, divisor), demand=1000 * overload, capacity=1000).run(60)
     chain.demand = 500.0
-    # Each of the steps may have to wait for the longest time, and the queue has to be worked off first.
-    chain.run(capacity / 500 + (math.log(MOST_DIVISION, divisor) + 3) * LONGEST_WAIT_S)
+    # Each step may wait for the maximum time, after the queue is processed.
+    chain.run(capacity / 500 + (math.log(MAX_DIVISION, divisor) + 3) * MAX_WAIT_S)
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
 @given(factors, st.floats(1.5, 4.0), st.integers(1000, 20_000), st.floats(1.2, 5))
-def test_a_load_that_stays_makes_no_oscillation(
+def test_constant_overload_causes_no_oscillation(
     load_factor: float, divisor: float, capacity: int, overload: float
 ) -> None:
     chain = Chain(PressureRules(capacity, load_factor, divisor), demand=1000 * overload, capacity=1000).run(1800)
     eased = [at for at, act in chain.signals if act is PressureSignal.EASE]
-    # After a settling time a try is made once in a while, and its waits have grown to their end.
+    # After settling, tries are rare, with the maximum wait.
     late = [at for at in eased if at > 900]
-    assert len(late) <= 900 / LONGEST_WAIT_S + 2
+    assert len(late) <= 900 / MAX_WAIT_S + 2
     assert chain.queue <= capacity + 2 * chain.demand
 
 
 @given(st.integers(1000, 20_000), st.floats(1.2, 5), st.frozensets(st.integers(1, 400), max_size=400))
-def test_signals_that_are_lost_do_no_lasting_harm(capacity: int, overload: float, deaf: frozenset[int]) -> None:
+def test_lost_signals_have_no_lasting_effect(capacity: int, overload: float, deaf: frozenset[int]) -> None:
     chain = Chain(PressureRules(capacity), demand=1000 * overload, capacity=1000, deaf=deaf).run(100).run(10)
     assert (chain.throttle.limit is None) == (chain.watch.steps == 0)
     assert (chain.throttle.limit or 0) * 2**chain.watch.steps <= 1000 * overload * 1.001
     chain.demand = 500.0
-    chain.run(chain.queue / 500 + (math.log2(MOST_DIVISION) + 3) * LONGEST_WAIT_S)
+    chain.run(chain.queue / 500 + (math.log2(MAX_DIVISION) + 3) * MAX_WAIT_S)
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
@@ -119,31 +119,31 @@ def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, que
     before: tuple[float, PressureSignal] | None = None
     for look, (queue, seen) in enumerate(queues):
         now_s = look * 0.25
-        act = watch.look(now_s, queue, rate, seen=seen)
+        act = watch.evaluate(now_s, queue, rate, seen=seen)
         if act is not None:
             assert now_s >= quiet_until
-            if before is not None and not seen and now_s - before[0] < LONGEST_WAIT_S:
+            if before is not None and not seen and now_s - before[0] < MAX_WAIT_S:
                 assert (before[1], act) == (PressureSignal.EASE, PressureSignal.SLOW)
-            watch.sent(act, now_s, queue)
+            watch.confirm(act, now_s, queue)
             before, quiet_until = (now_s, act), now_s + rules.sensitivity_s(queue, rate)
 
 
 @given(factors, st.integers(1, 10**9), st.floats(0, 1000))
-def test_what_comes_of_one_batch_brings_no_pressure(load_factor: float, capacity: int, fan_out: float) -> None:
+def test_the_output_of_one_batch_causes_no_pressure(load_factor: float, capacity: int, fan_out: float) -> None:
     rules = PressureRules(capacity, load_factor)
     most = rules.batch_most(fan_out)
     assert most >= 1 and (most == 1 or most * fan_out <= rules.high * (1 + 1e-9))
 
 
 class BatchChain:
-    """Two stages that work in batches, one beginning as the one before it ends: the upper one takes what its limit has
+    """Two stages with back-to-back batches: the upper one takes what its limit has
     earned, `room` at most; the lower one all that waits.
     """
 
     STEP_S = 0.25
 
     def __init__(self, rules: PressureRules, demand: float, capacity: float, fixed_s: tuple[float, float]) -> None:
-        self.watch, self.throttle, self.allowance = PressureWatch(rules), Throttle(rules.divisor), Allowance()
+        self.watch, self.throttle, self.allowance = PressureWatch(rules), Throttle(rules.divisor), RateBudget()
         self.room, self.demand, self.capacity, self.fixed_s = rules.batch_most(1.0), demand, capacity, fixed_s
         self.now_s, self.waiting, self.queue, self.most = 0.0, 0.0, 0, 0
         self.work: list[tuple[float, int]] = [(0.0, 0), (0.0, 0)]
@@ -168,12 +168,12 @@ class BatchChain:
             self.most = max(self.most, self.queue)
             above, own = self.batches
             seen = above >= self.marked[0] + 2 and own >= self.marked[1] + 1
-            act = self.watch.look(self.now_s, self.queue, self.demand, seen=seen)
+            act = self.watch.evaluate(self.now_s, self.queue, self.demand, seen=seen)
             if act:
-                self.watch.sent(act, self.now_s, self.queue)
+                self.watch.confirm(act, self.now_s, self.queue)
                 self.signals.append((self.now_s, act, (above, own)))
                 self.marked = above, own
-                self.throttle.hear(self.watch.steps, self.now_s, self.demand)
+                self.throttle.apply(self.watch.steps, self.now_s, self.demand)
         return self
 
 
@@ -181,22 +181,22 @@ batch_times = st.tuples(st.floats(0.3, 5), st.floats(0.3, 5))
 
 
 @given(st.integers(1000, 20_000), st.floats(1.5, 20), batch_times)
-def test_an_excess_is_answered_once_for_each_time_it_can_be_seen(
+def test_an_excess_causes_one_signal_per_visible_change(
     capacity: int, overload: float, fixed_s: tuple[float, float]
 ) -> None:
     chain = BatchChain(PressureRules(capacity), 1000 * overload, 1000, fixed_s).run(300)
     for (at, first, before), (later, second, then) in zip(chain.signals, chain.signals[1:], strict=False):
-        if (first, second) == (PressureSignal.SLOW, PressureSignal.SLOW) and later - at < LONGEST_WAIT_S:
+        if (first, second) == (PressureSignal.SLOW, PressureSignal.SLOW) and later - at < MAX_WAIT_S:
             assert then[0] >= before[0] + 2 and then[1] >= before[1] + 1
 
 
 @given(st.integers(1000, 20_000), st.floats(1.5, 20), batch_times)
-def test_batches_bring_the_first_rate_back_after_an_overload(
+def test_batches_restore_the_first_rate_after_an_overload(
     capacity: int, overload: float, fixed_s: tuple[float, float]
 ) -> None:
     chain = BatchChain(PressureRules(capacity), 1000 * overload, 1000, fixed_s).run(60)
     chain.demand = 10.0
-    chain.run((chain.waiting + chain.queue + capacity) / 500 * (1 + fixed_s[0] + fixed_s[1]) + 9 * 2 * LONGEST_WAIT_S)
+    chain.run((chain.waiting + chain.queue + capacity) / 500 * (1 + fixed_s[0] + fixed_s[1]) + 9 * 2 * MAX_WAIT_S)
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
@@ -207,17 +207,17 @@ GROWING = [(look * 0.25, 45_000 + 500 * look, None) for look in range(1, 40)]
 @pytest.mark.parametrize(
     ("capacity", "rate", "seen", "unseen"),
     [
-        # Until the first batch that was planned with the lower rate has ended.
+        # Until the first batch planned with the lower rate has ended.
         pytest.param(50_000, 2e4, [(0.0, 45_000, SLOW)], GROWING, id="an excess is answered once until it is seen"),
         pytest.param(1000, 1000.0, [(0.0, 900, SLOW), (60.0, 10, None), (120.0, 10, EASE)],
-                     [(120.0 + LEAST_PERIOD_S, 900, SLOW)], id="an excess after a step back is answered at once"),
-        # The third one is a rise as within a batch.
+                     [(120.0 + MIN_PERIOD_S, 900, SLOW)], id="an excess after a step back is answered at once"),
+        # The third one is a variation within a batch.
         pytest.param(50_000, 1e3, [(0.0, 300_000, SLOW), (60.0, 45_000, None), (120.0, 56_000, None)],
                      [(121.0, 57_000, SLOW)], id="a queue that grows again is signalled below its old length"),
         pytest.param(100, 10.0, [(0.0, 95, SLOW), (5.0, 90, None), (5.0, 96, SLOW)], [], id="one that shrinks is not"),
     ],
 )  # fmt: skip
-def test_what_is_answered_of_a_course(
+def test_signals_of_a_sequence_of_queue_lengths(
     capacity: int,
     rate: float,
     seen: list[tuple[float, int, PressureSignal | None]],
@@ -225,29 +225,31 @@ def test_what_is_answered_of_a_course(
 ) -> None:
     watch = PressureWatch(PressureRules(capacity))
     for number, (at, queue, act) in enumerate([*seen, *unseen]):
-        assert watch.look(at, queue, rate, seen=number < len(seen)) is act, at
+        assert watch.evaluate(at, queue, rate, seen=number < len(seen)) is act, at
         if act:
-            watch.sent(act, at, queue)
+            watch.confirm(act, at, queue)
 
 
-def test_a_signal_is_due_again_until_it_was_sent() -> None:
+def test_a_signal_is_due_until_it_is_confirmed() -> None:
     watch = PressureWatch(PressureRules(100))
-    assert [watch.look(at, 90, 10.0) for at in (0.0, 0.1)] == [SLOW] * 2  # the control topic did not take the first one
-    watch.sent(SLOW, 0.1, 90)
-    assert [watch.look(at, 95, 10.0) for at in (0.2, 0.1 + LEAST_PERIOD_S)] == [None, SLOW]
+    assert [watch.evaluate(at, 90, 10.0) for at in (0.0, 0.1)] == [
+        SLOW
+    ] * 2  # the control topic did not take the first one
+    watch.confirm(SLOW, 0.1, 90)
+    assert [watch.evaluate(at, 95, 10.0) for at in (0.2, 0.1 + MIN_PERIOD_S)] == [None, SLOW]
 
 
 def test_equation_1_gives_half_the_time_until_the_queue_is_full() -> None:
     assert PressureRules(1000).sensitivity_s(800, 50.0) == pytest.approx(2.0)
-    assert PressureRules(1000).sensitivity_s(1200, 50.0) == LEAST_PERIOD_S
-    assert PressureRules(1000).sensitivity_s(0, 0.001) == LONGEST_WAIT_S
+    assert PressureRules(1000).sensitivity_s(1200, 50.0) == MIN_PERIOD_S
+    assert PressureRules(1000).sensitivity_s(0, 0.001) == MAX_WAIT_S
 
 
-def test_a_limit_is_given_up_when_nobody_renews_it() -> None:
+def test_a_limit_expires_without_signals() -> None:
     throttle = Throttle(2.0, lease_s=10.0)
-    throttle.hear(1, 0.0, 100.0)
+    throttle.apply(1, 0.0, 100.0)
     assert throttle.limit == 50.0
-    throttle.hear(1, 8.0, 50.0)
+    throttle.apply(1, 8.0, 50.0)
     assert not throttle.check(17.0)
     assert throttle.limit == 50.0
     assert throttle.check(18.0)
@@ -255,12 +257,12 @@ def test_a_limit_is_given_up_when_nobody_renews_it() -> None:
 
 
 @given(divisors, st.integers(1, 200), st.floats(1.0, 1e6))
-def test_as_many_easings_as_signals_give_the_first_rate_back(divisor: float, signals: int, rate: float) -> None:
+def test_equally_many_easings_and_signals_restore_the_first_rate(divisor: float, signals: int, rate: float) -> None:
     throttle = Throttle(divisor)
     for steps in range(signals):
-        throttle.hear(steps + 1, 0.0, rate)
-        assert throttle.limit is not None and rate / MOST_DIVISION <= throttle.limit < rate
+        throttle.apply(steps + 1, 0.0, rate)
+        assert throttle.limit is not None and rate / MAX_DIVISION <= throttle.limit < rate
     for steps in reversed(range(signals)):
         assert throttle.limit is not None
-        throttle.hear(steps, 0.0, rate)
+        throttle.apply(steps, 0.0, rate)
     assert throttle.limit is None

@@ -90,7 +90,7 @@ def _outcome(
             raise ConnectionError("session ended")
         if "status" in answer:
             return answer
-        progress(answer["said"])
+        progress(answer["output"])
 
 
 def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
