@@ -85,7 +85,9 @@ def test_a_killed_query_has_the_result_of_duckdb(through: Path, query: str) -> N
 
     expected = answer(through / "events", query)
     assert len(expected), "a query without an answer shows nothing"
-    pd.testing.assert_frame_equal(streamed(through / "out", query, load(query).key, load(query).extra_columns), expected)
+    pd.testing.assert_frame_equal(
+        streamed(through / "out", query, load(query).key, load(query).extra_columns), expected
+    )
 
 
 def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:

@@ -29,12 +29,10 @@ PENDING: Final = (
     "tests/",
     "include/faultline/bootstrap.py",
     "include/faultline/comparison/",
-    "include/faultline/engines/",
     "include/faultline/experiment/",
     "include/faultline/installation/",
     "include/faultline/records/",
     "include/faultline/system/",
-    "spark_jobs/",
     "benchmarks/",
     "scripts/",
 )
