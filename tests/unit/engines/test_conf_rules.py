@@ -112,9 +112,9 @@ def test_jvm_options_are_added_by_role() -> None:
         ({"jvm_options": {"worker": "-Da=b"}}, "jvm_options.worker: "),
         ({"jvm_options": {"driver": "-Xmx4g"}}, "jvm_options.driver: .*executor_memory_mb"),
         ({"jvm_options": {"driver": "UseZGC"}}, "jvm_options.driver: .*'UseZGC'"),
-        ({"workload": "known_truth", "spark_conf.spark.x": "1"}, "spark_conf: the engine known_truth does not read it"),
-        ({"workload": "known_truth", "generator_on": "executors"}, "generator_on: the engine known_truth does not"),
-        ({"workload": "known_truth", "spark_build": "twin"}, "spark_build: the engine known_truth does not read it"),
+        ({"workload": "known_truth", "spark_conf.spark.x": "1"}, "spark_conf: .*known_truth"),
+        ({"workload": "known_truth", "generator_on": "executors"}, "generator_on: .*known_truth"),
+        ({"workload": "known_truth", "spark_build": "twin"}, "spark_build: .*known_truth"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_rejected(values: dict[str, Any], message: str) -> None:
