@@ -171,7 +171,7 @@ def exit_message(attempt: Attempt, entry: LedgerEntry | None) -> str | None:
     role = entry.role if entry else "process"
     log = attempt.logs / f"{role}.err"
     try:
-        words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
+        message = log.read_text(errors="replace").strip().splitlines()[-1][:300]
     except (OSError, IndexError):
-        words = "no message"
-    return f"{role}: exited early: {words}"
+        message = "no message"
+    return f"{role}: exited early: {message}"

@@ -50,20 +50,20 @@ def build_of(spec: BuildSpec, settings: Settings, *, key: str) -> Build:
     """
     if spec.revision is None:
         return Build(spec, settings.root / PROGRAMS)
-    where = f"{key}.revision"
+    field = f"{key}.revision"
     digits = commit_of(spec.revision, settings, key=key)
-    listed = _git(settings.root, where, ["ls-tree", "-r", "-z", digits, "--", f"{PROGRAMS}/"]) or b""
+    listed = _git(settings.root, field, ["ls-tree", "-r", "-z", digits, "--", f"{PROGRAMS}/"]) or b""
     blobs = {path: blob for path, blob in map(_parse_blob, filter(None, listed.split(b"\0")))}
     if not blobs:
         raise ConfigError(
-            f"{where}: got {spec.revision} without {PROGRAMS}/; expected a revision that has workload programs"
+            f"{field}: got {spec.revision} without {PROGRAMS}/; expected a revision that has workload programs"
         )
     folder = settings.home / "builds" / digits[:COMMIT_DIGITS]
     if not folder.exists():
-        _extract(settings.root, where, digits, folder)
+        _extract(settings.root, field, digits, folder)
     changed = [path for path, blob in blobs.items() if _blob_hash(folder / path) != blob]
     if changed:
-        raise ConfigError(f"{where}: {folder / changed[0]} differs from {spec.revision}; fix: delete {folder}")
+        raise ConfigError(f"{field}: {folder / changed[0]} differs from {spec.revision}; fix: delete {folder}")
     return Build(spec, folder / PROGRAMS, digits)
 
 
@@ -72,10 +72,10 @@ def commit_of(revision: str, settings: Settings, *, key: str) -> str:
 
     Raises ConfigError if the revision is unknown or git is missing.
     """
-    where = f"{key}.revision"
-    commit = _git(settings.root, where, ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"])
+    field = f"{key}.revision"
+    commit = _git(settings.root, field, ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"])
     if commit is None:
-        raise ConfigError(f"{where}: got {revision!r}; expected a revision of this checkout; fix: fetch it")
+        raise ConfigError(f"{field}: got {revision!r}; expected a revision of this checkout; fix: fetch it")
     return commit.decode().strip()
 
 
@@ -91,42 +91,42 @@ def check_builds(spec: BuildSpec, configurations: Iterable[Configuration], *, ke
         check_build(spec, config, key=key)
 
 
-def _extract(root: Path, where: str, commit: str, folder: Path) -> None:
+def _extract(root: Path, field: str, commit: str, folder: Path) -> None:
     """Write the revision's programs atomically; another process may do the same concurrently."""
-    archive = _git(root, where, ["archive", "--format=tar", commit, "--", PROGRAMS])
+    archive = _git(root, field, ["archive", "--format=tar", commit, "--", PROGRAMS])
     if archive is None:
         raise ConfigError(
-            f"{where}: git archive failed for {PROGRAMS}/ of {commit[:COMMIT_DIGITS]}; fix: check the checkout"
+            f"{field}: git archive failed for {PROGRAMS}/ of {commit[:COMMIT_DIGITS]}; fix: check the checkout"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(made, filter="data")
-        os.chmod(made, 0o755)
+            tar.extractall(temporary, filter="data")
+        os.chmod(temporary, 0o755)
         try:
-            made.rename(folder)
+            temporary.rename(folder)
         except OSError:
             if not folder.exists():
                 raise
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _git(root: Path, where: str, arguments: list[str]) -> bytes | None:
+def _git(root: Path, field: str, arguments: list[str]) -> bytes | None:
     """Return git's output; None if it exits with an error.
 
     Raises ConfigError if git is missing or times out.
     """
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, timeout=GIT_S, check=False
         )  # fmt: skip
     except OSError:
-        raise ConfigError(f"{where}: git not found; fix: install git or omit the revision") from None
+        raise ConfigError(f"{field}: git not found; fix: install git or omit the revision") from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{where}: git timed out after {GIT_S:g} s; fix: check the checkout") from None
-    return done.stdout if done.returncode == 0 else None
+        raise ConfigError(f"{field}: git timed out after {GIT_S:g} s; fix: check the checkout") from None
+    return finished.stdout if finished.returncode == 0 else None
 
 
 def _parse_blob(line: bytes) -> tuple[str, str]:

@@ -39,24 +39,24 @@ def describe_environment(
     programs and settings.
     """
     cores = os.cpu_count() or 1
-    another, elsewhere = None, config.target != EMBEDDED
+    alternate, is_external = None, config.target != EMBEDDED
     with contextlib.suppress(ConfigError):  # an unreadable list is reported by the refusal
-        another = engine_of(config).alternate_build(settings, config)
+        alternate = engine_of(config).alternate_build(settings, config)
     known = versions(settings, java)
-    if elsewhere:
+    if is_external:
         del known["kafka"]
     return {
         "host": socket.gethostname(),
         "cores": cores,
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
-        "versions": {**known, **({"build": another[0]} if another else {})},
+        "versions": {**known, **({"build": alternate[0]} if alternate else {})},
         "git_commit": git_commit(settings.root),
         # The key keeps the name of the first engine.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
         "build_spec": build.as_environment() if build else None,
         # The settings of a target's broker are unknown.
-        "kafka_conf": None if elsewhere else kafka_conf(settings),
+        "kafka_conf": None if is_external else kafka_conf(settings),
         **machine_facts(),
         "jvm": jvms(settings, config),
         "hashes": {
@@ -94,8 +94,8 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
         with contextlib.suppress(ConfigError):
             files |= {str(path): path for path in config.kind.files(config.own).values()}
         with contextlib.suppress(ConfigError):
-            if (another := engine_of(config).alternate_build(load_settings(), config)) is not None:
-                builds |= {f"build {another[0]}": another[1]}
+            if (alternate := engine_of(config).alternate_build(load_settings(), config)) is not None:
+                builds |= {f"build {alternate[0]}": alternate[1]}
         if config.data is not None:
             with contextlib.suppress(InputError):
                 files |= {str(path): path for path in data_files(config.data)}

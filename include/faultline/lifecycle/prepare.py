@@ -115,7 +115,7 @@ def make_attempt(
         ),
         endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
-        places=_places(order.config, settings, engine, elsewhere=endpoints.is_external),
+        places=_places(order.config, settings, engine, is_external=endpoints.is_external),
         cycles=engine.capabilities.cycles,
         not_measured=unavailable_figures(endpoints),
     )
@@ -123,21 +123,21 @@ def make_attempt(
     return attempt
 
 
-def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
+def _places(config: Configuration, settings: Settings, engine: Engine, *, is_external: bool) -> Places:
     """Return files, tags and ports of the attempt.
 
     `elsewhere`: on a target, without the embedded services.
     """
     mark = instance(settings).get("instance")
-    holds = {} if elsewhere else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
+    holds = {} if is_external else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
     return Places(
         window_lock=str(settings.window_lock),
-        instance=None if elsewhere else mark,
+        instance=None if is_external else mark,
         background=mark,
         keeper=supervisor_pid(settings),
         holds={node: str(path) for node, path in holds.items()},
         ports={one.role: free_port() for one in config.kind.companions(config.own)},
-        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.is_spread and not elsewhere else None,
+        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.is_spread and not is_external else None,
     )
 
 

@@ -186,8 +186,8 @@ def injection_text(conductor: Sequence[Line], fault: int) -> str:
         for victim in line["victims"]
         if victim.get("pid") in victims
     }
-    those = [named.get(pid, f"{role} pid {pid}".strip().replace("_", " ")) for pid, role in victims.items()]
-    return f"{(action and action.past_on_host) or past} {' and '.join(those)}"
+    names = [named.get(pid, f"{role} pid {pid}".strip().replace("_", " ")) for pid, role in victims.items()]
+    return f"{(action and action.past_on_host) or past} {' and '.join(names)}"
 
 
 def victim_name(victim: Line) -> str:

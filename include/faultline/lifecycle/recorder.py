@@ -82,10 +82,10 @@ class Recorder:
         if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings  # importing the SSH library is slow
 
-            rules, heirs = self._engine.rules, self._engine.child_roles
+            rules, child_roles = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
             recordings.start_recordings(
-                self._run, rules, heirs, reread_s=MAX_DELAY_S, longest_s=longest_s, note=self._journal.append
+                self._run, rules, child_roles, reread_s=MAX_DELAY_S, longest_s=longest_s, note=self._journal.append
             )
         if self._endpoints.is_external:
             from faultline.lifecycle.hosts import broker_clock  # importing a target's client is slow

@@ -70,24 +70,24 @@ def provision_topics(run: RunContext) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    plan, there = run.plan, run.there
-    varied = run.config.topic_conf or {}
+    plan, target_settings = run.plan, run.there
+    overrides = run.config.topic_conf or {}
     # Records stay until the teardown deletes their topic.
-    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    retention = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     # A target's broker sets its own replication factor and access rules.
-    copies = -1 if there.target else 1
+    copies = -1 if target_settings.target else 1
 
     def conf(role: str) -> dict[str, str]:
         # CreateTime keeps intended send times, which may lie in the past.
         by_broker = plan.stamped_by_broker and role == "output"
-        return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **kept, **varied}
+        return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **retention, **overrides}
 
     topics = [
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=copies, config=conf(role))
         for role, topic in plan.topics.items()
     ]
-    client = admin_client(there) if there.target else run.hooks.kafka_admin()
-    if there.target is None and not is_auth_disabled(there):
+    client = admin_client(target_settings) if target_settings.target else run.hooks.kafka_admin()
+    if target_settings.target is None and not is_auth_disabled(target_settings):
         grant_workload_rights(client)
     for name, future in client.create_topics(topics, **TIMEOUTS).items():
         try:
@@ -134,23 +134,23 @@ def start_recorder(run: RunContext) -> LedgerEntry:
 def await_services(run: RunContext) -> None:
     """Wait until the broker replies and the engine has the requested room; restart failed services."""
     endpoints, logins, supervisor = run.plan.endpoints, run.there.logins, Supervisor(run.settings)
-    lacking: str | None = None
+    missing: str | None = None
 
     def ready() -> bool:
-        nonlocal lacking
+        nonlocal missing
         supervisor.start_failed()
-        lacking = (
+        missing = (
             run.engine.startup_blocker(endpoints, run.config)
             if kafka_ready(endpoints.kafka, logins)
             else "Kafka is unreachable"
         )
-        return lacking is None
+        return missing is None
 
     wait_until(
         ready,
         timeout_s=SERVICES_TIMEOUT_S,
         every_s=0.3,
-        what=lambda: f"services: {lacking}; fix: see ./faultline doctor, or run ./faultline down, then up",
+        what=lambda: f"services: {missing}; fix: see ./faultline doctor, or run ./faultline down, then up",
     )
 
 

@@ -118,9 +118,9 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
                 settings, hooks.is_run_active, lambda topics: delete_topics(hooks.kafka_admin(), topics)
             ):
                 print(line)
-            if (elsewhere := find_target(settings, order.config.target)) is not None:
-                hooks.store_target(elsewhere)
-                require_preflight(settings, elsewhere, print)
+            if (external_target := find_target(settings, order.config.target)) is not None:
+                hooks.store_target(external_target)
+                require_preflight(settings, external_target, print)
             attempt = make_attempt(order, settings, java, hosts=hooks.hosts())
     except FaultlineError as error:
         raise RefusedError(error, record_refusal(order, settings, java, error)) from error

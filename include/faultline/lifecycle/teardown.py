@@ -135,8 +135,10 @@ def _remove_data(run: Run, delete_topics: Callable[[list[str]], None]) -> list[s
         return []
     topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
     # The target's address may have changed since.
-    there = run.settings.for_target(endpoints_at(run.settings, str(order.config["target"])))
-    delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
+    target_settings = run.settings.for_target(endpoints_at(run.settings, str(order.config["target"])))
+    delete = (
+        delete_topics if target_settings.target is None else lambda names: delete_own_topics(target_settings, names)
+    )
     try:
         remove_working_data(run)
         for problem in remove_recordings(run):

@@ -94,7 +94,7 @@ def active_experiment(settings: Settings) -> str | None:
     return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
 
 
-def preflight_targets(settings: Settings, names: Iterable[str], say: Progress) -> None:
+def preflight_targets(settings: Settings, names: Iterable[str], progress: Progress) -> None:
     """Run the preflight checks of targets before experiments on them are requested.
 
     Errors are reported once and leave no record. Raises the first error.
@@ -105,7 +105,7 @@ def preflight_targets(settings: Settings, names: Iterable[str], say: Progress) -
     for name in names:
         if (one := find_target(settings, name)) is not None:
             import_target(settings, one)
-            require_preflight(settings, one, say)
+            require_preflight(settings, one, progress)
 
 
 def preflight_available_targets(settings: Settings, names: Iterable[str]) -> None:

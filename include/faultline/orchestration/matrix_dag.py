@@ -273,8 +273,8 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
         found, records = search_capacity(
             config,
             partial(highest_sustained, low=params["search_low"], high=params["search_high"]),
-            lambda there: _newest_record(there, series),
-            lambda there: _run_experiment(there, labels),
+            lambda point: _newest_record(point, series),
+            lambda point: _run_experiment(point, labels),
         )
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None

@@ -46,7 +46,7 @@ def role_rules(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
 def start_recordings(
     run: Run,
     rules: Sequence[RoleRule],
-    heirs: Mapping[str, str],
+    child_roles: Mapping[str, str],
     *,
     reread_s: float,
     longest_s: float,
@@ -58,17 +58,17 @@ def start_recordings(
     """
     encoded = [asdict(rule) for rule in role_rules(run, rules)]
     for name, host in _remote_hosts(run).items():
-        with _connection(name, host) as there:
-            asked = {
+        with _connection(name, host) as channel:
+            request = {
                 "rules": encoded,
-                "child_roles": dict(heirs),
+                "child_roles": dict(child_roles),
                 "reread_s": reread_s,
                 "max_s": longest_s,
                 "delay_roles": ROLES,
             }
-            folder = there.ask("record", step="begin", **asked)
+            folder = channel.ask("record", step="begin", **request)
             note({"kind": "host", "host": name, "folder": folder})
-            note(_clock(name, there))
+            note(_clock(name, channel))
 
 
 def stop_recordings(run: Run, note: Callable[[Line], object]) -> None:
@@ -78,9 +78,9 @@ def stop_recordings(run: Run, note: Callable[[Line], object]) -> None:
     """
     for name, host, folder in _started_recordings(run):
         try:
-            with _connection(name, host) as there:
-                there.ask("record", step="end", folder=folder)
-                note(_clock(name, there))
+            with _connection(name, host) as channel:
+                channel.ask("record", step="end", folder=folder)
+                note(_clock(name, channel))
         except InfrastructureError as error:
             note({"kind": "host_lost", "host": name, "message": str(error)})
 
@@ -94,18 +94,18 @@ def fetch_journals(run: Run) -> None:
         target = run.attempt.host_journals / f"{name}.jsonl"
         if target.exists():
             continue
-        with _connection(name, host) as there:
-            there.ask("record", step="end", folder=folder)
-            text = _read_journal(there, folder)
+        with _connection(name, host) as channel:
+            channel.ask("record", step="end", folder=folder)
+            text = _read_journal(channel, folder)
         make_folder(run.attempt.host_journals)
         write_atomic(target, text)
 
 
-def _read_journal(there: SshChannel, folder: str) -> str:
+def _read_journal(channel: SshChannel, folder: str) -> str:
     """Return a remote journal, read in parts."""
     read = b""
     while True:
-        part = base64.b64decode(there.ask("record", step="part", folder=folder, offset=len(read), size=_PART))
+        part = base64.b64decode(channel.ask("record", step="part", folder=folder, offset=len(read), size=_PART))
         read += part
         if len(part) < _PART:
             return read.decode()
@@ -119,8 +119,8 @@ def remove_journals(run: Run) -> list[str]:
     problems = []
     for name, host, folder in _started_recordings(run):
         try:
-            with _connection(name, host) as there:
-                there.ask("record", step="drop", folder=folder)
+            with _connection(name, host) as channel:
+                channel.ask("record", step="drop", folder=folder)
         except InfrastructureError as error:
             problems.append(str(error))
     return problems
@@ -147,6 +147,6 @@ def _connection(name: str, host: RemoteHost) -> Iterator[SshChannel]:
             raise InfrastructureError(f"host {name}: {error}") from None
 
 
-def _clock(name: str, there: SshChannel) -> dict[str, Any]:
-    found = clock_offset(there, _CLOCK_SAMPLES)
+def _clock(name: str, channel: SshChannel) -> dict[str, Any]:
+    found = clock_offset(channel, _CLOCK_SAMPLES)
     return {"kind": "clock", "host": name, "offset_s": found.offset_s, "round_trip_s": found.round_trip_s}

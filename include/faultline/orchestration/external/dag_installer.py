@@ -79,8 +79,8 @@ class AirflowCli:
             write_private(file, json.dumps(wanted))
             self._run("connections", "import", str(file), *how)
 
-    def _list(self, *words: str) -> list[dict[str, Any]]:
-        text = self._run(*words, "--output", "json")
+    def _list(self, *arguments: str) -> list[dict[str, Any]]:
+        text = self._run(*arguments, "--output", "json")
         lines = text.splitlines()
         # Airflow may print warnings before the JSON.
         for number, line in enumerate(lines):
@@ -89,23 +89,23 @@ class AirflowCli:
                     return list(json.loads("\n".join(lines[number:])))
         if "No data found" in text:
             return []
-        raise InfrastructureError(f"{self.command} {' '.join(words)}: expected JSON; got {text.strip()[-200:]}")
+        raise InfrastructureError(f"{self.command} {' '.join(arguments)}: expected JSON; got {text.strip()[-200:]}")
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *arguments: str) -> str:
         try:
             done = subprocess.run(
-                [self.command, *words], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+                [self.command, *arguments], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
             )
         except FileNotFoundError:
             raise ConfigError(
                 f"--airflow {self.command}: not found; fix: give the path of the external `airflow`"
             ) from None
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise InfrastructureError(f"{self.command} {' '.join(words[:2])}: {error}") from None
+            raise InfrastructureError(f"{self.command} {' '.join(arguments[:2])}: {error}") from None
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             raise InfrastructureError(
-                f"{self.command} {' '.join(words[:2])}: {last}; fix: set that Airflow's AIRFLOW_HOME and start "
+                f"{self.command} {' '.join(arguments[:2])}: {last}; fix: set that Airflow's AIRFLOW_HOME and start "
                 "its database"
             )
         return done.stdout
@@ -165,7 +165,7 @@ def install(
     settings: Settings,
     connections: Mapping[str, Mapping[str, Any]],
     dags: list[dict[str, Any]],
-    say: Progress,
+    progress: Progress,
     *,
     dry_run: bool = False,
 ) -> None:
@@ -176,33 +176,33 @@ def install(
     taken names before anything is written.
     """
     before = target.receipt()
-    made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
+    created: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
     _reject_taken_names(target, airflow, [one["dag"] for one in dags], known=before)
-    there, pools = airflow.connections(), airflow.pools()
+    existing, pools = airflow.connections(), airflow.pools()
     wanted = {f"{target.prefix}{name}": dict(one) for name, one in connections.items()}
-    missing = {name: one for name, one in wanted.items() if name not in there}
-    stale = {name: one for name, one in wanted.items() if name in there and name in made["connections"]}
+    missing = {name: one for name, one in wanted.items() if name not in existing}
+    stale = {name: one for name, one in wanted.items() if name in existing and name in created["connections"]}
     for name in sorted(missing):
-        say(f"Connection {name}: created")
+        progress(f"Connection {name}: created")
     for name in sorted(stale):
-        say(f"Connection {name}: updated")
+        progress(f"Connection {name}: updated")
     for name in sorted(wanted.keys() - missing.keys() - stale.keys()):
-        say(f"Connection {name}: exists, unchanged")
+        progress(f"Connection {name}: exists, unchanged")
     new_pool = target.pool not in pools
-    say(f"pool {target.pool}: {'created with 1 slot' if new_pool else 'exists, unchanged'}")
+    progress(f"pool {target.pool}: {'created with 1 slot' if new_pool else 'exists, unchanged'}")
     for file in (INSTALLATION_FILE, DAG_FILE):
-        say(f"{target.folder / file}: written")
+        progress(f"{target.folder / file}: written")
     if dry_run:
-        say("dry run: no changes made")
+        progress("dry run: no changes made")
         return
-    made["connections"] = sorted({*(one for one in made["connections"] if one in there), *missing})
-    made["pool"] = new_pool or bool(made["pool"])
+    created["connections"] = sorted({*(one for one in created["connections"] if one in existing), *missing})
+    created["pool"] = new_pool or bool(created["pool"])
     source = Path(__file__).with_name("proxy_dags.py").read_text()
-    made["files"] = {DAG_FILE: _digest(source)}
+    created["files"] = {DAG_FILE: _digest(source)}
     place = {
         "prefix": target.prefix, "queue": target.queue, "pool": target.pool, "home": str(settings.home),
         "results": str(settings.results), "command": str(settings.root / "faultline"),
-        "host": socket.gethostname(), "made": made, "dags": dags,
+        "host": socket.gethostname(), "made": created, "dags": dags,
     }  # fmt: skip
     # Write the receipt first and the DAG file last, so that `uninstall` can revert a partial installation.
     target.folder.mkdir(exist_ok=True)
@@ -216,7 +216,7 @@ def install(
     write_atomic(target.folder / DAG_FILE, source)
 
 
-def uninstall(target: ExternalInstall, airflow: AirflowCli, say: Progress, *, dry_run: bool = False) -> None:
+def uninstall(target: ExternalInstall, airflow: AirflowCli, progress: Progress, *, dry_run: bool = False) -> None:
     """Remove what `install` created: DAGs with their runs, pool, Connections and folder. Records stay.
 
     Raises ConfigError before any change if nothing is installed or a run is active. Raises InfrastructureError naming
@@ -228,8 +228,8 @@ def uninstall(target: ExternalInstall, airflow: AirflowCli, say: Progress, *, dr
     file = target.folder / DAG_FILE
     if file.exists() and _digest(file.read_text()) != receipt["made"]["files"][DAG_FILE]:
         raise ConfigError(f"{file}: changed since install; fix: move it away, and uninstall again")
-    made, known = receipt["made"], airflow.dags()
-    there, pools = airflow.connections(), airflow.pools()
+    created, known = receipt["made"], airflow.dags()
+    existing, pools = airflow.connections(), airflow.pools()
     own_dags = [f"{target.prefix}{one['dag']}" for one in receipt["dags"]]
     steps: list[tuple[str, Callable[[], None]]] = [(f"{file}: removed", lambda: file.unlink(missing_ok=True))]
     steps += [
@@ -237,28 +237,28 @@ def uninstall(target: ExternalInstall, airflow: AirflowCli, say: Progress, *, dr
     ]
     steps += [
         (f"Connection {one}: removed", _deferred(airflow.delete_connection, one))
-        for one in made["connections"]
-        if one in there
+        for one in created["connections"]
+        if one in existing
     ]
-    if made["pool"] and target.pool in pools:
+    if created["pool"] and target.pool in pools:
         steps.append((f"pool {target.pool}: removed", _deferred(airflow.delete_pool, target.pool)))
     _reject_active_runs(airflow, [name for name in own_dags if name in known])
     if dry_run:
         for text, _ in steps:
-            say(text)
-        say(f"{target.folder}: removed")
-        say("dry run: no changes made")
+            progress(text)
+        progress(f"{target.folder}: removed")
+        progress("dry run: no changes made")
         return
     for text, step in steps:
         try:
             step()
         except FaultlineError as error:
             raise InfrastructureError(f"uninstall: {error}; fix: correct that, and uninstall again") from None
-        say(text)
+        progress(text)
     # A DAG processor that was parsing the removed file may store its DAGs again.
     for one in sorted(set(own_dags) & airflow.dags()):
         airflow.delete_dag(one)
-    _remove_folder(target.folder, say)
+    _remove_folder(target.folder, progress)
 
 
 def _reject_active_runs(airflow: AirflowCli, dags: list[str]) -> None:
@@ -280,16 +280,16 @@ def _reject_taken_names(
         raise ConfigError(f"--into {target.into}: not writable; fix: run this as a user with write access")
 
 
-def _remove_folder(folder: Path, say: Progress) -> None:
+def _remove_folder(folder: Path, progress: Progress) -> None:
     (folder / INSTALLATION_FILE).unlink(missing_ok=True)
     # Created by Airflow when it parses the DAGs.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     try:
         folder.rmdir()
     except OSError:
-        say(f"{folder}: kept, since it has other files")
+        progress(f"{folder}: kept, since it has other files")
         return
-    say(f"{folder}: removed")
+    progress(f"{folder}: removed")
 
 
 def _deferred(action: Callable[[str], None], name: str) -> Callable[[], None]:

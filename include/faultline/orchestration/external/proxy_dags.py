@@ -43,24 +43,24 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
 
     Raises AirflowSkipException and AirflowFailException as the work did, and TaskIncomplete if a retry may help.
     """
-    here, end, last = installation(), None, "no message"
-    _require_host(here)
+    place, end, last = installation(), None, "no message"
+    _require_host(place)
     environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    environment |= {"FAULTLINE_HOME": here["home"], "FAULTLINE_RESULTS": here["results"]}
+    environment |= {"FAULTLINE_HOME": place["home"], "FAULTLINE_RESULTS": place["results"]}
     with subprocess.Popen(
-        [here["command"], "step", name, *([attempt] if attempt else [])],
+        [place["command"], "step", name, *([attempt] if attempt else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        cwd=here["home"],
+        cwd=place["home"],
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
             # Passed through standard input, since it contains secrets.
             with process.stdin as stream:
-                stream.write(json.dumps({**_run_information(context, here), **request}, default=str))
+                stream.write(json.dumps({**_run_information(context, place), **request}, default=str))
             for line in process.stdout:
                 word = _message(line)
                 if "outcome" in word:
@@ -68,7 +68,7 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
                 elif "wait" not in word:
                     last = str(word.get("log", line)).rstrip()
                     print(last)
-                elif is_parent_stopped(context, here["prefix"]):
+                elif is_parent_stopped(context, place["prefix"]):
                     Path(word["wait"]).touch()
         finally:
             # The work continues, and the next try finds it.
@@ -85,11 +85,11 @@ def _message(line: str) -> dict[str, Any]:
         return {"log": line.rstrip()}
 
 
-def _require_host(here: dict[str, Any]) -> None:
-    home, host = Path(here["home"]), socket.gethostname()
+def _require_host(place: dict[str, Any]) -> None:
+    home, host = Path(place["home"]), socket.gethostname()
     if not home.is_dir():
         raise AirflowFailException(
-            f"{host}: {home} not found; fix: run the queue {here['queue']} on a worker of {here['host']} only"
+            f"{host}: {home} not found; fix: run the queue {place['queue']} on a worker of {place['host']} only"
         )
     if (owner := home.stat().st_uid) != os.getuid():
         raise AirflowFailException(
@@ -109,14 +109,14 @@ def is_parent_stopped(context: Any, prefix: str) -> bool:
     return bool(matrix and parent) and not is_run_active(context, prefix + matrix, parent)
 
 
-def _run_information(context: Any, here: dict[str, Any]) -> dict[str, Any]:
+def _run_information(context: Any, place: dict[str, Any]) -> dict[str, Any]:
     """Return the information about the run that the work may need."""
     ti, begun = context["ti"], context["dag_run"].start_date
     return {
         # Two external Airflows, or two prefixes in one, may share an installation.
         "place": str(INSTALLATION_FILE),
-        "prefix": here["prefix"],
-        "dag": context["dag"].dag_id.removeprefix(here["prefix"]),
+        "prefix": place["prefix"],
+        "dag": context["dag"].dag_id.removeprefix(place["prefix"]),
         "run_id": context["run_id"],
         "map_index": ti.map_index,
         "params": dict(context["params"]),
@@ -212,14 +212,14 @@ class ProxyRunExperiment(TriggerDagRunOperator):
         run_step(context, "cell", cell={**query, "ended": event[1]["run_ids"][0]})
 
 
-def dags(here: dict[str, Any]) -> dict[str, DAG]:
+def dags(place: dict[str, Any]) -> dict[str, DAG]:
     """Return the DAGs of the installation, by id."""
-    return {f"{here['prefix']}{one['dag']}": _dag(here, one) for one in here["dags"]}
+    return {f"{place['prefix']}{one['dag']}": _dag(place, one) for one in place["dags"]}
 
 
-def _dag(here: dict[str, Any], spec: dict[str, Any]) -> DAG:
+def _dag(place: dict[str, Any], spec: dict[str, Any]) -> DAG:
     with DAG(
-        f"{here['prefix']}{spec['dag']}",
+        f"{place['prefix']}{spec['dag']}",
         schedule=None,
         catchup=False,
         is_paused_upon_creation=False,
@@ -230,14 +230,14 @@ def _dag(here: dict[str, Any], spec: dict[str, Any]) -> DAG:
         params={name: _param(one) for name, one in spec["params"].items()},
         render_template_as_native_obj=True,
     ) as dag:
-        made: dict[str, Any] = {}
+        tasks: dict[str, Any] = {}
         for one in spec["tasks"]:
-            made[one["task"]] = _task(here, one, made)
+            tasks[one["task"]] = _task(place, one, tasks)
         for one in spec["tasks"]:
             for before in one["upstream"]:
-                made[before] >> made[one["task"]]
+                tasks[before] >> tasks[one["task"]]
             if one["setups"]:
-                made[one["task"]].as_teardown(setups=[made[name] for name in one["setups"]])
+                tasks[one["task"]].as_teardown(setups=[tasks[name] for name in one["setups"]])
     return dag
 
 
@@ -245,22 +245,22 @@ def _param(spec: dict[str, Any]) -> Param:
     return Param(spec["value"], description=spec["description"], schema=spec["schema"])
 
 
-def _task(here: dict[str, Any], spec: dict[str, Any], made: dict[str, Any]) -> Any:
-    how = {
+def _task(place: dict[str, Any], spec: dict[str, Any], tasks: dict[str, Any]) -> Any:
+    options = {
         "task_id": spec["task"],
         "trigger_rule": spec["trigger_rule"],
         "retries": spec["retries"] or RETRIES,
         "retry_delay": RETRY_DELAY,
-        "queue": here["queue"],
-        **({"pool": here["pool"]} if spec["in_pool"] else {}),
+        "queue": place["queue"],
+        **({"pool": place["pool"]} if spec["in_pool"] else {}),
     }
     if spec["over"]:
         at_once = {"max_active_tis_per_dagrun": spec["at_once"], "map_index_template": "{{ task.cell }}"}
-        return ProxyRunExperiment.partial(**how, **at_once).expand_kwargs(made[spec["over"]].output)
+        return ProxyRunExperiment.partial(**options, **at_once).expand_kwargs(tasks[spec["over"]].output)
     if spec["task"].startswith("require_"):
-        return FailureTask(**how, reason=spec["reason"])
-    attempt = made[spec["needs"]].output if spec["needs"] else None
-    return ProxyStep(**how, attempt=attempt, connections=spec["connections"])
+        return FailureTask(**options, reason=spec["reason"])
+    attempt = tasks[spec["needs"]].output if spec["needs"] else None
+    return ProxyStep(**options, attempt=attempt, connections=spec["connections"])
 
 
 if INSTALLATION_FILE.exists():

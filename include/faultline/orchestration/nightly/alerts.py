@@ -100,13 +100,13 @@ def notifier_of(plan: AlertPlan, alert: AlertContent) -> BaseNotifier:
     from airflow.sdk.module_loading import import_string
 
     try:
-        made = import_string(plan.target["class"])(**plan.target["arguments"])
+        notifier = import_string(plan.target["class"])(**plan.target["arguments"])
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"notifier: got {plan.target['class']}; import failed: {error}") from None
-    if not isinstance(made, BaseNotifier):
+    if not isinstance(notifier, BaseNotifier):
         raise ConfigError(f"notifier: got {plan.target['class']}; expected a subclass of Airflow's BaseNotifier")
-    made.render_template_fields({"alert": alert})
-    return made
+    notifier.render_template_fields({"alert": alert})
+    return notifier
 
 
 def _escape_slack(text: str) -> str:

@@ -53,18 +53,18 @@ def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration
     limits = [f"fails beyond its limit: {one.metric.name} {one.text}" for one in parse_slos(params.get("limits"))]
     if (spec := _reference_spec(params, configs)) is None:
         repetitions = params["repetitions"] or MIN_REPETITIONS
-        words = [
+        description = [
             f"each {repetitions} times, with {params['controls']} control runs for those with faults",
             f"compared with up to {params['baseline_nights']} earlier nightly runs, by {', '.join(params['metrics'])}",
             *limits,
         ]
-        return configs, cells, words
+        return configs, cells, description
     if spec.revision is not None:
         commit_of(spec.revision, load_settings(), key="baseline")
     judged = dict.fromkeys(primary_figures(configs, params["primary"]).values())
     pairs = pairs_per_configuration(params, len(configs))
-    words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}", *limits]
-    return configs, [cell for cell in cells for _ in range(2)], words
+    description = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}", *limits]
+    return configs, [cell for cell in cells for _ in range(2)], description
 
 
 def reference_of_nightly_run(params: Mapping[str, Any], date: str) -> ReferenceBuild | None:

@@ -135,8 +135,8 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     date = nightly_date()
     folder = settings.results / "speed"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = as_json(date, git_commit(settings.root) or installed_build(settings), outcomes, failures)
-    write_json(folder / f"{date.replace(':', '')}.json", kept)
+    stored = as_json(date, git_commit(settings.root) or installed_build(settings), outcomes, failures)
+    write_json(folder / f"{date.replace(':', '')}.json", stored)
     nights = read_runs(folder)
     own = next(one for one in nights if one.date == date)
     verdict = judge_speed(own, nights, int(context["params"]["baseline_nights"]))

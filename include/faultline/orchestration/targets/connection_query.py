@@ -107,15 +107,15 @@ def create_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[s
         initdb()
     known = stored_connections(wanted)
     new = {conn_id: Connection(conn_id=conn_id, description=CREATED_BY, **wanted[conn_id]) for conn_id in wanted}
-    differing = {
+    differences = {
         conn_id: keys
-        for conn_id, there in known.items()
-        if there is not None and (keys := there.differing_keys(spec_of(new[conn_id])))
+        for conn_id, existing in known.items()
+        if existing is not None and (keys := existing.differing_keys(spec_of(new[conn_id])))
     }
-    made = [conn_id for conn_id in wanted if known[conn_id] is None and not differing]
+    created = [conn_id for conn_id in wanted if known[conn_id] is None and not differences]
     with create_session() as session:
-        session.add_all([new[conn_id] for conn_id in made])
-    return made, differing
+        session.add_all([new[conn_id] for conn_id in created])
+    return created, differences
 
 
 def remove_created(ids: Iterable[str]) -> list[str]:
@@ -149,13 +149,13 @@ def main() -> None:
     `remove`: ids to remove first, if `make` created them. Writes {"made": ids, "removed": ids, "differing": {id: keys},
     "specs": {id: Connection or null}} to standard output, a pipe, since Connections hold secrets.
     """
-    asked = json.load(sys.stdin)
+    query = json.load(sys.stdin)
     with redirect_stdout(sys.stderr):  # Airflow prints at its start
-        removed = remove_created(asked["remove"]) if asked["remove"] else []
-        made, differing = create_missing(asked["make"]) if asked["make"] else ([], {})
-        specs = stored_connections(asked["ids"])
+        removed = remove_created(query["remove"]) if query["remove"] else []
+        created, differences = create_missing(query["make"]) if query["make"] else ([], {})
+        specs = stored_connections(query["ids"])
     answer = {name: None if one is None else {**asdict(one), "extra": dict(one.extra)} for name, one in specs.items()}
-    print(json.dumps({"made": made, "removed": removed, "differing": differing, "specs": answer}))
+    print(json.dumps({"made": created, "removed": removed, "differing": differences, "specs": answer}))
 
 
 if __name__ == "__main__":
