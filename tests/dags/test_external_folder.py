@@ -223,7 +223,7 @@ def test_names_that_airflow_would_not_take_are_refused(into: Path, prefix: str, 
         ExternalInstall(into, prefix, queue)
     with pytest.raises(ConfigError, match="--into "):
         ExternalInstall(into / "no", "p", "q")
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="not found"):
         take(into, Fake())
 
 

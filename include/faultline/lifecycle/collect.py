@@ -104,7 +104,7 @@ def fetch_recordings(run: Run) -> None:
     Raises InfrastructureError naming an unreachable host; clear the task once it is reachable.
     """
     if run.plan.endpoints.hosts:
-        from faultline.lifecycle.hosts.recordings import fetch_journals  # the SSH library takes its time
+        from faultline.lifecycle.hosts.recordings import fetch_journals  # a slow import
 
         fetch_journals(run)
 
@@ -114,7 +114,7 @@ def broker_ahead_ms(attempt: Attempt) -> int:
 
     Outputs stamped by the broker are shifted by it. 0 if the broker runs here or its clock was never measured.
     """
-    from faultline.records.judge.samples import clocks_of  # tables take their time to be imported
+    from faultline.records.judge.samples import clocks_of  # a slow import
 
     clock = clocks_of(read_finished(attempt.recorder_journal)).get(KAFKA_HOST)
     return 0 if clock is None else round(clock.ahead_s * 1000)

@@ -129,7 +129,7 @@ print(began.exists())
         "services: the slate is not on the wall",
         "3",
         "['start', 'exit', 'restart', 'start', 'exit', 'stop']",
-        "workload: ended 2 times; exit reason in driver-1.log: (empty)",
+        "workload: exited 2 times; driver-1.log: (empty)",
         "True",
         "False",
     ]

@@ -162,7 +162,7 @@ def test_what_cannot_be_brought_is_refused_by_name(settings: Settings, monkeypat
         build_of(BuildSpec("v0"), settings, key="baseline")
     build = build_of(BuildSpec("v1"), settings, key="baseline")
     (build.programs / "a.py").write_text("tampered")
-    with pytest.raises(ConfigError, match="a.py is not what v1 has; delete .*builds"):
+    with pytest.raises(ConfigError, match="a.py differs from v1; fix: delete .*builds"):
         build_of(BuildSpec("v1"), settings, key="baseline")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="^baseline.revision: there is no git here"):
