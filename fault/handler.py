@@ -49,7 +49,7 @@ class Handler:
         self._start_watchdog = start_watchdog
         self._armed: dict[Any, int] = {}
         self._watchdogs: dict[Any, watchdog.Watchdog] = {}
-        self._can: Mapping[str, Callable[..., Any]] = {
+        self._requests: Mapping[str, Callable[..., Any]] = {
             "hello": lambda: {"pid": os.getpid(), "python": list(sys.version_info[:3]), "user": os.getuid()},
             "clock": time.time_ns,
             "find": _find,
@@ -76,7 +76,7 @@ class Handler:
         - `release` victim: end its watchdog; the victim was continued
         - `record` step: `fault.host_recorder.run_step`
         """
-        return self._can[do](**fields)
+        return self._requests[do](**fields)
 
     def close(self) -> None:
         """Do nothing: a local handler has no connection."""

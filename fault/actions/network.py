@@ -125,7 +125,7 @@ class NetworkInjection(Injection):
     def _means(self) -> str:
         if self._problem is None:
             return "by the host's kernel"
-        return f"by the relay, on its connections to Kafka alone: {self._problem}"
+        return f"by the relay, on its Kafka connections only: {self._problem}"
 
 
 def _delay(proxy: ProxyControl, fault: FaultSpec, clients: Sequence[str] | None) -> int:

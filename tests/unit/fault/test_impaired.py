@@ -99,7 +99,7 @@ def test_relay_replaces_a_kernel_without_netem(relay: Relay) -> None:
     settled = act.settle(act.perform())
     assert settled.outcome is FaultOutcome.EFFECTIVE
     assert settled.detail == (
-        "delay: 3 connections, by the relay, on its connections to Kafka alone: 10.0.0.3: netem: not in this host's "
+        "delay: 3 connections, by the relay, on its Kafka connections only: 10.0.0.3: netem: not in this host's "
         "kernel (unknown)"
     )
     ((command, (ms, jitter_ms, only)),) = relay.commands
