@@ -323,7 +323,7 @@ def test_errors_survive_the_round_trip_by_kind(monkeypatch: pytest.MonkeyPatch) 
         raise raised[0]
 
     handler = Handler()
-    monkeypatch.setattr(handler, "_can", {"probe": probe})
+    monkeypatch.setattr(handler, "_requests", {"probe": probe})
     for error in (
         SignalRefused("x"), VictimRefused("x"), WatchdogUnavailable("x"), KernelUnsupported("x"), ActionRefused("x"),
         IdentityMismatch(7, "role", "y"),
