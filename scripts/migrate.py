@@ -106,7 +106,7 @@ def migrated_plan(said: Mapping[str, Any], before: Mapping[str, Any] | None) -> 
 
 
 def changes_of(paths: Iterable[str], read: Callable[[str], bytes], refused: list[str]) -> Iterator[Change]:
-    """The files of a results folder that change. `paths`: all that it has; `refused` gains a line for each refusal."""
+    """Yield the files of a results folder that change. `paths`: all that it has; `refused` gains a line for each refusal."""
     known = set(paths)
     for path in sorted(known):
         if not (path.startswith("records/") or (path.startswith("attempts/") and path.endswith("/attempt.json"))):
@@ -197,7 +197,7 @@ def migrate(path: Path, refused: list[str]) -> int:
 
 
 def _object(content: bytes) -> Mapping[str, Any]:
-    """The object in a file; empty for anything else, which its reader refuses."""
+    """Return the object in a file; empty for anything else, which its reader refuses."""
     try:
         values = json.loads(content)
     except ValueError:

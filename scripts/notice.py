@@ -51,7 +51,7 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?==(?P<version>[^ ;]+)
 
 
 def python_packages() -> dict[str, list[str]]:
-    """The versions of each package that is named in requirements.in."""
+    """Return the versions of each package that is named in requirements.in."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "requirements.in").read_text().splitlines():
         if pin := _PIN.match(line):
@@ -72,7 +72,7 @@ def licence_of(package: str) -> str:
 
 
 def jars() -> list[tuple[str, str, str]]:
-    """Set, `group:artifact` and version of each jar in jars.lock, in its order."""
+    """Return set, `group:artifact` and version of each jar in jars.lock, in its order."""
     lines = [line.split() for line in (ROOT / "jars.lock").read_text().splitlines() if not line.startswith("#")]
     return [(kind, *gav.rsplit(":", 1)) for _, gav, _, kind in lines]
 
@@ -99,12 +99,12 @@ def licence_of_jar(artifact: str, path: Path) -> str:
 
 
 def python_lines() -> list[str]:
-    """A line for each Python package."""
+    """Return a line for each Python package."""
     return [f"- {name} {', '.join(versions)}: {licence_of(name)}" for name, versions in python_packages().items()]
 
 
 def jar_lines(folder: Path) -> list[str]:
-    """A line for each jar, which lies in the folder of its set."""
+    """Return a line for each jar, which lies in the folder of its set."""
     found = set()
     for kind, artifact, version in jars():
         file = folder / kind / f"{artifact.partition(':')[2]}-{version}.jar"
@@ -113,7 +113,7 @@ def jar_lines(folder: Path) -> list[str]:
 
 
 def made(folder: Path) -> str:
-    """The whole text; `folder`: that the jars were fetched to."""
+    """Return the whole text; `folder`: that the jars were fetched to."""
     return "\n".join([HEAD, *python_lines(), "", JARS_HEAD, "", *jar_lines(folder), ""])
 
 

@@ -44,14 +44,14 @@ from faultline.system.text import pluralize
 
 
 def table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
-    """Markdown table; `head` holds the column names, separated by `|`."""
+    """Return Markdown table; `head` holds the column names, separated by `|`."""
     names = [name.strip() for name in head.split("|")]
     lines = [tuple(names), ("---",) * len(names), *rows]
     return "\n".join(f"| {' | '.join(_cell(one) for one in row)} |" for row in lines)
 
 
 def parameter_table(model: type[BaseModel]) -> str:
-    """Name, default, limits and meaning of every field of a model."""
+    """Return name, default, limits and meaning of every field of a model."""
     rows = []
     for name, field in model.model_fields.items():
         default = "(derived)" if name == "fault_at_s" else "(empty)" if field.default is None else _text(field.default)
@@ -60,7 +60,7 @@ def parameter_table(model: type[BaseModel]) -> str:
 
 
 def default_table() -> str:
-    """Defaults that a workload changes."""
+    """Return defaults that a workload changes."""
     rows = []
     for name, workload in WORKLOADS.items():
         plain = workload.defaults({})
@@ -74,7 +74,7 @@ def default_table() -> str:
 
 
 def workload_table() -> str:
-    """Every workload: purpose, latency method and parameters of its own."""
+    """Return every workload: purpose, latency method and parameters of its own."""
     own = own_fields()
     rows = []
     for name, one in WORKLOADS.items():
@@ -84,7 +84,7 @@ def workload_table() -> str:
 
 
 def victim_table() -> str:
-    """Victims and the actions that apply to each."""
+    """Return victims and the actions that apply to each."""
     rows = []
     for name, text in VICTIM_PHRASES.items():
         actions = ", ".join(f"`{key}`" for key, action in ACTIONS.items() if name in action.targets)
@@ -93,7 +93,7 @@ def victim_table() -> str:
 
 
 def action_table() -> str:
-    """Every fault action: victims, parameters with the values of the short form, effect."""
+    """Return every fault action: victims, parameters with the values of the short form, effect."""
     rows = []
     for name, action in ACTIONS.items():
         targets = "all" if action.targets == VICTIMS else ", ".join(f"`{target}`" for target in action.targets)
@@ -107,7 +107,7 @@ def action_table() -> str:
 
 
 def attribute_table(kind: type[Any], head: str) -> str:
-    """Fields of a dataclass with defaults, and the meanings from the section Attributes of its docstring."""
+    """Return fields of a dataclass with defaults, and the meanings from the section Attributes of its docstring."""
     meanings = _attributes(kind)
     rows = []
     for one in fields(kind):
@@ -117,7 +117,7 @@ def attribute_table(kind: type[Any], head: str) -> str:
 
 
 def matrix_table() -> str:
-    """Axes and purpose of every matrix."""
+    """Return axes and purpose of every matrix."""
     rows = [
         (f"`{name}`", ", ".join(f"`{axis}`" for axis in spec.axes) or "named in `axes`", spec.text)
         for name, spec in MATRICES.items()
@@ -126,7 +126,7 @@ def matrix_table() -> str:
 
 
 def preset_table() -> str:
-    """Axes and size of every preset of every matrix."""
+    """Return axes and size of every preset of every matrix."""
     rows = []
     for name, spec in MATRICES.items():
         for preset in spec.presets:
@@ -139,7 +139,7 @@ def preset_table() -> str:
 
 
 def figure_table() -> str:
-    """Every figure of a record: path, unit, better direction and definition."""
+    """Return every figure of a record: path, unit, better direction and definition."""
     rows, seen = [], set()
     for one in METRICS:
         key, text = definition_of(one.key)
@@ -151,7 +151,7 @@ def figure_table() -> str:
 
 
 def rule_table() -> str:
-    """Every validity rule: reason code, status, condition."""
+    """Return every validity rule: reason code, status, condition."""
     rows = []
     for code, rule in validity.RULES.items():
         text = _constants(_paragraphs(rule), vars(validity))
@@ -160,12 +160,12 @@ def rule_table() -> str:
 
 
 def benchmark_table() -> str:
-    """Every benchmark of Faultline itself."""
+    """Return every benchmark of Faultline itself."""
     return table("benchmark | measures", [(f"`{name}`", _module_text(module)) for name, module in BENCHMARKS.items()])
 
 
 def command_sections() -> str:
-    """Every visible command with its help text, arguments and options."""
+    """Return every visible command with its help text, arguments and options."""
     parts = []
     for path, command in _commands(typer.main.get_command(app), "./faultline"):
         arguments = [one for one in command.params if one.param_type_name == "argument"]
@@ -220,7 +220,7 @@ def replace_part(text: str, name: str, part: str) -> str:
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Visible commands by their full name, those of groups included."""
+    """Yield visible commands by their full name, those of groups included."""
     for name, one in getattr(command, "commands", {}).items():
         if not one.hidden:
             yield from _commands(one, f"{path} {name}")
@@ -236,12 +236,12 @@ def _argument(one: Any) -> str:
 
 
 def _negations(one: Any) -> list[str]:
-    """The `--no-…` form, where it is not the default."""
+    """Return the `--no-…` form, where it is not the default."""
     return list(one.secondary_opts) if one.default is True else []
 
 
 def _help(text: str) -> list[str]:
-    """Paragraphs of a help text; an example becomes a code block."""
+    """Return paragraphs of a help text; an example becomes a code block."""
     lines: list[str] = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         text = " ".join(paragraph.split())
@@ -262,7 +262,7 @@ def _first(item: object) -> str:
 
 
 def _constants(text: str, names: Mapping[str, Any]) -> str:
-    """Values in place of the names of numeric constants."""
+    """Return values in place of the names of numeric constants."""
     return re.sub(
         r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", lambda one: f"{names[one[0]]:g}" if one[0] in names else one[0], text
     )
@@ -275,13 +275,13 @@ def _attributes(kind: type[Any]) -> dict[str, str]:
 
 
 def _module_text(module: str) -> str:
-    """The first line of the module of a benchmark."""
+    """Return the first line of the module of a benchmark."""
     path = ROOT / "benchmarks" / f"{module.replace('.', '/')}.py"
     return str(ast.get_docstring(ast.parse(path.read_text()))).splitlines()[0]
 
 
 def _commit_modes(workload: Any) -> str:
-    """Commit modes that a configuration of the workload accepts."""
+    """Return commit modes that a configuration of the workload accepts."""
     usual = {"fault": "none", "checkpoint_interval_s": 10.0}
     own = {"late": 0.0, "job": "/job.py", "application": "/program.py", "truth": {}}
     mine = {key: value for key, value in own.items() if key in workload.parameters.model_fields}

@@ -38,7 +38,7 @@ TEXT = "a text"
 
 
 def kind_of(entry: Any) -> str:
-    """The kind of an entry's values."""
+    """Return the kind of an entry's values."""
 
     def takes(text: str) -> bool:
         try:
@@ -54,7 +54,7 @@ def kind_of(entry: Any) -> str:
 
 
 def settings_of(jvm: Any) -> dict[str, str]:
-    """Every public setting of core and SQL by name."""
+    """Return every public setting of core and SQL by name."""
     loader = jvm.java.lang.Class
     for name in HOLDERS:
         try:
@@ -72,7 +72,7 @@ def settings_of(jvm: Any) -> dict[str, str]:
 
 
 def rocksdb_of(loader: Any) -> dict[str, str]:
-    """Those of the RocksDB store, which reads them by itself; the kind of their values by their defaults."""
+    """Return those of the RocksDB store, which reads them by itself; the kind of their values by their defaults."""
     holder = loader.forName(f"{STATE}.RocksDBConf$")
     module = holder.getDeclaredField("MODULE$").get(None)
     found = {}
@@ -90,7 +90,7 @@ def rocksdb_of(loader: Any) -> dict[str, str]:
 
 
 def main() -> None:
-    """Asks a Spark of this environment."""
+    """Ask a Spark of this environment."""
     os.environ["JAVA_HOME"] = str(find_java(load_settings().home / "java.json").home)
     from pyspark.sql import SparkSession
 

@@ -60,7 +60,7 @@ def share(pytestconfig: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the thorough tests out unless they were asked for, and puts those that others must not wait for last.
+    """Leave the thorough tests out unless they were asked for, and puts those that others must not wait for last.
 
     What looks at Airflow comes late: other users of the shared installation begin while Airflow is down. At the very
     end comes what takes that installation down.
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
-    """All that the test uses, also through other fixtures."""
+    """Return all that the test uses, also through other fixtures."""
     return getattr(item, "fixturenames", ())
 
 
@@ -87,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tells `./faultline test` how many tests had which end, and which of them badly."""
+    """Tell `./faultline test` how many tests had which end, and which of them badly."""
     if SUMMARY in os.environ:
         reports = {end: terminalreporter.getreports(end) for end in COUNTED}
         bad = [report.nodeid for end in ("failed", "error") for report in reports[end]]

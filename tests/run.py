@@ -70,7 +70,7 @@ class Tally:
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Layers and pytest's arguments; no layers when single tests are named, all when neither is.
+    """Return layers and pytest's arguments; no layers when single tests are named, all when neither is.
 
     Layers are named before everything else: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
     """
@@ -84,13 +84,13 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _names_tests(argument: str) -> bool:
-    """Whether an argument is a file or folder of tests, or a test in one; `fault` behind a `-k` is a word."""
+    """Return whether an argument is a file or folder of tests, or a test in one; `fault` behind a `-k` is a word."""
     path = argument.partition("::")[0]
     return (path == "tests" or "/" in path or path.endswith(".py")) and Path(path).exists()
 
 
 def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -> int:
-    """Runs the layers one after another, also those after one that failed; the exit code of the whole.
+    """Run the layers one after another, also those after one that failed; the exit code of the whole.
 
     Ends with seconds by layer, the tests that failed, and a closing line as pytest's own.
     """
@@ -105,7 +105,7 @@ def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -
 
 
 def closing_lines(tallies: dict[str, Tally]) -> list[str]:
-    """The seconds by layer, what failed in it, and the closing line of all."""
+    """Return the seconds by layer, what failed in it, and the closing line of all."""
     whole = Tally()
     lines = [f"{'layer':<10} {'tests':>6} {'seconds':>8}"]
     for name, one in tallies.items():
@@ -150,7 +150,7 @@ def _that_can_be_interrupted() -> dict[str, Any]:
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Ends a run of pytest so that its fixtures end what they have started, if it lets itself be interrupted."""
+    """End a run of pytest so that its fixtures end what they have started, if it lets itself be interrupted."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(_TO_END_S)
@@ -160,7 +160,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(given: Sequence[str], say: Progress) -> int:
-    """Brings what is missing, and runs the layers or the single tests that are named; the exit code."""
+    """Bring what is missing, and runs the layers or the single tests that are named; the exit code."""
     from faultline.installation.cds_archive import make_archive
     from faultline.system.settings import ROOT, load_settings
 
@@ -181,7 +181,7 @@ LOCK = "requirements-test.lock"
 
 
 def add_packages(root: Path, venv: Path) -> None:
-    """Brings `venv/tests` to what the locks say; does nothing when it is so. Raises FaultlineError."""
+    """Bring `venv/tests` to what the locks say; does nothing when it is so. Raises FaultlineError."""
     if not (venv / "made-of").exists():
         return  # an environment that somebody else made, and looks after
     wanted = bootstrap.added_entries((root / LOCK).read_text(), (root / "requirements.lock").read_text())
@@ -196,7 +196,7 @@ def add_packages(root: Path, venv: Path) -> None:
 
 
 def _ready(venv: Path, wanted: str) -> bool:
-    """The copy of what was asked for is written last, and moves with the folder."""
+    """Return the copy of what was asked for is written last, and moves with the folder."""
     try:
         return (venv / "tests" / "made-of").read_text() == wanted and any(_links(venv))
     except OSError:
@@ -244,7 +244,7 @@ INSTALL = "apt-get install -y --no-install-recommends"
 
 
 def find_program(name: str) -> str | None:
-    """Its path, if it is there; Debian's own comes first, since the programs that belong to it lie beside it."""
+    """Return its path, if it is there; Debian's own comes first, since the programs that belong to it lie beside it."""
     folders: list[str] = []
     for place in PLACES:
         path = Path(place)
@@ -254,12 +254,12 @@ def find_program(name: str) -> str | None:
 
 
 def package_of(program: str) -> str:
-    """The package that brings a program."""
+    """Return the package that brings a program."""
     return {**PACKAGES, **THOROUGH}[program]
 
 
 def install_missing(log: Path, say: Callable[[str], None], *, thorough: bool = False) -> None:
-    """Installs what the tests lack, where that is possible, else says so in one line. Never raises: they skip.
+    """Install what the tests lack, where that is possible, else says so in one line. Never raises: they skip.
 
     `thorough`: also what only the thorough ones need.
     """

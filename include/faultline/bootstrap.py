@@ -1,11 +1,12 @@
-"""Makes Faultline's environment: the packages of requirements.lock, the jars of jars.lock, in the state directory.
+"""Bootstrap of Faultline's environment: the packages of requirements.lock and the jars of jars.lock, in the state
+directory.
 
-The launcher runs it as `python -I include/faultline/bootstrap.py` on a bare system Python, hence the standard
-library only. (-I keeps this directory out of sys.path, where its modules would shadow the standard ones.)
+The launcher runs it as `python -I include/faultline/bootstrap.py` on a bare system Python, so it uses the standard
+library only. (-I keeps this directory out of sys.path, where its modules would shadow standard ones.)
 
-Order: Java is looked for first, because that costs nothing; then packages; then jars; the stamp comes last. A
-half-made environment therefore has no stamp, and the next run throws away what was half-made. One lock lets a second
-caller wait; child processes inherit it, so a killed bootstrap whose installer still writes keeps others out.
+Order: find Java first, because that is cheap; then packages; then jars; the stamp is last. An incomplete environment
+therefore has no stamp, and the next run removes it. A lock serializes callers. Child processes inherit it, so that a
+killed bootstrap with a live installer keeps the lock.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from faultline.installation import jars
 from faultline.installation.java import Java, as_root, find_java
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 
-# What the stamp vouches for. The launcher computes the same sums with the same command.
+# Files in the stamp. The launcher computes the same checksums with the same command.
 STAMPED_FILES = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "requirements.lock")
-# Installed by pip before the rest: uv because it needs a third of pip's time, setuptools because PySpark comes as
-# source and an isolated build would fetch a setuptools that no hash vouches for.
+# Installed by pip first: uv, which needs a third of pip's time, and setuptools, since PySpark is a source package and
+# an isolated build would fetch a setuptools without a verified hash.
 SEED_PACKAGES = ("setuptools", "uv")
-# The environment takes 1.5 GB, unpacking PySpark another one for a moment.
+# The environment needs 1.5 GB, and unpacking PySpark temporarily the same again.
 REQUIRED_BYTES = 3_000_000_000
-# What pip and uv write when they cannot reach the index.
+# Output of pip and uv if the index is unreachable.
 NETWORK = re.compile(
     r"[Cc]onnection|dns error|name resolution|getaddrinfo|timed out|error sending request|Retrying \(Retry|[Pp]roxy"
 )
@@ -51,7 +52,7 @@ PIP = ("-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"
 
 
 def main() -> int:
-    """Exit code for the launcher: 0 ready, 2 refused with one line on standard error."""
+    """Return the exit code for the launcher: 0 ready, 2 refused with one line on standard error."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
@@ -62,13 +63,13 @@ def main() -> int:
     except OSError as error:
         return _report_refusal(explain_os_error(error, home))
     except KeyboardInterrupt:
-        _report_refusal("interrupted; run `./faultline` again to go on")
+        _report_refusal("interrupted; rerun `./faultline` to resume")
         return 130
     return 0
 
 
 def prepare(root: Path, home: Path, lock: int) -> None:
-    """Brings the state directory to what the locks say; does only what is not yet done."""
+    """Bring the state directory up to date with the locks; do only what is missing."""
     expected = stamp_text(root, home)
     stamped = home / "stamp"
     if _read(stamped) == expected and _is_usable(home / "venv") and not jars.missing_jars(home, root / "jars.lock"):
@@ -83,34 +84,34 @@ def prepare(root: Path, home: Path, lock: int) -> None:
 
 
 def stamp_text(root: Path, home: Path) -> str:
-    """Text that changes when the places or a stamped file change; equal to what the launcher computes."""
+    """Return the stamp, which changes with the folders or a stamped file; the launcher computes the same."""
     sums = subprocess.run(["cksum", *STAMPED_FILES], cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout
     return f"{root}\n{home}\n{sums}"
 
 
 class VirtualEnvironment:
-    """The virtual environment `venv` in the state directory, made anew whenever the lock or the Python changed."""
+    """Virtual environment `venv` in the state directory, recreated if the lock or the Python changes."""
 
     def __init__(
         self, root: Path, home: Path, lock: int, requirements: str = "requirements.lock", command: str = "./faultline"
     ) -> None:
         self.requirements = root / requirements
-        # What the user has typed, and types again once a trouble is mended.
+        # The command that the user reruns after fixing a problem.
         self.command = command
         self.root, self.home, self.lock = root, home, lock
         self.venv = home / "venv"
         self.log = home / "logs" / "bootstrap.log"
 
     def make(self) -> None:
-        """Leaves a complete environment, or none that could be taken for one. Raises FaultlineError."""
+        """Create a complete environment, or leave a detectably incomplete one. Raises FaultlineError."""
         made_of = self.venv / "made-of"
         wanted = self._identity()
-        # Written last and inside, so that an interrupted installation is told from a complete one and made anew;
-        # an installer takes a package that is half there for installed.
+        # Written last, so that an interrupted installation is detected and recreated: installers accept partially
+        # installed packages.
         if _read(made_of) != wanted or not _is_usable(self.venv):
             self._check_machine()
             self.log.unlink(missing_ok=True)
-            progress(f"making the Python environment in {self.home} (once; 1.5 GB, about a minute)")
+            progress(f"environment: creating {self.home} (once; 1.5 GB, about a minute)")
             if self.venv.exists():
                 shutil.rmtree(self.venv)
             self._create()
@@ -124,20 +125,18 @@ class VirtualEnvironment:
 
     def _check_machine(self) -> None:
         if importlib.util.find_spec("ensurepip") is None:
-            raise ConfigError(
-                f"{sys.executable} cannot make environments (no ensurepip). Install it with: {venv_command()}"
-            )
+            raise ConfigError(f"{sys.executable}: ensurepip is missing; fix: {venv_command()}")
         free = shutil.disk_usage(self.home).free
         if free < REQUIRED_BYTES:
             raise ConfigError(
-                f"{self.home}: needs {REQUIRED_BYTES / 1e9:.0f} GB of free disk, has {free / 1e9:.1f}:"
-                " free some, or set FAULTLINE_HOME to a directory on another disk"
+                f"{self.home}: got {free / 1e9:.1f} GB of free disk; expected {REQUIRED_BYTES / 1e9:.0f} GB;"
+                " fix: free disk space, or set FAULTLINE_HOME to another disk"
             )
 
     def _create(self) -> None:
         failed = self._run([sys.executable, "-I", "-m", "venv", str(self.venv)])
         if failed is not None:
-            raise self._explain(failed, "making the environment")
+            raise self._explain(failed, "creating the environment")
 
     def _install(self) -> None:
         seed = self.venv / "first.txt"
@@ -149,26 +148,26 @@ class VirtualEnvironment:
         self.install(self.requirements, "--no-build-isolation")
 
     def install(self, requirements: Path, *options: str) -> None:
-        """Installs what the file pins, with options that uv and pip both know. Raises FaultlineError."""
+        """Install the pinned packages; `options` for both uv and pip. Raises FaultlineError."""
         given = [*options, "-r", str(requirements)]
         uv = [str(self.venv / "bin" / "uv"), "pip", "install", "--python", self._python, "--no-progress"]
         failed = self._run([*uv, "--require-hashes", "--no-deps", *given])
         if failed is None:
             return
-        trouble = self._explain(failed, "installing the Python packages")
-        if isinstance(trouble, ConfigError):
-            raise trouble  # a full disk or a wrong hash: pip would end no better
-        progress("uv did not succeed; trying pip, which takes longer")
+        error = self._explain(failed, "installing the Python packages")
+        if isinstance(error, ConfigError):
+            raise error  # pip would fail as well: full disk or wrong hash
+        progress("uv: failed; trying pip, which is slower")
         failed = self._run([self._python, *PIP, *given])
         if failed is not None:
             raise self._explain(failed, "installing the Python packages")
 
     def _link_project(self) -> None:
-        """Makes `faultline`, `generators`, `fault` and `spark_jobs` importable from where they lie.
+        """Make `faultline`, `generators`, `fault` and `spark_jobs` importable from the checkout.
 
-        A .pth file rather than `pip install -e`: nothing is built or written into the repository, nothing runs at
-        every start of Python, and type checkers can read it. Its directories come after everything else in
-        sys.path, so they shadow nothing, and what Airflow adds itself (dags/, plugins/) is unchanged.
+        Uses a .pth file, not `pip install -e`: it builds nothing, runs nothing at each start of Python, and type
+        checkers can read it. Its folders are last in sys.path, so they shadow nothing, and Airflow's own folders
+        (dags/, plugins/) are unchanged.
         """
         for packages in self.venv.glob("lib/python3.*/site-packages"):
             write_atomic(packages / "faultline.pth", f"{self.root / 'include'}\n{self.root}\n")
@@ -178,7 +177,7 @@ class VirtualEnvironment:
         return str(self.venv / "bin" / "python")
 
     def _run(self, command: Sequence[str]) -> str | None:
-        """None when the command succeeded, else its output. Everything also goes into the log."""
+        """Run a command and append its output to the log. Returns the output, or None on success."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a+", encoding="utf-8", errors="replace") as log:
             log.write(f"$ {' '.join(command)}\n")
@@ -203,7 +202,7 @@ class VirtualEnvironment:
         return explain(output, doing, self.log, self.requirements.name, self.command)
 
     def _environment(self) -> dict[str, str]:
-        """The caller's variables without those that install elsewhere; pip's settings also under uv's names."""
+        """Return the caller's variables without those that redirect installs, with pip's settings for uv too."""
         elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "VIRTUAL_ENV")
         variables = {name: value for name, value in os.environ.items() if name not in elsewhere}
         variables["PIP_USER"] = "0"
@@ -219,18 +218,18 @@ class VirtualEnvironment:
 
 
 def lock_entries(lock: str, names: Sequence[str]) -> str:
-    """The parts of a lock that belong to the named packages: the pinned line and its hashes, comments left out."""
+    """Return the entries of a lock for the named packages: pinned lines with hashes, without comments."""
     return "".join(text for pin, text in _lock_parts(lock) if re.split(r"[=\s;]", pin, maxsplit=1)[0] in names)
 
 
 def added_entries(lock: str, to: str) -> str:
-    """The parts of a lock that another one has not: another version or another condition is another part."""
+    """Return the entries of a lock that `to` lacks; another version or condition counts as another entry."""
     there = {pin for pin, _ in _lock_parts(to)}
     return "".join(text for pin, text in _lock_parts(lock) if pin not in there)
 
 
 def _lock_parts(lock: str) -> Iterator[tuple[str, str]]:
-    """Each pinned line of a lock, and that line with its hashes; comments left out."""
+    """Yield each pinned line of a lock, and that line with its hashes, without comments."""
     lines = [line for line in lock.splitlines() if not line.lstrip().startswith("#")]
     begins = [number for number, line in enumerate(lines) if line[:1].isalnum()]
     for begin, end in itertools.pairwise([*begins, len(lines)]):
@@ -240,42 +239,42 @@ def _lock_parts(lock: str) -> Iterator[tuple[str, str]]:
 def explain(
     output: str, doing: str, log: Path, lock: str = "requirements.lock", command: str = "./faultline"
 ) -> FaultlineError:
-    """One line with the remedy for the output of a failed installer.
+    """Return an error with the fix for the output of a failed installer.
 
     ConfigError: another installer cannot help. InfrastructureError: it may.
     """
     if re.search(r"No space left on device|os error 28|Errno 28|[Dd]isk quota exceeded", output):
         return ConfigError(
-            f"{doing}: the disk is full. Free 3 GB, or set FAULTLINE_HOME to a directory on another disk; log: {log}"
+            f"{doing} failed: disk full; fix: free 3 GB, or set FAULTLINE_HOME to another disk; log: {log}"
         )
     mismatch = re.search(r"Hash mismatch for `([^`]+)`", output)
     if mismatch or "DO NOT MATCH THE HASHES" in output:
         package = mismatch[1] if mismatch else _package_of_pip_mismatch(output)
         return ConfigError(
-            f"{doing}: {package} is not what {lock} promises (wrong SHA-256) and was not installed."
-            f" Check the package index or proxy in use, then run `{command}` again; log: {log}"
+            f"{doing} failed: {package} differs from {lock} (wrong SHA-256);"
+            f" fix: check the package index or proxy in use, then rerun `{command}`; log: {log}"
         )
     if NETWORK.search(output):
         return InfrastructureError(
-            f"{doing}: the package index cannot be reached. Check the network, HTTPS_PROXY and pip's settings,"
-            f" then run `{command}` again; log: {log}"
+            f"{doing} failed: package index unreachable; fix: check the network, HTTPS_PROXY and pip's settings,"
+            f" then rerun `{command}`; log: {log}"
         )
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "no output")
-    return InfrastructureError(f"{doing} failed: {last}. Run `{command}` again; log: {log}")
+    return InfrastructureError(f"{doing} failed: {last}; fix: rerun `{command}`; log: {log}")
 
 
 def explain_os_error(error: OSError, home: Path) -> str:
-    """One line for what the file system refused."""
+    """Return one line for an error of the file system."""
     place = error.filename or home
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{place}: the disk is full. Free 3 GB, or set FAULTLINE_HOME to a directory on another disk"
+        return f"{place}: disk full; fix: free 3 GB, or set FAULTLINE_HOME to another disk"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-        return f"{place}: {error.strerror}. Make it writable, or set FAULTLINE_HOME to a directory that is"
+        return f"{place}: {error.strerror}; fix: make it writable, or set FAULTLINE_HOME to a writable folder"
     return f"{place}: {error.strerror or error}"
 
 
 def venv_command() -> str:
-    """The exact command that adds what Debian leaves out of its Python."""
+    """Return the command that adds the venv module that Debian omits from its Python."""
     system = Path("/usr/bin/python3")
     default = system.exists() and system.resolve() == Path(sys.executable).resolve()
     return as_root(f"apt-get install python3{'' if default else f'.{sys.version_info.minor}'}-venv")
@@ -284,27 +283,27 @@ def venv_command() -> str:
 def _make_jars(root: Path, home: Path, java: Java, lock: int) -> None:
     wanted = jars.missing_jars(home, root / "jars.lock")
     if wanted:
-        progress(f"fetching jars of Kafka and Spark: {len(wanted)}")
+        progress(f"jars: fetching {len(wanted)} of Kafka and Spark")
         jars.fetch(home, java, root / "jars.lock", keep_open=(lock,))
     jars.verify(home, root / "jars.lock")
 
 
 def _package_of_pip_mismatch(output: str) -> str:
-    """pip lists each culprit as `    name==1.0 from <address>:` after the heading."""
+    """Return the first package of pip's list, whose lines are ` name==1.0 from <address>:`."""
     listed = re.search(r"^\s+(\S+==\S+?)(?: from .*)?:\s*$", output, re.MULTILINE)
     return listed[1] if listed else "a package"
 
 
 @contextlib.contextmanager
 def bootstrap_lock(home: Path) -> Iterator[int]:
-    """Holds the bootstrap's lock; yields its descriptor."""
+    """Hold the bootstrap lock; yield its descriptor."""
     home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / "bootstrap.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("another call is making the environment; waiting for it")
+            progress("environment: waiting for another call that creates it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -312,7 +311,7 @@ def bootstrap_lock(home: Path) -> Iterator[int]:
 
 
 def _is_usable(venv: Path) -> bool:
-    """False also when the Python below it was removed or upgraded to another minor version."""
+    """Return whether its Python runs and has the same minor version."""
     python = venv / "bin" / "python"
     try:
         done = subprocess.run([python, "-I", "-c", "import sys; print(sys.prefix)"], capture_output=True, check=False)
@@ -329,14 +328,14 @@ def _read(path: Path) -> str | None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text)
     part.replace(path)
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    """An ordinary end on SIGTERM, so that the running installer is ended too."""
+    """Exit normally on SIGTERM, so that the running installer is ended too."""
     sys.exit(128 + number)
 
 

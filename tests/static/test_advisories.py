@@ -24,7 +24,7 @@ Locked = Mapping[str, set[str]]
 
 
 def locked(root: Path) -> dict[str, set[str]]:
-    """The versions of each package in the locks: Python's by name, Java's by `group:artifact`."""
+    """Return the versions of each package in the locks: Python's by name, Java's by `group:artifact`."""
     found: dict[str, set[str]] = {}
     for lock in ("requirements.lock", "requirements-test.lock"):
         for pin in _PIN.finditer((root / lock).read_text()):
@@ -37,12 +37,12 @@ def locked(root: Path) -> dict[str, set[str]]:
 
 
 def canonical(name: str) -> str:
-    """A Python package's name as registries compare it."""
+    """Return a Python package's name as registries compare it."""
     return name if ":" in name else re.sub(r"[-_.]+", "-", name).lower()
 
 
 def affected(advisory: Mapping[str, Any], versions: Locked) -> list[str]:
-    """Those of the locked versions that an advisory is about."""
+    """Return those of the locked versions that an advisory is about."""
     ranges = [SpecifierSet(one) for one in advisory["affected"]]
     return [
         version
@@ -57,7 +57,7 @@ def known() -> dict[str, Any]:
 
 
 def findings(content: Mapping[str, Any], versions: Locked, today: date) -> list[str]:
-    """A line for each locked version that is known to be vulnerable, and not accepted. Skips the test where the
+    """Return a line for each locked version that is known to be vulnerable, and not accepted. Skips the test where the
     knowledge is too old to say anything."""
     age = (today - date.fromisoformat(content["collected"])).days
     if age > MOST_DAYS:

@@ -21,7 +21,7 @@ MOST_WITHOUT_A_TEST = 8
 
 @cache
 def defined_tests(file: Path) -> dict[str, bool]:
-    """The tests of a file, and whether each runs only with --thorough; none of a missing file."""
+    """Return the tests of a file, and whether each runs only with --thorough; none of a missing file."""
     if not file.is_file():
         return {}
     tree = ast.parse(file.read_text())
@@ -35,7 +35,7 @@ def defined_tests(file: Path) -> dict[str, bool]:
 
 
 def rows(document: Path, after: str) -> list[list[str]]:
-    """The cells of the document's tables after this text, without their heads."""
+    """Return the cells of the document's tables after this text, without their heads."""
     lines = document.read_text().partition(after)[2].splitlines()
     cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     return [row for row in cells if row[0] not in ("asset", "capability", "---")]

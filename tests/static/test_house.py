@@ -57,7 +57,7 @@ def sources(folder: str) -> Iterator[Path]:
 
 @cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a module, within functions and under TYPE_CHECKING as well."""
+    """Return the imports of a module, within functions and under TYPE_CHECKING as well."""
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
@@ -100,14 +100,14 @@ def test_only_orchestration_and_spark_programs_know_airflow_and_spark() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the core by its name without `faultline.`; packages by theirs."""
+    """Return every module of the core by its name without `faultline.`; packages by theirs."""
     core = ROOT / "include" / "faultline"
     names = {".".join(path.relative_to(core).with_suffix("").parts): path for path in core.rglob("*.py")}
     return {name.removesuffix(".__init__").removesuffix("__init__"): path for name, path in names.items()}
 
 
 def uses(name: str, known: Mapping[str, Path]) -> set[str]:
-    """The modules of the core that a module imports."""
+    """Return the modules of the core that a module imports."""
     found = set()
     for node in statements(known[name]):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "faultline":
@@ -210,7 +210,7 @@ NAME_SPARK = (
 
 
 def said_by(path: Path) -> Iterator[str]:
-    """Names and texts of a module, without its comments and docstrings."""
+    """Yield names and texts of a module, without its comments and docstrings."""
     tree = ast.parse(path.read_text())
     docs = {
         id(node.body[0].value)

@@ -15,7 +15,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(document: Path) -> set[str]:
-    """The names of a document's headings, as they are made where the repository is shown."""
+    """Return the names of a document's headings, as they are made where the repository is shown."""
     text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

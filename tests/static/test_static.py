@@ -28,7 +28,7 @@ SOURCES = {"faultline": ROOT / "include", "generators": ROOT, "fault": ROOT, "te
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a module of ours; None for a package without code of its own, and for others' modules."""
+    """Return the file of a module of ours; None for a package without code of its own, and for others' modules."""
     where = SOURCES.get(module.split(".")[0])
     if where is None:
         return None
@@ -38,7 +38,7 @@ def source_of(module: str) -> Path | None:
 
 @cache
 def bound(file: Path) -> frozenset[str]:
-    """Every name that a module binds, at whatever depth, and the modules beside it."""
+    """Return every name that a module binds, at whatever depth, and the modules beside it."""
     beside = {one.stem for one in file.parent.iterdir()} if file.name == "__init__.py" else set()
     names: set[str] = beside
     for node in ast.walk(ast.parse(file.read_text())):

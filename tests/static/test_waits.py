@@ -43,7 +43,7 @@ def asks_a_clock(node: ast.expr) -> bool:
 
 
 def bounds(tree: ast.Module) -> Iterator[tuple[int, float]]:
-    """(line, seconds) of every bound that is a number: of waits, of loops that ask a clock, of parameters."""
+    """Yield (line, seconds) of every bound that is a number: of waits, of loops that ask a clock, of parameters."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name_of(node) in WAITS:
             given = [one.value for one in node.keywords if one.arg in BOUNDS]

@@ -12,7 +12,7 @@ LOCAL = "127.0.0.1"
 
 @contextmanager
 def accepting(play: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Gives its port; `play` gets one connection after the other until the end of the block."""
+    """Give its port; `play` gets one connection after the other until the end of the block."""
     with socket.create_server((LOCAL, 0)) as listening:
 
         def serve() -> None:

@@ -65,14 +65,14 @@ class Ui:
         self.page.wait_for_url(lambda url: "/login" not in url)
 
     def strangers(self) -> list[str]:
-        """Addresses that were asked for outside this installation."""
+        """Return addresses that were asked for outside this installation."""
         network = [url for url in self.requests if urlsplit(url).scheme not in ("data", "blob", "about")]
         return [url for url in network if f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" != self.root]
 
 
 @contextmanager
 def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
-    """A window of its own, with nobody logged in."""
+    """Yield a window of its own, with nobody logged in."""
     root = installation.settings.endpoints.airflow
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light", locale="en-US")
     context.set_default_timeout(STEP_MS)
@@ -102,7 +102,7 @@ class Form:
         self.params = params
 
     def open(self) -> None:
-        """Opens the form from the DAG's page."""
+        """Open the form from the DAG's page."""
         self.ui.open(f"/dags/{self.dag_id}")
         self.ui.page.get_by_test_id("trigger-dag-button").click()
         expect(self.ui.dialog).to_contain_text(self.dag_id)
@@ -111,7 +111,7 @@ class Form:
         self.ui.page.add_style_tag(content=f"{TOASTS}, {TOASTS} * {{ pointer-events: none !important; }}")
 
     def fill(self, values: dict[str, Any]) -> None:
-        """Fills fields, those of one section after the other, since one is open at a time."""
+        """Fill fields, those of one section after the other, since one is open at a time."""
         sections = dict.fromkeys(self._section(name) for name in values)
         for section in sections:
             head = self.ui.dialog.get_by_role("button", name=section, exact=True)
@@ -122,7 +122,7 @@ class Form:
                     self._fill(name, value)
 
     def send(self) -> tuple[int, dict[str, Any]]:
-        """Presses the button; status and content of what the server answered."""
+        """Press the button; status and content of what the server answered."""
         with self.ui.page.expect_response(
             lambda answer: answer.request.method == "POST" and answer.url.endswith("/dagRuns")
         ) as answer:
@@ -159,7 +159,7 @@ class Form:
             page.locator(f"input[name=element_{name}]").fill("" if value is None else str(value))
 
     def paste(self, name: str, text: str) -> None:
-        """Replaces the text of an editor. Pasted, because the editor adds brackets to those that are typed."""
+        """Replace the text of an editor. Pasted, because the editor adds brackets to those that are typed."""
         page, editor = self.ui.page, self.ui.page.locator(f"#element_{name}")
         editor.locator(".view-lines").click()
         page.keyboard.press("Control+A")
@@ -171,7 +171,7 @@ class Form:
 
 
 def call(installation: Installation, token: str, method: str, path: str, body: Any = None) -> Any:
-    """A call to Airflow's REST API that must succeed."""
+    """Return a call to Airflow's REST API that must succeed."""
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -35,7 +35,7 @@ def prepared(
     plan: Mapping[str, Any] | None = None,
     **order: Any,
 ) -> Attempt:
-    """An attempt with its two files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
+    """Return an attempt with its two files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
     resolved."""
     config = values if isinstance(values, Configuration) else parse_configuration(dict(values or {}))
     attempt, chosen = Attempt(folder), engine_of(config)
@@ -72,7 +72,7 @@ def add_plan(folder: Path) -> None:
 
 
 def of(settings: Settings, name: str = ID, **said: Any) -> Attempt:
-    """An attempt of this installation, of which nothing but that is written down."""
+    """Return an attempt of this installation, of which nothing but that is written down."""
     attempt = Attempt(settings.attempts / name)
     attempt.folder.mkdir(parents=True)
     told = {"attempt": name, "home": str(settings.home), "environment": {"host": socket.gethostname()}, **said}
@@ -81,6 +81,6 @@ def of(settings: Settings, name: str = ID, **said: Any) -> Attempt:
 
 
 def run_in(folder: Path, values: Mapping[str, Any] | Configuration | None = None, **given: Any) -> Run:
-    """The run of such an attempt, of an installation beside it."""
+    """Return the run of such an attempt, of an installation beside it."""
     attempt = prepared(folder, values, **given)
     return run_of(attempt, Settings(ROOT, folder.parent / "home", folder.parent / "results"))

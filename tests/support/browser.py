@@ -60,7 +60,7 @@ def artefacts(request: pytest.FixtureRequest) -> Path:
 
 
 def artefact_folder(name: str) -> Path:
-    """An empty folder of that name among the artefacts of the tests."""
+    """Return an empty folder of that name among the artefacts of the tests."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline")
     folder = home / "test-artefacts" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -44,7 +44,7 @@ class Authority:
         self.pem = made.public_bytes(Encoding.PEM).decode()
 
     def signed(self, host: str = HOST, *, expired: bool = False, password: str | None = None) -> Pair:
-        """A certificate for an address; of one that is `expired` the time is over since yesterday."""
+        """Return a certificate for an address; of one that is `expired` the time is over since yesterday."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)

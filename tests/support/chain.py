@@ -80,7 +80,7 @@ class ChainRun:
         )
 
     def start(self) -> None:
-        """Starts the program, at its checkpoint if it ran before."""
+        """Start the program, at its checkpoint if it ran before."""
         secrets = self.installation.settings.secrets
         settings = {
             **local_settings(self.folder),
@@ -115,7 +115,7 @@ class ChainRun:
         return str(self.attempt.folder / "config.json")
 
     def send(self, lines: Iterable[str]) -> None:
-        """Puts lines into the input."""
+        """Put lines into the input."""
         producer = Producer(client(self.installation.settings))
         for line in lines:
             producer.produce(self.topics["input"], line)
@@ -123,7 +123,7 @@ class ChainRun:
         assert not producer.flush(30)
 
     def await_through(self) -> None:
-        """Returns when all that was sent is through the whole chain; starts the program again when it ended."""
+        """Return when all that was sent is through the whole chain; starts the program again when it ended."""
         wait_until(
             self.is_through, timeout_s=LIMIT_S, what=lambda: f"the chain: {self.sent} lines; {self._last_words()}"
         )
@@ -137,13 +137,13 @@ class ChainRun:
         return latest_offsets(self.attempt.checkpoint).get("0", 0) >= self.sent
 
     def finish(self) -> int:
-        """Asks the program to end, and returns its status."""
+        """Ask the program to end, and return its status."""
         assert self.process is not None
         self.attempt.stop_file.touch()
         return self.process.wait(LIMIT_S)
 
     def kill(self) -> None:
-        """Ends the program and all that it started, if it still runs."""
+        """End the program and all that it started, if it still runs."""
         if self.process is not None and self.process.poll() is None:
             victims = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
             for victim in victims:
@@ -151,7 +151,7 @@ class ChainRun:
             self.process.wait(120)
 
     def planners(self) -> list[psutil.Process]:
-        """The processes that plan batches: one for each stage, once all have started."""
+        """Return the processes that plan batches: one for each stage, once all have started."""
         assert self.process is not None
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):

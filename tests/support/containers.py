@@ -66,7 +66,7 @@ ENTRYPOINT ["/usr/local/bin/start"]
 
 
 def require_podman() -> None:
-    """Skips where containers cannot be run."""
+    """Skip where containers cannot be run."""
     if os.geteuid() != 0:
         pytest.skip("containers: podman needs root here; run it as root")
     for program in ("podman", "runc", "debootstrap", "catatonit"):
@@ -145,7 +145,7 @@ class Containers:
         self._outside(program, *options, "--podman-build-args=--network=host", "build")
 
     def up(self) -> None:
-        """Starts what does not run, each service when what it waits for has come true."""
+        """Start what does not run, each service when what it waits for has come true."""
         services = self.adapted()["services"]
         waits = {name: one.get("depends_on", {}) for name, one in services.items()}
         for name in TopologicalSorter(waits).static_order():
@@ -157,7 +157,7 @@ class Containers:
                 self.await_condition(name, "service_healthy")
 
     def await_condition(self, service: str, condition: str) -> None:
-        """Raises InfrastructureError with the end of the container's log when it does not come true in time."""
+        """Raise InfrastructureError with the end of the container's log when it does not come true in time."""
         if condition == "service_completed_successfully":
             code = self.podman("wait", self.name(service), timeout_s=600).strip()
             assert code == "0", f"{service} ended with {code}\n{self.log(service)}"
@@ -184,7 +184,7 @@ class Containers:
         self.compose("down", "--volumes", timeout_s=300)
 
     def adapted(self) -> dict[str, Any]:
-        """The compose file in words that podman-compose 1.6 and podman 4.3 know, and with whole paths."""
+        """Return the compose file in words that podman-compose 1.6 and podman 4.3 know, and with whole paths."""
         document: dict[str, Any] = yaml.safe_load(FILE.read_text())
         for service in document["services"].values():
             # No startup checks; no names of services for namespaces.
@@ -211,12 +211,12 @@ class Containers:
         return run(*command, environment=self.environment, timeout_s=1800)
 
     def leftovers(self) -> list[str]:
-        """Containers and volumes that are there."""
+        """Return containers and volumes that are there."""
         listed = [*self.podman("ps", "--all", "--format", "{{.Names}}").splitlines()]
         return [*listed, *self.podman("volume", "ls", "--format", "{{.Name}}").splitlines()]
 
     def remove(self) -> None:
-        """Ends all containers, and removes them with volumes, images and the network. Never raises."""
+        """End all containers, and removes them with volumes, images and the network. Never raises."""
         for arguments in (["rm", "--all", "--force", "--time=5"], ["volume", "rm", "--all", "--force"],
                           ["rmi", "--all", "--force"]):  # fmt: skip
             subprocess.run(["podman", *arguments], env=self.environment, capture_output=True, check=False, timeout=300)
@@ -228,7 +228,7 @@ class Containers:
 
 @contextmanager
 def new_containers(cache: Path, folder: Path) -> Iterator[Containers]:
-    """A system that is made and not up yet; whatever becomes of it, nothing of it is left."""
+    """Yield a system that is made and not up yet; whatever becomes of it, nothing of it is left."""
     cache.mkdir(parents=True, exist_ok=True)
     made = Containers(cache, folder, f"faultline-{secrets.token_hex(4)}")
     run("ip", "netns", "add", made.network, environment=made.environment)
@@ -253,14 +253,14 @@ def write_settings(folder: Path) -> None:
 
 
 def may_raise_limits() -> bool:
-    """Whether root of this machine may give RLIMIT_NICE, as root usually may."""
+    """Return whether root of this machine may give RLIMIT_NICE, as root usually may."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s+(\w+)$", status, re.MULTILINE)
     return found is not None and bool(int(found[1], 16) & _SYS_RESOURCE)
 
 
 def make_base(cache: Path) -> Path:
-    """A Debian with Python, as an archive; the machine's own certificates and settings of apt are in it."""
+    """Return a Debian with Python, as an archive; the machine's own certificates and settings of apt are in it."""
     certificates = sorted(Path("/usr/local/share/ca-certificates").glob("*.crt"))
     apt = run("apt-config", "dump", "Acquire")
     facts = [SUITE, MIRROR, PACKAGES, apt, *(one.read_text() for one in certificates)]

@@ -31,7 +31,7 @@ def act(task: Task) -> dict[str, Any]:
 
 
 def use_work(replace: Callable[[Any, str, Any], None]) -> None:
-    """Has `./faultline step` begin this work, without services."""
+    """Have `./faultline step` begin this work, without services."""
     replace(steps, "PROGRAM", "tests.support.external_work")
     replace(steps, "are_steps_admitted", lambda settings: True)
     replace(steps, "clean_environment", environment)

@@ -33,7 +33,7 @@ class FakeClock:
         return self.mono_ns
 
     def at(self, mono_ns: int, act: Callable[[], object]) -> None:
-        """Has something happen then."""
+        """Have something happen then."""
         self._due.append((mono_ns, next(self._count), act))
 
     def sleep(self, seconds: float) -> None:
@@ -46,7 +46,7 @@ class FakeClock:
 
 
 def executor_of(run: str, number: int) -> ProcessIdentity:
-    """One under a pid that no machine has."""
+    """Return one under a pid that no machine has."""
     command = (f"-Dfaultline.run={run}", EXECUTOR.main, "--executor-id", str(number))
     return ProcessIdentity(4_194_400 + number, 1.0, EXECUTOR, run, command, number)
 

@@ -57,7 +57,7 @@ BOOKKEEPING = {
 
 
 def legal(name: str, workload: str) -> Any:
-    """A value of a configuration's field that the workload can have."""
+    """Return a value of a configuration's field that the workload can have."""
     kind = WORKLOADS[workload]
     if name == "workload":
         return workload
@@ -73,7 +73,7 @@ def legal(name: str, workload: str) -> Any:
 
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
-    """A legal value of each field of a matrix's form; of each axis two of the paper's, where it has one."""
+    """Return a legal value of each field of a matrix's form; of each axis two of the paper's, where it has one."""
     workload = spec.values(DEFAULT).get("workload", "word_count")
     values = {name: legal(name, workload) for name in Configuration.model_fields}
     values["seed"] = None  # an axis here
@@ -98,7 +98,7 @@ def form_values(dag_id: str) -> dict[str, Any]:
 
 
 def wrong_value(dag_id: str) -> tuple[str, Any]:
-    """A field of the form, and a value that it refuses."""
+    """Return a field of the form, and a value that it refuses."""
     if dag_id in MATRICES:
         return "seed", -1
     others = {NIGHTLY: ("build", "two words"), SPEED: ("baseline_nights", 0)}

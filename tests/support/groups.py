@@ -12,7 +12,7 @@ TOGETHER = ("tests/component/spark/", "tests/dags/", "tests/unit/fault/")
 
 
 def group_of(nodeid: str) -> str:
-    """The name of the group of a test."""
+    """Return the name of the group of a test."""
     file = nodeid.partition("::")[0]
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 

@@ -22,7 +22,7 @@ class HowTo:
 
     @classmethod
     def read(cls, name: str) -> HowTo:
-        """The page of that name."""
+        """Return the page of that name."""
         text = (FOLDER / f"{name}.md").read_text()
         # A command may go on in the next line.
         consoles = re.sub(r"\\\n\s*", "", "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text)))

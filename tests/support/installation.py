@@ -58,7 +58,7 @@ class Installation:
 
 
 def make_installation(folder: Path) -> Installation:
-    """An installation that shares nothing with the one that runs the tests but its verified jars."""
+    """Return an installation that shares nothing with the one that runs the tests but its verified jars."""
     home, results = folder / "home", folder / "results"
     home.mkdir(parents=True)
     (home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
@@ -67,7 +67,7 @@ def make_installation(folder: Path) -> Installation:
 
 
 def free_ports(number: int) -> list[int]:
-    """Distinct loopback ports that are free now."""
+    """Return distinct loopback ports that are free now."""
     found: set[int] = set()
     while len(found) < number:
         found.add(free_port())
@@ -76,7 +76,7 @@ def free_ports(number: int) -> list[int]:
 
 @contextmanager
 def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that is in `use_services` or `hold_foreground` of the installation."""
+    """Yield a process that is in `use_services` or `hold_foreground` of the installation."""
     program = (
         "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
         "from faultline.installation.service_users import hold_foreground, use_services\n"

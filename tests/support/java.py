@@ -11,13 +11,13 @@ from faultline.installation.spark import spark_home
 
 
 def compile_for_spark(source: Path, into: Path) -> None:
-    """Compiles a class that uses Spark's into a folder."""
+    """Compile a class that uses Spark's into a folder."""
     jars = os.pathsep.join(map(str, (spark_home() / "jars").glob("*.jar")))
     _run("jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-cp", jars, "-d", str(into), str(source))
 
 
 def pack_jar(jar: Path, folder: Path, *names: str) -> None:
-    """Makes a jar of files that lie in a folder."""
+    """Make a jar of files that lie in a folder."""
     _run("jdk.jartool/sun.tools.jar.Main", "--create", "--file", str(jar), "-C", str(folder), *names)
 
 

@@ -76,13 +76,13 @@ class Machines:
         return self.started[-1]
 
     def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
-        """A process on a host that shows these words, once it shows them."""
+        """Return a process on a host that shows these words, once it shows them."""
         process = self.run(host, sys.executable, "-c", program, *words)
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         return process
 
     def agent_on(self, host: str) -> psutil.Process | None:
-        """The agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
+        """Return the agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
         first = init_pid(self.settings, host)
         space = os.readlink(f"/proc/{first}/ns/pid")
         for process in psutil.process_iter():

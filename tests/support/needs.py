@@ -14,7 +14,7 @@ class Missing(pytest.skip.Exception):
 
 
 def needed(program: str) -> str:
-    """The program's path; skips the test that asks, and each that uses a fixture that asks, when it is not there."""
+    """Return the program's path; skips the test that asks, and each that uses a fixture that asks, when it is not there."""
     found = debian.find_program(program)
     if found is None:
         raise Missing(f"{program} is missing: {debian.INSTALL} {debian.package_of(program)}")
@@ -23,7 +23,7 @@ def needed(program: str) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Gives all that lack a program the same place: the summary folds skips of one place and reason into a line."""
+    """Give all that lack a program the same place: the summary folds skips of one place and reason into a line."""
     report = yield
     if call.excinfo and isinstance(call.excinfo.value, Missing):
         report.longrepr = (__file__, needed.__code__.co_firstlineno, f"Skipped: {call.excinfo.value}")

@@ -101,7 +101,7 @@ ANSWERS = {
 
 
 def answer(events: Path, query: str) -> pd.DataFrame:
-    """The rows that the query has over the events in `events`, sorted."""
+    """Return the rows that the query has over the events in `events`, sorted."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         for stream in ("person", "auction", "bid"):
@@ -112,7 +112,7 @@ def answer(events: Path, query: str) -> pd.DataFrame:
 
 
 def streamed(out: Path, query: str, key: Sequence[str], beside: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows that the stream wrote, each key's last one; sorted."""
+    """Return the rows that the stream wrote, each key's last one; sorted."""
     batches = sorted((out / query).glob("batch=*"), key=lambda folder: int(folder.name.partition("=")[2]))
     parts = [pd.read_parquet(folder) for folder in batches]
     rows = pd.concat([part for part in parts if len(part)], ignore_index=True)

@@ -40,7 +40,7 @@ SECRET = "a secret of the cluster \\ 7"
 def process(
     command: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of theirs, until the end of the block; it gets nothing that Faultline sets."""
+    """Yield a program of theirs, until the end of the block; it gets nothing that Faultline sets."""
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
@@ -84,7 +84,7 @@ class OthersKafka:
 def others_kafka(
     folder: Path, *, authority: Authority | None = None, own: Pair | None = None, place: Place = _HERE
 ) -> Iterator[OthersKafka]:
-    """A broker that answers. `own`: its certificate, by default one that holds."""
+    """Yield a broker that answers. `own`: its certificate, by default one that holds."""
     authority, host = authority or Authority(), place.address
     own = own or authority.signed(host)
     inner, outer, controller = free_ports(3)
@@ -154,7 +154,7 @@ class OthersSpark:
 
 
 def spark_that_says(version: str, folder: Path) -> Path:
-    """A home of this Spark that calls itself another version."""
+    """Return a home of this Spark that calls itself another version."""
     own, jars = spark_home(), folder / "jars"
     jars.mkdir(parents=True)
     for path in own.iterdir():
@@ -177,7 +177,7 @@ def spark_that_says(version: str, folder: Path) -> Path:
 def others_spark(
     folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE, of_workers: Path | None = None
 ) -> Iterator[OthersSpark]:
-    """A standalone master with workers that ask for a secret, and encrypt what they say. `of_workers`: their Spark's
+    """Yield a standalone master with workers that ask for a secret, and encrypt what they say. `of_workers`: their Spark's
     home, by default the one that is installed here."""
     folder.mkdir(parents=True)
     port, page, *rest = free_ports(2 + 2 * len(workers))

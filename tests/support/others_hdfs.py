@@ -38,7 +38,7 @@ class OthersHdfs:
 
 @contextmanager
 def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
-    """One that takes files. Skips where its jar cannot be had."""
+    """Yield one that takes files. Skips where its jar cannot be had."""
     try:
         jars.fetch(load_settings().home, find_java(), LOCK)
     except FaultlineError as error:
@@ -78,7 +78,7 @@ def _configuration(file: Path, values: Mapping[str, object]) -> None:
 
 
 def _takes_files(web: str) -> bool:
-    """Whether a data node is there, and safe mode over."""
+    """Return whether a data node is there, and safe mode over."""
     query = f"{web}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(query, timeout=2) as answer:

@@ -31,5 +31,5 @@ class TestHooks(PlainHooks):
 
 
 def context_of(attempt: Attempt, settings: Settings) -> RunContext:
-    """The attempt in this process."""
+    """Return the attempt in this process."""
     return RunContext(settings, attempt, read_plan(attempt), TestHooks(settings))

@@ -49,7 +49,7 @@ class Cluster:
 
 @contextmanager
 def new_cluster() -> Iterator[Cluster]:
-    """Starts one, and removes it with all that it holds."""
+    """Start one, and removes it with all that it holds."""
     programs = Path(needed("initdb")).parent
     folder = Path(tempfile.mkdtemp(prefix="faultline-pg-"))
     (folder / "password").write_text("pass@word")

@@ -20,7 +20,7 @@ SLEEP = "import time; time.sleep(900)"
 
 
 def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
-    """A process of an attempt, in its ledger, that sleeps or does what the Python program says."""
+    """Return a process of an attempt, in its ledger, that sleeps or does what the Python program says."""
     attempt.logs.mkdir(parents=True, exist_ok=True)
     return spawn_detached(
         [sys.executable, "-c", program],
@@ -34,14 +34,14 @@ def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
 
 
 def words_of(pid: int) -> list[str]:
-    """The words that a process shows now; none of one that is gone, or of another user's that hides them."""
+    """Return the words that a process shows now; none of one that is gone, or of another user's that hides them."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).cmdline()
     return []
 
 
 def shown(pid: int, mark: str | Callable[[list[str]], bool]) -> list[str]:
-    """The words of a process, once it shows the `mark` as one of them, or what `mark` asks for."""
+    """Return the words of a process, once it shows the `mark` as one of them, or what `mark` asks for."""
 
     def found() -> list[str]:
         words = words_of(pid)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 @contextmanager
 def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address, and the JSON that was posted there; the first `refusals` posts are answered with an error."""
+    """Yield an address, and the JSON that was posted there; the first `refusals` posts are answered with an error."""
     kept: list[dict[str, Any]] = []
     left = [refusals]
 
@@ -38,7 +38,7 @@ def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @contextmanager
 def mailbox() -> Iterator[tuple[str, list[EmailMessage]]]:
-    """HOST:PORT of a mail server without encryption, and the messages that it took."""
+    """Yield HOST:PORT of a mail server without encryption, and the messages that it took."""
     kept: list[EmailMessage] = []
 
     class Handler(socketserver.StreamRequestHandler):

@@ -12,7 +12,7 @@ from faultline.system.errors import ConfigError
 
 @contextmanager
 def refused(said: str, *words: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """The block must be refused in one line that begins so, and has these `words`."""
+    """Yield the block must be refused in one line that begins so, and has these `words`."""
     with pytest.raises(kind) as caught:
         yield
     text = str(caught.value)

@@ -13,7 +13,7 @@ SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
 def holding(secrets: Collection[str], roots: Collection[Path], *, since: float = 0) -> set[Path]:
-    """Files of this user's below `roots` that hold a secret and were changed after `since`, in seconds of the epoch."""
+    """Return files of this user's below `roots` that hold a secret and were changed after `since`, in seconds of the epoch."""
     wanted = [one.encode() for one in secrets]
     found = set()
     for path in _files(roots, since):
@@ -26,7 +26,7 @@ def holding(secrets: Collection[str], roots: Collection[Path], *, since: float =
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """The content of a file, or of each file in an archive."""
+    """Yield the content of a file, or of each file in an archive."""
     if ".tar" not in path.suffixes:
         yield path.read_bytes()
         return

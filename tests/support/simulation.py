@@ -71,7 +71,7 @@ class Simulated:
         return bins_of_batches(self.traces.commits, TopicSchedule(self.records()), self.folded, self.window)
 
     def reference(self, name: str) -> npt.NDArray[np.float64]:
-        """A column of the bins in the measured window, before any fault."""
+        """Return a column of the bins in the measured window, before any fault."""
         until_ns = self.window.end_ns if self.t0_ns is None else self.t0_ns
         return between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
 
@@ -118,7 +118,7 @@ class Simulated:
         )
 
     def tuples(self) -> pd.DataFrame:
-        """The harvest's table of tuples, one row a record of the schedule."""
+        """Return the harvest's table of tuples, one row a record of the schedule."""
         found = self.emit_ms >= 0
         return pd.DataFrame(
             {
@@ -132,7 +132,7 @@ class Simulated:
         )
 
     def records(self) -> pd.DataFrame:
-        """The harvest's table of input records."""
+        """Return the harvest's table of input records."""
         n = len(self.due_ms)
         numbers = np.arange(n)
         schedule = {
@@ -145,7 +145,7 @@ class Simulated:
         return pd.concat([pd.DataFrame(primer, columns=list(schedule)), pd.DataFrame(schedule)], ignore_index=True)
 
     def counts(self) -> dict[str, Ints | list[str]]:
-        """Columns of the harvest's table of counts, the primer included."""
+        """Return columns of the harvest's table of counts, the primer included."""
         # The primer lies first in every partition, so the numbers of all records begin with it.
         primer = PRIMER * self.run.partitions
         n = primer + len(self.due_ms)
@@ -171,7 +171,7 @@ _KEYS_AT_ONCE = 4096
 
 
 def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] = ()) -> Simulated:
-    """One run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds).
+    """Return one run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds).
 
     `later_s`: when further kills come after the first, in seconds after T0.
     """
@@ -209,7 +209,7 @@ def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] =
 
 
 def _seen(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterator[int]) -> Iterator[EngineEvent]:
-    """Tasks and loads of all incarnations, as the engine's own traces hold them."""
+    """Yield tasks and loads of all incarnations, as the engine's own traces hold them."""
     for batch, row in enumerate(course.rows, start=1):
         struck = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]
         incarnation = len(struck)

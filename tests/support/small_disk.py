@@ -30,7 +30,7 @@ class SmallDisk:
         return self.folder / "ballast"
 
     def fill(self, *, but: int = 0) -> None:
-        """Leaves not a byte, or about so many."""
+        """Leave not a byte, or about so many."""
         spared = self.folder / "spared"
         spared.write_bytes(bytes(but))
         opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT)
@@ -52,13 +52,13 @@ class SmallDisk:
             spared.unlink()
 
     def free(self) -> None:
-        """Makes room again."""
+        """Make room again."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
-    """An ext4 of so many MB below `folder`; skips the test where none may be mounted."""
+    """Yield an ext4 of so many MB below `folder`; skips the test where none may be mounted."""
     image, mounted = folder / "image", folder / "disk"
     mounted.mkdir()
     # No room is kept back for root, as which the tests may run.

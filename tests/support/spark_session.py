@@ -22,7 +22,7 @@ if str(PROGRAMS) not in sys.path:
 
 
 def local_session(folder: Path) -> SparkSession:
-    """A local Spark on two cores with the engine's settings; what it writes goes to `folder`."""
+    """Return a local Spark on two cores with the engine's settings; what it writes goes to `folder`."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("JAVA_HOME", str(find_java(folder / "java.json").home))
@@ -39,7 +39,7 @@ def local_session(folder: Path) -> SparkSession:
 
 
 def local_settings(folder: Path) -> dict[str, str]:
-    """Settings of a local Spark, whose files go to `folder`."""
+    """Return settings of a local Spark, whose files go to `folder`."""
     return {
         **engine_settings(),
         "spark.driver.host": "127.0.0.1",

@@ -35,7 +35,7 @@ def as_stranger(act: Callable[[], object], *, limit_s: float = LONGEST_S) -> Out
 
 @contextmanager
 def running_as_stranger(act: Callable[[Connection], None]) -> Iterator[tuple[Connection, int]]:
-    """A process of his, with a pipe to it, and its pid; ended at the end."""
+    """Yield a process of his, with a pipe to it, and its pid; ended at the end."""
     ours, his = _FORK.Pipe()
 
     def run() -> None:

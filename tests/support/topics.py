@@ -26,7 +26,7 @@ class Found:
 
 
 def read_topic(settings: Settings, topic: str) -> list[Found]:
-    """Every record of a topic of an installation's broker, partition by partition in order of offset."""
+    """Return every record of a topic of an installation's broker, partition by partition in order of offset."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**client(settings), "group.id": "independent", "enable.auto.commit": False})

@@ -33,7 +33,7 @@ class Tree:
         return cls(root, added)
 
     def ask(self, question: str, *arguments: object) -> list[str]:
-        """The lines that a program which knows this tree says."""
+        """Return the lines that a program which knows this tree says."""
         path = f"{self.root / 'include'}{os.pathsep}{self.root}"
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-P", "-c", question, *map(str, arguments)]
@@ -42,7 +42,7 @@ class Tree:
         return done.stdout.strip().splitlines()
 
     def changed(self, other: Path, change: tuple[str, str]) -> Tree:
-        """Another copy, whose first toy says the second text in place of the first."""
+        """Return another copy, whose first toy says the second text in place of the first."""
         shutil.copytree(self.root, other)
         file = other / next(iter(self.added))
         assert change[0] in file.read_text()

@@ -25,7 +25,7 @@ TOOLS = ("sh", "cat", "cksum", "grep", "id", "readlink")
 
 
 def python_of(path: Path, version: str, then: str = "exit 1") -> Path:
-    """A fake Python: prints its version when asked with -c; otherwise does `then`."""
+    """Return a fake Python: prints its version when asked with -c; otherwise does `then`."""
     return script(path, f'case $1 in -c) echo {version}; exit 0 ;; esac\necho "$@" >>"{path}.calls"\n{then}')
 
 
@@ -69,7 +69,7 @@ def launch(
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a refusal."""
+    """Return the one line of a refusal."""
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("faultline: ")

@@ -1,8 +1,7 @@
 """This installation's own Airflow: its configuration, services and Connections.
 
-LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose address FAULTLINE_DATABASE gave to the last `up` that
-had it. The configuration is a file, not environment variables: every component reads the same settings, and a detached
-process inherits none of them.
+LocalExecutor, loopback, one user; SQLite, or the PostgreSQL database of FAULTLINE_DATABASE at the last `up` that set
+it. The configuration is a file, so that every component reads the same settings and detached processes inherit none.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from faultline.system.ssh_hosts import ssh_hosts
 USER = "admin"
 DATABASE = "FAULTLINE_DATABASE"
 PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
-# How long a component waits for another one that writes to SQLite. On a busy machine the usual 5 s made requests fail.
+# Wait for another writer of SQLite. On a busy machine the default of 5 s made requests fail.
 SQLITE_TIMEOUT_S = 30
 _DRIVER = "postgresql+psycopg2"
 _CONNECT_S = 5
@@ -39,7 +38,7 @@ _BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
 
 def configuration(settings: Settings, keys: dict[str, str], database: str | None = None) -> dict[str, dict[str, str]]:
-    """Sections and options of `airflow.cfg`; `keys` holds the secrets, `database` overrides SQLite."""
+    """Return sections and options of `airflow.cfg`; `keys`: the secrets; `database` overrides SQLite."""
     home = settings.airflow_home
     return {
         "core": {
@@ -48,7 +47,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "executor": "faultline.orchestration.executor.EventExecutor",
             "parallelism": "6",
             "load_examples": "False",
-            # The safe mode skips files that do not hold both words; ours are two lines long.
+            # Safe mode skips files without certain words; these files have two lines.
             "dag_discovery_safe_mode": "False",
             "fernet_key": keys["fernet"],
             "internal_api_secret_key": keys["internal"],
@@ -66,14 +65,14 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "expose_config": "False",
         },
         "api_auth": {"jwt_secret": keys["jwt"]},
-        # Dead tasks are noticed in about a minute. Sooner, live ones were taken for dead on a full machine.
+        # Dead tasks are detected in about a minute. Shorter timeouts hit live tasks on a busy machine.
         "scheduler": {
             "task_instance_heartbeat_timeout": "60",
             "task_instance_heartbeat_timeout_detection_interval": "5",
             "orphaned_tasks_check_interval": "30",
             "scheduler_health_check_threshold": "60",
             "scheduler_heartbeat_sec": "2",
-            # The executor does the waiting, and ends it when a task has ended.
+            # The executor waits, and returns when a task ends.
             "scheduler_idle_sleep_time": "0.05",
             "catchup_by_default": "False",
         },
@@ -83,8 +82,8 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
         "dag_processor": {
             "health_check_threshold": "60",
             "refresh_interval": "60",
-            # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read
-            # at once all the same; what they import, when the services start.
+            # Parsing the DAG files uses a core for some seconds, also during a measurement. A changed file is parsed
+            # at once nevertheless; its imports are reloaded when the services start.
             "min_file_process_interval": "600",
             "dag_bundle_config_list": json.dumps([{"name": "dags-folder", "classpath": _BUNDLE, "kwargs": {}}]),
         },
@@ -93,10 +92,10 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
 
 
 def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
-    """Writes `airflow.cfg` and the password file; secrets are made once and kept. Returns the home."""
+    """Write `airflow.cfg` and the password file, and return the folder. Secrets are created once."""
     home = settings.airflow_home
     home.mkdir(parents=True, exist_ok=True)
-    # The database and the logs in it are nobody else's business.
+    # The folder contains the database and logs.
     home.chmod(0o700)
     secret_file = _key_file(settings)
     if not secret_file.exists():
@@ -117,30 +116,29 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raises ConfigError when Airflow's keys, where they were made before, are not for this user only."""
+    """Raise ConfigError if Airflow's existing keys are accessible by others."""
     if _key_file(settings).exists():
         require_private(_key_file(settings))
 
 
 def choose_database(settings: Settings, *, running: bool) -> str | None:
-    """The database that is wanted now, and must answer unless Airflow is `running` on it; where nobody says, the one of
-    before. None: SQLite.
+    """Return the database address of FAULTLINE_DATABASE, else the configured one; None: SQLite.
 
-    Raises ConfigError before anything is started.
+    It must answer unless Airflow is `running` on it. Raises ConfigError before a service starts.
     """
     present = configured_database(settings)
     wanted = present if os.environ.get(DATABASE) is None else requested_database()
     if running and wanted != present:
-        raise ConfigError(f"{DATABASE}: Airflow runs on another database; ./faultline down first")
+        raise ConfigError(f"{DATABASE}: Airflow runs on another database; fix: `./faultline down` first")
     if wanted and not running:
         require_database(wanted)
     return wanted
 
 
 def requested_database() -> str | None:
-    """The address that FAULTLINE_DATABASE gives, as SQLAlchemy wants it; None: SQLite in the state directory.
+    """Return the address in FAULTLINE_DATABASE in SQLAlchemy's form; None: SQLite in the state directory.
 
-    Raises ConfigError when it is not that of a PostgreSQL database.
+    Raises ConfigError if it is not a PostgreSQL address.
     """
     given = os.environ.get(DATABASE)
     if not given:
@@ -148,18 +146,18 @@ def requested_database() -> str | None:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    example = "give postgresql://USER:PASSWORD@HOST:PORT/NAME, or nothing for SQLite"
+    example = "expected postgresql://USER:PASSWORD@HOST:PORT/NAME, or empty for SQLite"
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        raise ConfigError(f"{DATABASE}: not an address; {example}") from None
+        raise ConfigError(f"{DATABASE}: got an invalid address; {example}") from None
     if url.drivername.split("+")[0] != "postgresql" or not url.database:
-        raise ConfigError(f"{DATABASE}: {url.drivername}, database {url.database or 'none'}: refused; {example}")
+        raise ConfigError(f"{DATABASE}: got {url.drivername}, database {url.database or 'none'}; {example}")
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
 def require_database(address: str) -> None:
-    """Raises ConfigError, without the password, when the database does not answer, or cannot hold every text."""
+    """Raise ConfigError, without the password, if the database does not answer or is not UTF-8."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
@@ -173,20 +171,20 @@ def require_database(address: str) -> None:
         shown = make_url(address).render_as_string(hide_password=True)
         why = " ".join(str(getattr(error, "orig", None) or error).split())
         raise ConfigError(
-            f"{DATABASE}: {shown} does not answer ({why}); start it, mend the address, or leave it empty for SQLite"
+            f"{DATABASE}: connecting to {shown} failed: {why}; fix: start it, or correct the address (empty: SQLite)"
         ) from None
     if encoding != "UTF8":
-        raise ConfigError(f"{DATABASE}: the database's encoding is {encoding}; make one with ENCODING 'UTF8'")
+        raise ConfigError(f"{DATABASE}: got encoding {encoding}; expected UTF8; fix: create it with ENCODING 'UTF8'")
 
 
 def configured_database(settings: Settings) -> str | None:
-    """The address of the PostgreSQL that the written configuration names; None: SQLite, or nothing written yet."""
+    """Return the PostgreSQL address in the written configuration; None for SQLite or no file."""
     parser = configparser.RawConfigParser()
     file = settings.airflow_home / "airflow.cfg"
     try:
         parser.read(file)
     except (configparser.Error, UnicodeDecodeError):
-        raise ConfigError(f"{file}: is damaged, and names Airflow's database; delete it, and give {DATABASE}") from None
+        raise ConfigError(f"{file}: damaged; it names Airflow's database; fix: delete it, and set {DATABASE}") from None
     address = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
     return address if address.startswith(_DRIVER) else None
 
@@ -200,20 +198,20 @@ def password_file(settings: Settings) -> Path:
 
 
 def password(settings: Settings) -> str:
-    """The password of the one user, made by the first `up`. Raises ConfigError before that."""
+    """Return the password of the only user. Raises ConfigError before the first `up`."""
     file = password_file(settings)
     require_private(file)
     return str(json.loads(file.read_text())[USER])
 
 
 def login_text(settings: Settings, out: TextIO) -> str:
-    """Who logs in, and with what; the password only where `out` is a terminal, and not where it would be kept."""
+    """Return user and password; without a terminal, the command that shows the password."""
     how = f"password {password(settings)}" if out.isatty() else "./faultline password shows the password"
     return f"user {USER}, {how}"
 
 
 def airflow_environment(settings: Settings) -> dict[str, str]:
-    """What a process needs in its environment to be a part of this Airflow."""
+    """Return the environment variables of this Airflow's processes."""
     return {
         "AIRFLOW_HOME": str(settings.airflow_home),
         "AIRFLOW_CONFIG": str(settings.airflow_home / "airflow.cfg"),
@@ -222,7 +220,7 @@ def airflow_environment(settings: Settings) -> dict[str, str]:
 
 
 def installation_environment(settings: Settings) -> dict[str, str]:
-    """What makes another process, whatever its working directory, use this installation's folders."""
+    """Return the environment variables that select this installation's folders."""
     return {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
 
 
@@ -241,7 +239,7 @@ def _new_keys() -> dict[str, str]:
 
 
 def airflow_services(settings: Settings) -> list[Service]:
-    """Airflow's four components, from this environment's own `airflow` command."""
+    """Return Airflow's four components, started by this environment's `airflow` command."""
     airflow = str(Path(sys.executable).with_name("airflow"))
 
     def component(name: str) -> Callable[[], bool]:
@@ -268,7 +266,7 @@ def airflow_services(settings: Settings) -> list[Service]:
 
 
 def airflow_health(settings: Settings) -> dict[str, str]:
-    """Status by component as the API server reports it; empty when it does not answer."""
+    """Return the status by component from the API server; empty if it does not answer."""
     answer = fetch_json(f"{settings.endpoints.airflow}/api/v2/monitor/health") or {}
     return {
         name: str(part.get("status"))
@@ -277,11 +275,11 @@ def airflow_health(settings: Settings) -> dict[str, str]:
     }
 
 
-# ---- The Airflow Connections of an installation: its broker, its Spark, and the hosts that SSH reaches ----
+# ---- The Airflow Connections of an installation: broker, Spark and SSH hosts ----
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:
-    """The Airflow Connections by id, as keyword arguments of Airflow's `Connection`."""
+    """Return the Airflow Connections by id, as keyword arguments of Airflow's `Connection`."""
     return {
         "kafka_default": {
             "conn_type": "kafka",
@@ -293,14 +291,14 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
 
 
 def _ssh_connection(host: dict[str, Any]) -> dict[str, object]:
-    """Only paths of keys are kept, never a key or a password."""
+    """Return a host's Connection, with paths of keys but no key or password."""
     extra = {key: host[key] for key in ("key_file", "known_hosts", "python", "disk") if key in host}
     known = {"host": host["host"], "login": host["user"], "port": int(host["port"])}
     return {"conn_type": "ssh", **known, "extra": json.dumps(extra)}
 
 
 def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
-    """The Connections by id: the cluster's master, and one JVM for short jobs."""
+    """Return the Spark Connections by id: the cluster's master, and one JVM for short jobs."""
     common = {"conn_type": "spark", "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"})}
     master = {"host": f"spark://{settings.placement.conductor}", "port": settings.ports["spark_master"]}
     return {"spark_default": {**common, **master}, "spark_local": {**common, "host": LOCAL_MASTER}}

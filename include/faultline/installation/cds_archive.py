@@ -1,8 +1,8 @@
-"""The class-data archive: Spark's classes as a JVM keeps them in memory, so that later JVMs need not load them anew.
+"""CDS archive: a memory-mapped file of Spark's classes that shortens the start of a JVM.
 
-A Spark JVM loads some 15,000 classes before its first batch; on two cores that is half of the time it takes to start.
-Java can write down what a program has loaded (`-XX:ArchiveClassesAtExit`) and map it into the next process. There is
-one archive for each Java and each set of jars. A JVM that cannot use it does without it.
+A Spark JVM loads about 15,000 classes before its first batch; on two cores that is half of its start time. Java writes
+the loaded classes at exit (`-XX:ArchiveClassesAtExit`), and later JVMs map the file. There is one archive per Java and
+set of jars. A JVM that cannot use it starts without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from faultline.system.text import Progress
 
 
 def archive_path(settings: Settings, java: Java) -> Path:
-    """Where the archive lies that fits this Java and the jars as they are."""
+    """Return the path of the archive for this Java and the current jars."""
     jars = [*sorted((spark_home() / "jars").iterdir()), *kafka_jars(settings)]
     facts = [java.version, str(java.home), str(settings.spark_conf)]
     facts += [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
@@ -39,27 +39,27 @@ def archive_path(settings: Settings, java: Java) -> Path:
 
 
 def find_archive(settings: Settings) -> Path | None:
-    """The archive that JVMs of this installation can start from, if there is one."""
+    """Return this installation's archive, or None if missing."""
     path = archive_path(settings, find_java(settings.home / "java.json"))
     return path if path.exists() else None
 
 
-# ---- The archive is made: one run of a Spark program that loads the classes, written down by Java as it ends ----
+# ---- CDS training run: a Spark program loads the classes, and Java writes the archive as it ends ----
 
 
 # Seconds; it takes a minute on a slow machine with two cores.
 TIMEOUT_S = 300.0
-# Smaller than this is no archive of Spark's classes: it did not get to load them.
+# A smaller archive lacks Spark's classes.
 MIN_BYTES = 20_000_000
-# What is left of a try that failed, so that it is not repeated at every start.
+# Suffix of a failed run's log, which prevents a repetition at every start.
 FAILED = ".failed"
 FOLDER_PREFIX = "rehearsal-"
 
 
 def make_archive(settings: Settings, progress: Progress = lambda text: None) -> None:
-    """Makes the archive of this Java and these jars, when there is none, and removes those of others.
+    """Create the archive for this Java and these jars if missing, and remove all others.
 
-    Whatever keeps it from that is said once, and is no error.
+    A failure is reported once and is not an error.
     """
     path = archive_path(settings, find_java(settings.home / "java.json"))
     failed = path.with_suffix(FAILED)
@@ -67,7 +67,7 @@ def make_archive(settings: Settings, progress: Progress = lambda text: None) -> 
     with FileLock(path.parent / "lock").acquire():
         if path.exists() or failed.exists():
             return
-        progress("spark: writing down its classes, so that it starts faster from now on (takes a minute)")
+        progress("spark: creating the CDS archive (faster starts; takes a minute)")
         for old in path.parent.glob("classes-*"):
             old.unlink()
         for old in path.parent.glob(f"{FOLDER_PREFIX}*"):
@@ -76,18 +76,18 @@ def make_archive(settings: Settings, progress: Progress = lambda text: None) -> 
             made, log = Path(folder) / path.name, Path(folder) / "log"
             if problem := _train(settings, made, log):
                 log.rename(failed)
-                progress(f"spark: starts without an archive of its classes ({problem}; see {failed})")
+                progress(f"spark: CDS archive skipped ({problem}; see {failed})")
             else:
                 made.rename(path)
 
 
 def _train(settings: Settings, made: Path, log: Path) -> str | None:
-    """Runs the program that loads the classes, in the folder of `made`. Returns why there is no archive, or None."""
+    """Run the CDS training program in the folder of `made`. Returns the failure, or None."""
     folder = made.parent
     prepare_spark(settings)
     conf = {**engine_settings(), **batch_settings(settings), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     conf["spark.driver.extraJavaOptions"] += f' "-XX:ArchiveClassesAtExit={made}"'
-    # The workloads' JVMs have the page that tells of stages and executors.
+    # Workload JVMs also load the classes of Spark's UI.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
     command = spark_submit(settings, conf, program(settings, "cds_training"), str(folder), master=LOCAL_MASTER)
@@ -104,7 +104,7 @@ def _train(settings: Settings, made: Path, log: Path) -> str | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"not done within {TIMEOUT_S:g} s"
+            return f"timeout after {TIMEOUT_S:g} s"
         except OSError as error:
             return str(error)
     if done.returncode:

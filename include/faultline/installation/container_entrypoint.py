@@ -1,10 +1,10 @@
-"""One service of the embedded system in the foreground, as each container of docker-compose.yaml runs one.
+"""One service of the embedded system in the foreground, as each container of docker-compose.yaml runs it.
 
     python -m faultline.installation.container_entrypoint prepare    write settings, Kafka's storage, the database
-    python -m faultline.installation.container_entrypoint NAME       becomes the service NAME
+    python -m faultline.installation.container_entrypoint NAME       become the service NAME
 
-Same programs, ports and settings as `./faultline up`, so that an experiment need not know who started them. Running
-`prepare` again changes nothing that a running service depends on.
+Programs, ports and settings equal those of `./faultline up`. Repeating `prepare` changes nothing that a running service
+depends on.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PREPARE = "prepare"
 
 
 def services(settings: Settings, java: Java) -> dict[str, Service]:
-    """Every service by its name. Raises ConfigError before `prepare` has named the installation."""
+    """Return every service by name. Raises ConfigError before `prepare`."""
     mark = instance(settings).get("instance")
     if mark is None:
         raise ConfigError(
-            f"{settings.home}: not prepared; run `python -m faultline.installation.container_entrypoint {PREPARE}`"
+            f"{settings.home}: not prepared; fix: `python -m faultline.installation.container_entrypoint {PREPARE}`"
         )
     return {one.name: one for one in [*data_services(settings, java.executable, mark), *control_services(settings)]}
 
 
 def prepare(settings: Settings, java: Java) -> None:
-    """Makes a state directory ready for the services. Idempotent.
+    """Prepare a state directory for the services. Idempotent.
 
-    Raises ConfigError for a folder or a database that cannot be used.
+    Raises ConfigError for a folder or database that cannot be used.
     """
     check_folders(settings)
     database = choose_database(settings, running=False)
@@ -57,14 +57,14 @@ def prepare(settings: Settings, java: Java) -> None:
     write_airflow_home(settings, database)
     provision_airflow(settings, print)
     if not can_raise_priority():
-        print("generator: has no place before others here, and may send late on busy cores; ulimits.nice gives it one")
+        print("generator: raising its priority is not allowed (may send late on busy cores); fix: set ulimits.nice")
 
 
 def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str], dict[str, str]]:
-    """Command and environment of a service. Raises ConfigError for an unknown name, with the nearest known one."""
+    """Return a service's command and environment. Raises ConfigError for an unknown name."""
     known = services(settings, java)
     if name not in known:
-        raise ConfigError(f"{name}: no such service{suggest(name, [*known, PREPARE])}")
+        raise ConfigError(f"{name}: unknown service{suggest(name, [*known, PREPARE])}")
     service = known[name]
     environment = {**service_environment(settings, java.home), **environment_of(settings, service)}
     return start_command(settings, service), environment
@@ -72,7 +72,7 @@ def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str]
 
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
-        raise ConfigError(f"serve: give the name of one service, or {PREPARE}")
+        raise ConfigError(f"arguments: got {len(arguments)}; expected one service name, or {PREPARE}")
     set_owner_umask()
     adopt_renamed_variables()
     settings = load_settings()

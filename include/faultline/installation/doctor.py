@@ -1,4 +1,4 @@
-"""`./faultline doctor`: what is installed, reachable and missing."""
+"""Checks of `./faultline doctor`: what is installed, reachable and missing."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ from faultline.system.target_registry import describe_addresses, load_targets
 
 @dataclass(frozen=True)
 class Check:
-    """One look, at this installation or at a target. `look` gives what it found, or raises FaultlineError; `good`: what
-    is said in its place. `slow`: takes seconds, or makes something."""
+    """One check of this installation or a target.
+
+    `run` returns a detail or raises FaultlineError; `success_text` replaces the detail. `is_slow`: takes seconds, or
+    creates something.
+    """
 
     name: str
     run: Callable[[], object]
@@ -40,7 +43,7 @@ class Check:
     is_slow: bool = False
 
     def result(self) -> tuple[dict[str, Any], FaultlineError | None]:
-        """{"name", "ok", "detail"}, and what is wrong."""
+        """Return {"name", "ok", "detail"} and the error, None on success."""
         try:
             found = self.run()
             return {"name": self.name, "ok": True, "detail": self.success_text or str(found)}, None
@@ -49,11 +52,11 @@ class Check:
 
 
 def examine() -> dict[str, Any]:
-    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
+    """Return {"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
     "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where}, "undo_failed": {attempt: why},
     "measuring": [text]}.
 
-    `ok` speaks of requirements; services that are down are reported, and no fault.
+    `ok` covers requirements only; stopped services are reported but are not a failure.
     """
     settings = load_settings()
     known, damaged = _targets(settings)
@@ -96,17 +99,17 @@ def examine() -> dict[str, Any]:
 
 def _interference_text() -> str:
     if has_run_delay():
-        return "disturbance: by what the measured processes lose to others (the kernel counts run delay)"
-    return "disturbance: by what others use, since this kernel does not count run delay (CONFIG_SCHEDSTATS)"
+        return "interference: measured as run delay of the measured processes"
+    return "interference: measured as background CPU (the kernel lacks CONFIG_SCHEDSTATS)"
 
 
 def _kafka(settings: Settings) -> None:
     if not kafka_ready(settings.endpoints.kafka, settings.secrets):
-        raise InfrastructureError("kafka: does not answer")
+        raise InfrastructureError("kafka: request failed: no answer")
 
 
 def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Where each target is reached, and a finding for files of targets that are damaged."""
+    """Return the addresses of each target, and a finding for damaged files."""
     try:
         return {one.name: describe_addresses(settings, one) for one in load_targets(settings).values()}, []
     except FaultlineError as error:
@@ -114,7 +117,7 @@ def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def _builds(settings: Settings) -> list[dict[str, Any]]:
-    """Whether each Spark that is registered is what it was."""
+    """Return the checks that registered Spark builds are unchanged."""
     try:
         return [
             _check(f"spark build {one.name}", partial(require_unchanged, one), f"Spark {one.version}, {one.spark_home}")
@@ -125,7 +128,7 @@ def _builds(settings: Settings) -> list[dict[str, Any]]:
 
 
 def print_findings(findings: dict[str, Any]) -> None:
-    """The findings for a person."""
+    """Print the findings for the user."""
     for check in findings["checks"]:
         print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
     machine, services = findings["machine"], findings["services"]
@@ -142,13 +145,13 @@ def print_findings(findings: dict[str, Any]) -> None:
     if "airflow-api-server" in states:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
-        print(f"        experiment: {findings['experiment']} has the machine")
+        print(f"        experiment: {findings['experiment']} holds the machine lock")
     if findings["auth_disabled"]:
         print(f"        {AUTH_DISABLED_TEXT}")
     for one in findings["false_lock_holders"]:
-        print(f"        machine: {one}; nobody waits for it")
+        print(f"        machine lock: ignoring {one}")
     for name, there in findings["targets"].items():
-        print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
+        print(f"        target {name}: {there}; `./faultline target check {name}` checks it")
     for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["undo_failed"].items())):
         print(f"        {text}")
 

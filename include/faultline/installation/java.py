@@ -1,6 +1,6 @@
-"""Finds the Java that Kafka and Spark run on: version 17 or 21, with the vector module.
+"""Detection of the Java for Kafka and Spark: version 17 or 21, with the vector module.
 
-Standard library only: the bootstrap uses it before anything is installed.
+Standard library only: the bootstrap uses this module before packages are installed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from faultline.system.errors import ConfigError
 
 SUPPORTED = (17, 21)
-# Spark's launch command names this module; a trimmed runtime without it ends before its first log line.
+# Spark's launch command names this module; a runtime without it exits before its first log line.
 REQUIRED_MODULE = "jdk.incubator.vector"
-# Seconds. A cold JVM on a busy machine takes one or two; more means that the program is no JVM.
+# Seconds; a cold JVM on a busy machine takes one or two.
 ANSWER_TIMEOUT_S = 30.0
-# Where packages put Java. The last three are macOS: Homebrew links its versioned Java nowhere in PATH.
+# Java folders of packages. The last three are for macOS: Homebrew's versioned Java is not in PATH.
 SEARCH_PATTERNS = (
     "/usr/lib/jvm/*",
     "/opt/homebrew/opt/openjdk@*",
@@ -35,7 +35,7 @@ SEARCH_PATTERNS = (
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime. `home` is what JAVA_HOME must be for the programs started with it."""
+    """Java runtime. `home`: JAVA_HOME of the programs started with it."""
 
     home: Path
     executable: Path
@@ -44,15 +44,15 @@ class Java:
 
     @property
     def major(self) -> int:
-        """17 for `17.0.15`, 8 for `1.8.0_392`, 0 when the version cannot be read."""
+        """Major version: 17 for `17.0.15`, 8 for `1.8.0_392`, 0 if unreadable."""
         match = re.match(r"(?:1\.)?(\d+)", self.version)
         return int(match[1]) if match else 0
 
     @property
     def defect(self) -> str | None:
-        """Why Faultline cannot use it, in a few words; None when it can."""
+        """Reason why Faultline cannot use it, in a few words; None if usable."""
         if self.major not in SUPPORTED:
-            return f"is Java {self.version}" if self.version else "does not answer to -version"
+            return f"is Java {self.version}" if self.version else "fails with -version"
         if not self.has_module:
             return f"is Java {self.version} without the module {REQUIRED_MODULE}"
         return None
@@ -61,10 +61,10 @@ class Java:
 def find_java(
     cache: Path | None = None, *, environ: Mapping[str, str] | None = None, places: Iterable[str] = SEARCH_PATTERNS
 ) -> Java:
-    """The first usable Java of JAVA_HOME, PATH and the usual places.
+    """Return the first usable Java of JAVA_HOME, PATH and the usual folders.
 
-    `cache` is a JSON file that keeps what each program answered, by path and time of change: asking costs
-    0.3 s each. Raises ConfigError that names what was found and the command that installs what is needed.
+    `cache`: a JSON file with earlier results by path and modification time, since a probe takes 0.3 s. Raises
+    ConfigError naming what was found and the install command.
     """
     known = _read_cache(cache)
     rejected: list[str] = []
@@ -75,15 +75,15 @@ def find_java(
         rejected.append(f"{executable} {java.defect}")
     found = "; ".join(rejected) if rejected else "none"
     raise ConfigError(
-        f"needs Java 17 or 21 with the module {REQUIRED_MODULE}; found: {found}. Install it with: {install_command()}"
+        f"java: found {found}; expected Java 17 or 21 with the module {REQUIRED_MODULE}; fix: {install_command()}"
     )
 
 
 def probe_java(executable: Path) -> Java:
-    """Runs the program twice and reads its version, its home and its modules. Never raises."""
+    """Run the program twice to read its version, home and modules. Never raises."""
     text = _output(executable, "-XshowSettings:properties", "-version")
     version = re.search(r'version "([^"]+)"', text)
-    # /usr/bin/java of macOS is a stand-in, so the runtime itself is asked where it lives.
+    # /usr/bin/java of macOS is a stub, so the runtime reports its own home.
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     java = Java(
         home=Path(home[1].strip()) if home else executable.resolve().parent.parent,
@@ -100,7 +100,7 @@ def probe_java(executable: Path) -> Java:
 
 
 def install_command() -> str:
-    """The exact command that installs a fitting Java on this system."""
+    """Return the command that installs a suitable Java on this system."""
     if sys.platform == "darwin":
         return "brew install openjdk@17"
     if shutil.which("apt-get"):
@@ -113,12 +113,12 @@ def install_command() -> str:
 
 
 def as_root(command: str) -> str:
-    """The command as the present user must type it."""
+    """Return the command, with sudo unless the user is root."""
     return command if os.geteuid() == 0 else f"sudo {command}"
 
 
 def _debian_major() -> int:
-    """17 wherever it exists or nothing is known; 21 where the package lists hold only that."""
+    """Return 17 if available or unknown, 21 if the package lists contain only that."""
     if not shutil.which("apt-cache"):
         return 17
     offered = [major for major in SUPPORTED if _output(Path("apt-cache"), "show", f"openjdk-{major}-jre-headless")]
@@ -126,10 +126,10 @@ def _debian_major() -> int:
 
 
 def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
-    """Executable `java` programs in order of preference, each real file once."""
+    """Yield executable `java` programs in order of preference, each real file once."""
     seen: set[Path] = set()
     for executable in _search_paths(environ, places):
-        # In this order: a folder that may not be entered hides what is in it, and is_file() would raise.
+        # os.access first: is_file() raises in a folder that cannot be entered.
         if not (os.access(executable, os.X_OK) and executable.is_file()):
             continue
         real = executable.resolve()
@@ -152,7 +152,7 @@ def _search_paths(environ: Mapping[str, str], places: Iterable[str]) -> Iterator
 
 
 def _output(executable: Path, *arguments: str) -> str:
-    """Both streams of a short command; empty when it fails, hangs or is no program."""
+    """Return both streams of a short command; empty if it fails or hangs."""
     try:
         done = subprocess.run(
             [str(executable), *arguments],
@@ -168,7 +168,7 @@ def _output(executable: Path, *arguments: str) -> str:
 
 
 def _cached_java(executable: Path, known: Mapping[str, Any]) -> Java | None:
-    """What the cache says about this very file; None when it changed or the entry is of another form."""
+    """Return the cached result for an unchanged file; None otherwise."""
     entry = known.get(str(executable))
     try:
         if not isinstance(entry, dict) or entry["identity"] != _identity(executable):
@@ -180,7 +180,7 @@ def _cached_java(executable: Path, known: Mapping[str, Any]) -> Java | None:
 
 def _probe_and_cache(executable: Path, known: dict[str, Any], cache: Path | None) -> Java:
     java = probe_java(executable)
-    # No answer may be a passing state of the machine, so it is asked again the next time.
+    # A missing answer may be temporary, so it is not cached.
     if cache is None or not java.version:
         return java
     known[str(executable)] = {
@@ -198,7 +198,7 @@ def _probe_and_cache(executable: Path, known: dict[str, Any], cache: Path | None
 
 
 def _identity(executable: Path) -> list[Any]:
-    """Real path, time of change and size: another runtime in the same place differs in one of them."""
+    """Return real path, modification time and size, which identify a runtime."""
     real = executable.resolve()
     status = real.stat()
     return [str(real), status.st_mtime_ns, status.st_size]

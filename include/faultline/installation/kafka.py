@@ -1,4 +1,4 @@
-"""The embedded Kafka broker: one process in KRaft mode, which is its own controller; and topics of attempts."""
+"""The embedded Kafka broker, one process in KRaft mode, and topics of attempts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOG4J_KAFKA = log4j("SYSTEM_OUT", {"org.apache.kafka": "WARN"})
 
 
 def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
-    """The broker, of the `up` that is known as `instance`."""
+    """Return the broker's service; `instance`: the mark of the `up`."""
     return Service(
         "kafka",
         [
@@ -63,7 +63,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
 
 
 def kafka_classpath(settings: Settings) -> str:
-    """The broker's jars, with PySpark's logging jars before them: the broker's own bring no logger."""
+    """Return the broker's jars after PySpark's logging jars, since Kafka's jars lack a logger."""
     jars = spark_home() / "jars"
     names = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
     logging = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(names)]
@@ -71,7 +71,7 @@ def kafka_classpath(settings: Settings) -> str:
 
 
 def prepare_kafka(settings: Settings, java: Path) -> None:
-    """Writes the broker's settings and formats its storage once; existing data are kept."""
+    """Write the broker's settings and format its storage once; keep existing data."""
     folder, store, metadata = settings.home / "kafka", _storage_folder(settings), _metadata_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
@@ -108,7 +108,7 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     file = folder / "server.properties"
     write_private(file, properties(values))
     if store != folder and not metadata.exists():
-        # One without the other is no storage.
+        # Storage without metadata is unusable.
         (store / "users.sha256").unlink(missing_ok=True)
     if not _has_users(store, known):
         if metadata.exists():
@@ -117,7 +117,7 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
 
 
 def _access_settings(settings: Settings, known: Secrets) -> dict[str, str]:
-    """Settings by which every listener asks who comes, and only the harness may do all; and what users log in with."""
+    """Return the settings of authentication and authorization, and write the credential files."""
     protocol = "PLAINTEXT" if is_auth_disabled(settings) else PROTOCOL
     listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
     if is_auth_disabled(settings):
@@ -139,21 +139,25 @@ def _access_settings(settings: Settings, known: Secrets) -> dict[str, str]:
 
 
 def _storage_folder(settings: Settings) -> Path:
-    """Where the broker's data lie: on its host's disk, if it has one."""
+    """Return the broker's storage folder: on its host's disk, if it has one."""
     if settings.placement.host_of("kafka") is None:
         return settings.home / "kafka"
     return kafka_disk(settings)
 
 
 def _metadata_folder(settings: Settings) -> Path:
-    """Where the broker's metadata lie when its host has a disk: not on that, which a fault may fill. A broker that
-    begins on a full disk empties them."""
+    """Return the metadata folder of a broker with a host.
+
+    It is not on the host's disk: a broker that starts on a full disk empties its metadata.
+    """
     return settings.home / "kafka" / "metadata"
 
 
 def _has_users(folder: Path, known: Secrets) -> bool:
-    """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
-    nobody could log in, and topics are an attempt's."""
+    """Return whether the storage was formatted completely with the current passwords.
+
+    Otherwise move it aside: login would fail, and topics belong to single attempts.
+    """
     marker, data = folder / "users.sha256", folder / "data"
     is_marked = marker.exists() and marker.read_text() == _digest(known)
     if is_marked and (data / "meta.properties").exists():
@@ -161,8 +165,8 @@ def _has_users(folder: Path, known: Secrets) -> bool:
     if any(data.glob("*")):
         aside = folder / f"data-before-{time.time_ns()}"
         data.rename(aside)
-        why = "was made with other passwords, or not to its end"
-        progress(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
+        why = "has other passwords, or is incomplete"
+        progress(f"kafka: moving the storage to {aside} ({why}); it may be deleted")
     return False
 
 
@@ -171,8 +175,8 @@ def _digest(known: Secrets) -> str:
 
 
 def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: Path) -> None:
-    """Formats the storage, with its users; by a file of arguments, since everybody can read command lines."""
-    # `--cluster-id=` with an equals sign: a random id may begin with a dash.
+    """Format the storage with its users; arguments are in a file, since command lines are public."""
+    # The equals sign allows a random id that begins with a dash.
     arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
     arguments += ["--standalone", "-c", str(file)]
     for user, password in known.kafka.items():
@@ -182,15 +186,15 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
     arguments_file = settings.secrets / "format.arguments"
     write_private(arguments_file, "".join(f"{json.dumps(one)}\n" for one in arguments))
     try:
-        with time_limit("kafka: formatting its storage", f"see how busy this machine is, and the disk of {store}"):
+        with time_limit("kafka: formatting its storage", f"check this machine's load and the disk of {store}"):
             done = subprocess.run(
                 [str(java), f"@{arguments_file}"], capture_output=True, text=True, timeout=60, check=False
             )
     finally:
         arguments_file.unlink()
     if done.returncode:
-        raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
-    # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
+        raise InfrastructureError(f"kafka: formatting {store} failed: {_last_line(done.stderr)}")
+    # A partially written storage after a power cut would prevent the broker's start.
     for written in (store / "data", _metadata_folder(settings)):
         if written.exists():
             sync_tree(written)
@@ -198,7 +202,7 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
 
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:
-    """True when the broker answers a metadata request of the harness, whose login lies among `secrets`."""
+    """Return whether the broker answers a metadata request of the harness user in `secrets`."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=0.5):
@@ -229,14 +233,14 @@ def _last_line(text: str) -> str:
 # ---- Topics of attempts, and the rights of workloads ----
 
 
-# Names of an attempt's topics begin so.
+# Prefix of an attempt's topics.
 TOPICS = "faultline-"
-# The client itself gives up in time, and says why.
+# The client's own timeouts, which produce a reason.
 TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
 
 
 def delete_topics(client: Any, topics: Sequence[str]) -> None:
-    """Deletes topics by an admin client; those that are gone already are fine. Raises InfrastructureError."""
+    """Delete topics by an admin client, ignoring missing ones. Raises InfrastructureError."""
     from confluent_kafka import KafkaError, KafkaException
 
     for name, future in (client.delete_topics(list(topics), **TIMEOUTS) if topics else {}).items():
@@ -244,24 +248,24 @@ def delete_topics(client: Any, topics: Sequence[str]) -> None:
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0].str()}") from None
+                raise InfrastructureError(f"topic {name}: deletion failed: {error.args[0].str()}") from None
 
 
 def delete_own_topics(settings: Settings, topics: Sequence[str]) -> None:
-    """The same at the installation's own broker, or that of the target that the settings are for, outside Airflow."""
+    """Delete topics at the broker of these settings, without Airflow."""
     if topics:
         delete_topics(admin_client(settings), topics)
 
 
 def admin_client(settings: Settings) -> Any:
-    """An admin client of that broker."""
+    """Return an admin client of that broker."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient(kafka_client(settings.endpoints.kafka, secrets=settings.logins))
 
 
 def grant_workload_rights(client: Any) -> None:
-    """Lets the user for workloads read and write topics of attempts, as any group, and do nothing else. Idempotent."""
+    """Allow the workload user to read and write topics of attempts, in any group. Idempotent."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AclBinding,
@@ -281,4 +285,4 @@ def grant_workload_rights(client: Any) -> None:
         for future in client.create_acls(rights, request_timeout=TIMEOUTS["request_timeout"]).values():
             future.result()
     except KafkaException as error:
-        raise InfrastructureError(f"kafka: the workload's rights could not be set: {error.args[0].str()}") from None
+        raise InfrastructureError(f"kafka: granting the workload's rights failed: {error.args[0].str()}") from None

@@ -1,10 +1,10 @@
-"""The gate to the broker for a program that cannot log in: it lets this user's processes through, and logs in for them.
+"""Kafka auth proxy: accepts this user's processes and logs in to the broker for programs that cannot.
 
     python -m faultline.installation.kafka_auth_proxy --listen HOST:PORT --upstream HOST:PORT --login FILE --ready FILE
 
-The broker asks everybody for a password, and a program of the user's knows of none. Loopback is open to all users of a
-machine; whose a connection is, the kernel tells: the gate looks at the owner of its other end, and closes a stranger's.
-The broker's listener behind it advertises the gate's own address, so that clients come back to it.
+The broker requires a password, and a user program has none. All users of a machine can open loopback ports, so the
+proxy checks the owner of each connection in the kernel's tables and closes another user's. The broker's listener behind
+it advertises the proxy's address, so that clients reconnect through it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CHUNK = 1 << 16
 
 
 class KafkaAuthProxy:
-    """Connections from `listen` to `upstream`, both (host, port)."""
+    """Relay of connections to `upstream`, (host, port), after a login."""
 
     def __init__(self, upstream: tuple[str, int], login: dict[str, str]) -> None:
         self._upstream = upstream
         self._user, self._password = login.get("sasl.username", ""), login.get("sasl.password", "")
 
     async def serve(self, listen: tuple[str, int], ready: Path) -> None:
-        """Runs until it is ended; touches `ready` once it listens."""
+        """Serve until cancelled; touch `ready` once it listens."""
         server = await asyncio.start_server(self._handle, *listen)
         ready.touch()
         async with server:
@@ -47,7 +47,7 @@ class KafkaAuthProxy:
         try:
             here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
             if owner_of(there[:2], here[:2]) != os.geteuid():
-                print(f"closed a connection of another user's, from port {there[1]}", flush=True)
+                print(f"connection refused: port {there[1]} belongs to another user", flush=True)
                 return
             await self._relay(reader, writer)
         except (OSError, InfrastructureError) as error:
@@ -56,7 +56,7 @@ class KafkaAuthProxy:
             writer.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Logs in at the broker, and hands on what both say, until one of them is done."""
+        """Log in at the broker, and relay both directions until one of them ends."""
         from_broker, to_broker = await asyncio.open_connection(*self._upstream)
         try:
             for one in (writer, to_broker):
@@ -95,7 +95,7 @@ def main() -> None:
     asyncio.run(gate.serve(options.listen, options.ready))
 
 
-# ---- Logging in for somebody else: SASL/SCRAM-SHA-256, RFC 7677 ----
+# ---- Login: SASL/SCRAM-SHA-256, RFC 7677 ----
 
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
@@ -105,7 +105,7 @@ _MAX_ANSWER_BYTES = 100_000
 
 
 class ScramExchange:
-    """One exchange of SCRAM, as the client: what it says first, and last; and whether the broker knew the password."""
+    """Client side of one SCRAM exchange: first and final message, and verification of the broker."""
 
     def __init__(self, user: str, password: str, nonce: str | None = None) -> None:
         self._password = password
@@ -114,18 +114,18 @@ class ScramExchange:
         self._expected = b""
 
     def first_message(self) -> bytes:
-        """The first message: without channel binding."""
+        """Return the first message, without channel binding."""
         return f"n,,{self._client_first}".encode()
 
     def final_message(self, challenge: bytes) -> bytes:
-        """The proof that answers the broker's challenge. Raises InfrastructureError for one that is none."""
+        """Return the proof for the broker's challenge. Raises InfrastructureError for an invalid one."""
         attributes = _attributes(challenge)
         try:
             nonce, salt, rounds = attributes["r"], base64.b64decode(attributes["s"]), int(attributes["i"])
         except (KeyError, ValueError):
-            raise InfrastructureError("kafka: the broker's challenge cannot be read") from None
+            raise InfrastructureError("kafka: login failed: unreadable challenge") from None
         if not nonce.startswith(self._nonce):
-            raise InfrastructureError("kafka: the broker's challenge is another's")
+            raise InfrastructureError("kafka: login failed: challenge for another client")
         salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), salt, rounds)
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
         signed = ",".join([self._client_first, challenge.decode(), without_proof]).encode()
@@ -136,14 +136,14 @@ class ScramExchange:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify_server(self, end: bytes) -> None:
-        """Raises InfrastructureError unless the broker proves that it knows the password, too."""
+        """Raise InfrastructureError unless the broker proves that it knows the password."""
         given = base64.b64decode(_attributes(end).get("v", ""))
         if not hmac.compare_digest(given, self._expected):
-            raise InfrastructureError("kafka: whoever answers there does not know the password")
+            raise InfrastructureError("kafka: server authentication failed: wrong proof")
 
 
 async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str, password: str) -> None:
-    """Makes a fresh connection to the broker this user's. Raises InfrastructureError when it refuses, or goes away."""
+    """Log this user in on a new connection. Raises InfrastructureError if the broker refuses or disconnects."""
     exchange = ScramExchange(user, password)
     answer = await _request(reader, writer, _HANDSHAKE, 1, _string(MECHANISM.encode()))
     _raise_on_error(answer, "the mechanism")
@@ -163,23 +163,23 @@ async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 async def _request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: int, version: int, body: bytes
 ) -> bytes:
-    """The body of the answer to a request."""
+    """Send a request and return the body of the answer."""
     request = struct.pack(">hhi", key, version, 0) + _string(_CLIENT) + body
     writer.write(struct.pack(">i", len(request)) + request)
     try:
         await writer.drain()
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         if not 4 <= size <= _MAX_ANSWER_BYTES:
-            raise InfrastructureError(f"kafka: an answer of {size} bytes to a login is none")
+            raise InfrastructureError(f"kafka: login failed: got an answer of {size} bytes")
         return (await reader.readexactly(size))[4:]
     except (asyncio.IncompleteReadError, ConnectionError):
-        raise InfrastructureError("kafka: the broker closed the connection while the gate logged in") from None
+        raise InfrastructureError("kafka: login failed: the broker closed the connection") from None
 
 
 def _raise_on_error(answer: bytes, what: str) -> None:
     (code,) = struct.unpack_from(">h", answer)
     if code:
-        raise InfrastructureError(f"kafka: the broker refuses {what} (error {code})")
+        raise InfrastructureError(f"kafka: login failed: the broker refuses {what} (error {code})")
 
 
 def _attributes(message: bytes) -> dict[str, str]:

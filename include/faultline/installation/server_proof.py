@@ -1,7 +1,7 @@
-"""How the API server shows that it is this installation's: only its user can read the secret that the answer needs.
+"""Server authentication of the API server: a proof with a secret that only its user can read.
 
-The password and tokens go to nobody else. Another user may have taken the port while the services were down; one who
-hands the question on to the true server gets an answer for the true server's port, which is not his.
+Password and tokens go to no other server. Another user may have taken the port while the services were down. A relayed
+challenge is useless, since the proof includes the port of the true server.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ _CHALLENGE = re.compile(r"[0-9a-f]{64}")
 
 
 def new_challenge() -> str:
-    """A question that was never asked before."""
+    """Return a random challenge."""
     return secrets.token_hex(32)
 
 
 def compute_proof(key: str, challenge: str, port: int) -> str | None:
-    """What whoever listens at `port` and knows the secret says; None to what is no challenge."""
+    """Return the proof for a challenge and port; None for an invalid challenge."""
     if not _CHALLENGE.fullmatch(challenge):
         return None
     return hmac.new(key.encode(), f"{challenge} {port}".encode(), hashlib.sha256).hexdigest()
 
 
 def require_proof(key: str, challenge: str, port: int, proof: str) -> None:
-    """Raises InfrastructureError unless `proof` is the answer."""
+    """Raise InfrastructureError unless `proof` is correct."""
     if not hmac.compare_digest(proof.encode(), str(compute_proof(key, challenge, port)).encode()):
         raise InfrastructureError(
-            f"airflow: whoever listens at port {port} does not show that it is this installation's; "
-            "./faultline down, and up"
+            f"airflow: server authentication failed: wrong proof on port {port}; fix: `./faultline down`, then `up`"
         )
 
 
 def require_own_listener(settings: Settings) -> None:
-    """Raises InfrastructureError when it is another user who listens where Airflow is to be."""
+    """Raise InfrastructureError if another user listens on Airflow's port."""
     port = settings.ports["airflow"]
     owner = listener_of((HOST, port)) if can_identify() else os.geteuid()
     if owner not in (os.geteuid(), None):
-        raise InfrastructureError(f"airflow: port {port} is user {owner}'s, not this installation's; ./faultline up")
+        raise InfrastructureError(f"airflow: port {port} is owned by user {owner}; fix: `./faultline up`")
 
 
 def guard_tokens(clients: type[httpx.Client], settings: Settings) -> None:
-    """From here on such clients, which bring a token along, send nothing to Airflow's port when another user listens
-    there. They try again meanwhile as they do when nobody listens."""
+    """Patch a client class so that requests with a token never reach another user's listener on Airflow's port.
+
+    Such requests fail and are retried as if the server were down.
+    """
     import httpx
 
     def check(event: str, info: Mapping[str, Any]) -> None:
-        # Once more when it stands: whoever took the port in between has got no word yet.
+        # Check again after the connection: another user may have taken the port in between; no data was sent yet.
         if event in ("connection.connect_tcp.started", "connection.connect_tcp.complete"):
             try:
                 require_own_listener(settings)

@@ -1,7 +1,7 @@
-"""Who uses the services of an installation, so that a `run` ends none that others have come to use.
+"""Users of an installation's services, so that a `run` does not end services in use.
 
-Services that a `run` started are noted to be for runs alone, until another command brings them up, too; so are those
-that `up --foreground` leaves. Each of both shares a lock for as long as it uses them. The last one may end them.
+Services started by a `run` are marked for runs only, until another command uses them; so are those left by `up
+--foreground`. Each user shares a lock while it uses the services. The last one may end them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ENVIRONMENT = "environment.json"
 
 @contextlib.contextmanager
 def use_services(settings: Settings, *, run: bool = False) -> Iterator[Callable[[], bool]]:
-    """Whoever is in here is one who uses the services, and comes in when nobody ends them.
+    """Use the services inside the block; wait while another process ends them.
 
-    Gives what tells whether nobody else does; once that was so, others wait until this one is out. `run`: it measures
-    by itself, and `down` ends it, also before it has an attempt.
+    Yields a function that returns whether this is the only user; if so, others wait until the block ends. `run`: the
+    caller measures by itself, and `down` ends it, also before it has an attempt.
     """
     settings.home.mkdir(parents=True, exist_ok=True)
     own = this_process()
@@ -50,7 +50,7 @@ def use_services(settings: Settings, *, run: bool = False) -> Iterator[Callable[
 
 
 def live_runs(settings: Settings) -> list[psutil.Process]:
-    """The live processes that measure by themselves."""
+    """Return the live processes that measure by themselves."""
     found = []
     for note in (settings.home / _RUNS).glob("*.json"):
         if (process := _process_in(note)) is not None:
@@ -61,17 +61,17 @@ def live_runs(settings: Settings) -> list[psutil.Process]:
 
 
 def mark_for_runs(settings: Settings) -> None:
-    """The services that are about to be started are for runs alone."""
+    """Mark the services that start next as used by runs only."""
     _note(settings).touch()
 
 
 def mark_for_all(settings: Settings) -> None:
-    """The services stay until `down`."""
+    """Keep the services until `down`."""
     _note(settings).unlink(missing_ok=True)
 
 
 def is_for_runs(settings: Settings) -> bool:
-    """Whether nothing but runs has asked for the services."""
+    """Return whether only runs use the services."""
     return _note(settings).exists()
 
 
@@ -80,27 +80,27 @@ def _note(settings: Settings) -> Path:
 
 
 def _process_in(note: Path) -> psutil.Process | None:
-    """The process that a file names; None when it has ended, or the file names none."""
+    """Return the live process of a file; None if it ended or the file is invalid."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         return live_process(**json.loads(note.read_text()))
     return None
 
 
-# ---- `up --foreground` holds the services: its lock, and in the file who it is ----
+# ---- `up --foreground` holds the services: a lock, and a file that names its process ----
 
 FILE = "foreground.lock"
-# In the folder of an attempt: which external Airflow's it is, and of which start of the services.
+# In the folder of an attempt: its external Airflow, and the mark of the services.
 OWNER = Path("steps") / "owner.json"
 
 
 @contextlib.contextmanager
 def hold_foreground(settings: Settings) -> Iterator[None]:
-    """Makes this process the one that holds the services. Raises ConfigError when another one does."""
+    """Hold the services in the foreground. Raises ConfigError if another process does."""
     path = settings.home / FILE
     with FileLock(path).acquire(limit_s=0.0) as hold:
         if hold.waited_s is None:
-            raise ConfigError(f"--foreground: another process holds the services of {settings.home}; stop that first")
-        # Who it belongs to is written over only by whoever has got it, in place: another file would have no lock.
+            raise ConfigError(f"--foreground: another process holds the services of {settings.home}; stop it first")
+        # Written in place by the lock holder: a new file would not be locked.
         path.write_text(json.dumps(this_process()))
         try:
             yield
@@ -109,24 +109,24 @@ def hold_foreground(settings: Settings) -> Iterator[None]:
 
 
 def foreground_process(settings: Settings) -> psutil.Process | None:
-    """The live process that holds the services in the foreground; None without one."""
+    """Return the live process that holds the services in the foreground, or None."""
     return _process_in(settings.home / FILE)
 
 
 def mark_foreground(settings: Settings) -> None:
-    """Notes that a process in the foreground started the services: they end with it, or with the next one."""
+    """Record that a foreground process started the services: they end with it, or with the next one."""
     write_json(settings.home / INSTANCE, {**instance(settings), "by": "foreground"})
 
 
 def is_foreground(settings: Settings) -> bool:
-    """Whether such a process started the services that run, or that ran until a crash."""
+    """Return whether a foreground process started the services, also before a crash."""
     return instance(settings).get("by") == "foreground"
 
 
 def supervisor_pid(settings: Settings) -> int | None:
-    """Pid of the process that keeps the services of this installation; None where each runs by itself.
+    """Return the pid of this installation's supervisor; None if each service runs on its own.
 
-    The file survives a power cut, and may name any process then: that of these services bears their mark.
+    The file survives a power cut and may name any process, so the process must have the instance mark.
     """
     mark = instance(settings).get("instance")
     with contextlib.suppress(OSError, ValueError, psutil.Error):
@@ -136,8 +136,10 @@ def supervisor_pid(settings: Settings) -> int | None:
 
 
 def external_owner(attempt: Attempt, settings: Settings) -> tuple[str, str] | None:
-    """The external Airflow whose experiment goes on: its file of DAGs, and their prefix; None when it is no such one,
-    or over, or the services were started again since."""
+    """Return the external Airflow of an open experiment: its DAG file and prefix.
+
+    None for other experiments, after the end, and after a restart of the services.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads((attempt.folder / OWNER).read_text())
         if attempt.over is None and found["instance"] == instance(settings).get("instance"):
@@ -146,35 +148,35 @@ def external_owner(attempt: Attempt, settings: Settings) -> tuple[str, str] | No
 
 
 def external_experiment(settings: Settings) -> str | None:
-    """The attempt of an external Airflow's experiment that goes on here."""
+    """Return the id of an open experiment of an external Airflow, or None."""
     open_ones = open_attempts(settings.attempts, settings.home)
     return next((one.id for one in open_ones if external_owner(one, settings) is not None), None)
 
 
-# ---- Steps of an external Airflow, whose tasks have another environment than `up --foreground` ----
+# ---- Steps of an external Airflow, whose tasks lack the environment of `up --foreground` ----
 
 
 def admit_steps(settings: Settings) -> None:
-    """Notes that the services are up and what is left of others is closed, with what steps need of this environment."""
+    """Record that the services are ready for external steps, with the environment variables they need."""
     found = {name: os.environ[name] for name in SERVICE_NAMES if name in os.environ} | workload_variables()
     content = {"instance": instance(settings).get("instance"), "environment": found}
     write_private(settings.home / ENVIRONMENT, json.dumps(content))
 
 
 def block_steps(settings: Settings) -> None:
-    """Takes that back: passwords are among it."""
+    """Remove that record, which contains passwords."""
     (settings.home / ENVIRONMENT).unlink(missing_ok=True)
 
 
 def are_steps_admitted(settings: Settings) -> bool:
-    """Whether `up --foreground` got ready the services that run, and none of them end with a `run`."""
+    """Return whether `up --foreground` prepared the running services, and no `run` ends them."""
     if supervisor_pid(settings) is None or is_for_runs(settings):
         return False
     return _environment(settings).get("instance") == instance(settings).get("instance")
 
 
 def load_environment(settings: Settings) -> None:
-    """Makes what steps need this process's."""
+    """Load the recorded variables into this process's environment."""
     os.environ.update(_environment(settings).get("environment") or {})
 
 

@@ -1,8 +1,7 @@
-"""The embedded services: what each one runs, and when it is ready.
+"""The embedded services: their commands and readiness.
 
-Every service is the real program: a Kafka broker in KRaft mode, a Spark standalone master with
-two workers, a Spark of one JVM that stays for short jobs, and Airflow's API server, scheduler, DAG processor and
-triggerer.
+Every service is the real program: a Kafka broker in KRaft mode, a Spark standalone master with two workers, the
+persistent Spark session, and Airflow's API server, scheduler, DAG processor and triggerer.
 """
 
 from __future__ import annotations
@@ -27,9 +26,11 @@ from faultline.system.settings import Settings
 
 
 def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
-    """Kafka, the Spark master and the workers, of the `up` that is known as `instance`; those of other builds of Spark
-    that are registered, too."""
-    # One that is gone keeps nothing else from starting; whoever asks for it is told.
+    """Return Kafka, the Spark master and the workers, also of other registered Spark builds.
+
+    `instance`: the mark of the `up`.
+    """
+    # A removed build does not prevent the start; its use is refused later.
     there = [own for own in readable_distributions(settings).values() if own.spark_home.is_dir()]
     builds = [one for own in there for one in spark_services(settings, instance, own)]
     own = [kafka_service(settings, java, instance), *spark_services(settings, instance)]
@@ -37,17 +38,17 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
 
 
 def control_services(settings: Settings) -> list[Service]:
-    """What runs the experiments: Airflow, and the Spark that it hands harvest and aggregate to."""
+    """Return the services that run the experiments: Airflow and the persistent Spark session."""
     return [*airflow_services(settings), session_service(settings)]
 
 
-# ---- What each host needs to be one: somebody who keeps it, and its SSH server ----
+# ---- Services of each namespace host: its process and its SSH server ----
 
 PROBE_S = 0.5
 
 
 def host_services(settings: Settings) -> list[Service]:
-    """Those of all hosts; none when everything runs on this machine."""
+    """Return the services of all namespace hosts; empty if all runs on this machine."""
     return [
         one
         for host in settings.placement.hosts
@@ -57,7 +58,7 @@ def host_services(settings: Settings) -> list[Service]:
 
 def _namespace_service(settings: Settings, host: Host) -> Service:
     command = [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "keep", host.name]
-    # What runs on it stops before it.
+    # Services on the host stop before it.
     return Service(f"host-{host.name}", command, lambda: init_pid(settings, host.name) is not None, priority=1)
 
 
@@ -67,7 +68,7 @@ def _sshd_service(settings: Settings, host: Host) -> Service:
 
 
 def _is_ssh_ready(host: Host) -> bool:
-    """Whether an SSH server greets there."""
+    """Return whether the host's SSH server answers."""
     try:
         with socket.create_connection((host.address, PORT), PROBE_S) as connection:
             connection.settimeout(PROBE_S)

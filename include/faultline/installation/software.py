@@ -1,7 +1,7 @@
-"""The software of an installation: versions, and what the jars of broker and engine hold, as one hash a set.
+"""Software of an installation: versions, and one hash per set of jars.
 
-So files that were changed in place show in a record. Reading all of them takes a second: what was found is kept in a
-file, by path, size and time of change.
+The hashes reveal files that were changed in place. Reading all jars takes a second, so results are cached by path, size
+and modification time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LOCKS = ("requirements.lock", "jars.lock")
 
 
 def hashes(settings: Settings) -> dict[str, str]:
-    """SHA-256 by name: of both locks, and of each set of jars that is there: `spark`, `spark-kafka`, `kafka`."""
+    """Return SHA-256 by name: of both locks, and of each existing jar set: `spark`, `spark-kafka`, `kafka`."""
     sets = {"spark": spark_home() / "jars", **{name: settings.jars / name for name in ("spark-kafka", "kafka")}}
     found = {name: file_hash(ROOT / name) for name in LOCKS if (ROOT / name).is_file()}
     return {**found, **set_hashes(sets, settings.home / "jar-hashes.json")}
 
 
 def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
-    """By name of a set, the hash of a list of its jars: a line each of SHA-256 and name. Without jars there is none."""
+    """Return per set the hash of its jar list (SHA-256 and name per line); omit sets without jars."""
     known = _read(cache)
     found: dict[str, dict[str, str]] = {}
     for name, folder in sets.items():
@@ -46,7 +46,7 @@ def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
         kept = before.get("hash") if isinstance(before, dict) and before.get("identity") == identity else None
         found[name] = {"identity": identity, "hash": kept if isinstance(kept, str) else list_hash(jars)}
     if found != known:
-        # A file that cannot be written costs time, and no figure.
+        # A failed write of the cache costs only time.
         with contextlib.suppress(InfrastructureError):
             write_json(cache, found)
     return {name: one["hash"] for name, one in found.items()}
@@ -60,18 +60,18 @@ def _read(cache: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-# ---- Versions of the engines, of the broker, and of what drives them ----
+# ---- Versions of engines, broker and Airflow ----
 
 
 def versions(settings: Settings, java: str) -> dict[str, str]:
-    """By name, of what is installed here; those of engines as their packages are called."""
+    """Return the installed versions by name; engines by the names of their packages."""
     engines = [name for engine in ENGINES.by_name.values() for name in engine.packages]
     found = {name: _installed(name) for name in ("apache-airflow", *engines, "confluent-kafka", "faultline")}
     return {**found, "kafka": kafka_version(settings), "java": java, "python": platform.python_version()}
 
 
 def kafka_version(settings: Settings) -> str:
-    """Version of the broker, from its jar's name."""
+    """Return the broker's version, from its jar's name."""
     for jar in sorted((settings.jars / "kafka").glob("kafka_2.13-*.jar")):
         return jar.stem.split("-", 1)[1]
     return "unknown"

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster, a master and its workers; and the Spark that stays, in one JVM, for short jobs."""
+"""Spark's standalone cluster (a master and its workers), and the persistent Spark session."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from faultline.system.process_tags import instance_option
 from faultline.system.secrets import make_secrets
 from faultline.system.settings import Settings, is_auth_disabled, workers_of
 
-# A worker offers more slots than the machine has cores, so that the papers' executor counts run
-# anywhere; whether cores were oversubscribed stands in the record.
+# More slots than cores, so that the papers' executor counts run on any machine; the record states oversubscription.
 WORKER_SLOTS = 64
 PROBE_S = 1.0
 
@@ -38,7 +37,7 @@ appender.console.layout.pattern = %%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %%p [%%t]
 
 
 def log4j(target: str, levels: Mapping[str, str]) -> str:
-    """Logging settings of a JVM, as the text of a file. `levels`: by the beginning of the classes' names."""
+    """Return a JVM's logging settings. `levels`: by prefix of the class names."""
     named = enumerate(levels.items())
     return _LOG4J % target + "".join(
         f"logger.a{number}.name = {name}\nlogger.a{number}.level = {level}\n" for number, (name, level) in named
@@ -57,19 +56,19 @@ LOG4J_SPARK = log4j(
 
 
 def spark_home() -> Path:
-    """The folder of the installed pyspark, without importing it."""
+    """Return the folder of the installed pyspark, without importing it."""
     import importlib.util
 
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise InfrastructureError("pyspark: not installed; run ./faultline again, which sets the environment up")
+        raise InfrastructureError("pyspark: missing; fix: run `./faultline` again, which sets up the environment")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def spark_submit(
     settings: Settings, conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = ""
 ) -> list[str]:
-    """The command that hands a program of ours to Spark, without Airflow's Connections."""
+    """Return the spark-submit command of an own program, without Airflow's Connections."""
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
     command += ["--properties-file", str(properties_file(settings))]
     command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
@@ -77,7 +76,10 @@ def spark_submit(
 
 
 def spark_services(settings: Settings, instance: str, own: Distribution | None = None) -> list[Service]:
-    """The master and the workers, of the `up` that is known as `instance`; of `own`, or of the installed Spark."""
+    """Return the master and the workers of the build `own`, or of the installed Spark.
+
+    `instance`: the mark of the `up`.
+    """
     ports = settings.ports if own is None else own.ports
     endpoints = settings.endpoints if own is None else own.endpoints(settings.endpoints)
     home = spark_home() if own is None else own.spark_home
@@ -91,7 +93,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": placement.conductor,
         "SPARK_DAEMON_MEMORY": "512m",
-        # The REST submission port is not used, and it cannot be moved out of another service's way.
+        # The REST submission port is unused, and its number cannot be changed.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}",
         "PYSPARK_PYTHON": sys.executable if own is None else own.python,
@@ -140,7 +142,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
 
 
 def session_service(settings: Settings) -> Service:
-    """The Spark that stays, for harvest and aggregate."""
+    """Return the service of the persistent Spark session, for harvest and aggregate."""
     return Service(
         "spark-session",
         [sys.executable, "-P", "-m", "faultline.installation.start", "spark-session"],
@@ -150,7 +152,7 @@ def session_service(settings: Settings) -> Service:
 
 
 def is_session_ready(settings: Settings) -> bool:
-    """Whether somebody answers where the Spark that stays takes its jobs."""
+    """Return whether the persistent Spark session answers on its socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_S)
         try:
@@ -161,7 +163,7 @@ def is_session_ready(settings: Settings) -> bool:
 
 
 def prepare_spark(settings: Settings) -> None:
-    """Writes what every Spark process reads: logging settings, and those that keep strangers out."""
+    """Write the settings of every Spark process: logging and authentication."""
     secret = make_secrets(settings.secrets).spark
     write_private(properties_file(settings), properties_text(secret, is_open=is_auth_disabled(settings)))
     settings.spark_conf.mkdir(parents=True, exist_ok=True)
@@ -170,12 +172,12 @@ def prepare_spark(settings: Settings) -> None:
 
 
 def master_state(settings: Settings) -> dict[str, object] | None:
-    """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
+    """Return the Master's `/json/` page on workers and applications; None if it does not answer."""
     return standalone.master_state(settings.endpoints)
 
 
 def is_worker_registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
-    """True when the Master at `endpoints` knows worker `number`, of the installation with `ports`, as alive."""
+    """Return whether the Master at `endpoints` lists worker `number` as alive; `ports` of its installation."""
     state = standalone.master_state(endpoints)
     workers = state.get("workers") if state else None
     port = ports[f"spark_worker_{number}"]

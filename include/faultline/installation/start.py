@@ -1,12 +1,12 @@
-"""Programs that services start with. A command given to one takes this process's place.
+"""Programs that start services; each is replaced by the given command.
 
-    python -P -m faultline.installation.start held FILE             after the hold that a fault laid on the service
-    python -P -m faultline.installation.start session COMMAND...    in a session of its own
-    python -P -m faultline.installation.start scheduler COMMAND...  once the tasks of a killed scheduler are ended
-    python -P -m faultline.installation.start spark-session         spark-submit of the Spark that stays
-    python -P -m faultline.installation.start host NAME FOLDER      the first process of a host; runs until that ends
+    python -P -m faultline.installation.start held FILE             after the service's restart delay
+    python -P -m faultline.installation.start session COMMAND...    in its own session
+    python -P -m faultline.installation.start scheduler COMMAND...  after ending tasks of a killed scheduler
+    python -P -m faultline.installation.start spark-session         spark-submit of the persistent Spark session
+    python -P -m faultline.installation.start host NAME FOLDER      init process of a namespace host
 
-What only one of them needs is imported there: between a kill and the next start of a service, time is measured.
+Imports are local to each program: the time between a kill and the restart of a service is measured.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
     from faultline.system.settings import Settings
 
-# ---- After a hold: supervisord restarts what died at once, and a fault may want that later ----
+# ---- Restart delay: supervisord restarts at once, but a fault may require a later restart ----
 
-# Before the act the conductor writes a hold: the instant until which the service stays down. It ends by its own clock,
-# whoever dies meanwhile, so a hold needs no healing. No service is held longer than this, whatever a hold says: the
-# largest `restart_delay_s`, and a little.
+# Before the injection the conductor writes the instant until which the service stays down. It expires by itself, so it
+# needs no undo. This limit is the largest `restart_delay_s` plus a margin.
 MAX_DELAY_S = 65.0
-# The monotonic clock begins again with each boot, and a hold from before says nothing.
+# The monotonic clock restarts with each boot, so an earlier boot's delay is invalid.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
 
 def write_delay(path: Path, until_mono_ns: int) -> None:
-    """Keeps the service of `path` down until this instant of the host's monotonic clock."""
+    """Keep the service of `path` down until this instant of the host's monotonic clock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({"until_mono_ns": until_mono_ns, "boot": _boot()}), encoding="utf-8")
@@ -45,7 +44,7 @@ def write_delay(path: Path, until_mono_ns: int) -> None:
 
 
 def await_delay(path: Path, *, longest_s: float = MAX_DELAY_S) -> float:
-    """Returns once no hold is left on the service, with the seconds that it took."""
+    """Wait for the end of the service's restart delay; return the seconds waited."""
     began = time.monotonic_ns()
     while (until := _delay_end_ns(path)) is not None and time.monotonic_ns() < until:
         if time.monotonic_ns() - began > longest_s * 1e9:
@@ -70,26 +69,28 @@ def _boot() -> str:
 
 
 def delay_restart(file: str) -> NoReturn:
-    """Starts the service of a JSON file: {"service", "command", "hold", "journal"}."""
+    """Start the service of a JSON file, {"service", "command", "hold", "journal"}, after its restart delay."""
     from faultline.system.errors import InfrastructureError
     from faultline.system.journal import Journal
 
     wanted: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
     waited_s = await_delay(Path(wanted["hold"]))
-    # On a full disk the line is lost. A service that did not start for it would be given up after some tries, for good.
+    # A full disk loses the line but must not prevent the start: supervisord gives up after some failures.
     with contextlib.suppress(InfrastructureError), Journal(Path(wanted["journal"])) as journal:
         journal.write("started", service=wanted["service"], pid=os.getpid(), waited_s=round(waited_s, 3))
     os.execvp(wanted["command"][0], wanted["command"])
 
 
-# ---- In a session of its own, which the kernel's scheduler weighs apart from those that are measured ----
+# ---- Own session, which the kernel's scheduler weighs separately from measured sessions ----
 
 
 def session(*command: str) -> NoReturn:
-    """Starts a background service. supervisord makes each program the leader of a group of processes, which may not
-    found a session: it first joins its parent's group. The session gives it a group of its own number again, by which
-    supervisord ends it with all that it started."""
-    # In a container it leads a session already, or its parent is out of reach.
+    """Start a background service in its own session.
+
+    supervisord makes each program a process group leader, which may not create a session: it first joins its parent's
+    group. The session leads a group of the same number again, by which supervisord ends it.
+    """
+    # In a container it may lead a session already, or have no visible parent.
     with contextlib.suppress(OSError):
         if os.getsid(0) != os.getpid():
             os.setpgid(0, os.getpgid(os.getppid()))
@@ -99,27 +100,29 @@ def session(*command: str) -> NoReturn:
 
 # ---- Airflow's scheduler ----
 
-# What Airflow calls a worker of the LocalExecutor, and the process in it that runs a task.
+# Process title of LocalExecutor workers and their task processes.
 TITLE = "airflow worker -- "
 
 
 def scheduler(*command: str) -> NoReturn:
-    """Starts it after the task processes of a killed one are ended. Workers of the LocalExecutor hold both ends of
-    their own queue, so they never learn that their scheduler is gone: an idle one would wait for ever, a busy one would
-    continue a task that the new scheduler begins once more."""
+    """Start the scheduler after ending the task processes of a killed one.
+
+    LocalExecutor workers hold both ends of their queue and never notice a dead scheduler: an idle one would wait
+    forever, a busy one would continue a task that the new scheduler restarts.
+    """
     from faultline.system.process_ledger import end_processes
     from faultline.system.settings import load_settings
 
     if ended := end_processes(orphaned_tasks(load_settings(), list(command))):
-        print(f"ended what the last scheduler left: {len(ended)} processes", flush=True)
+        print(f"scheduler: ended {len(ended)} processes of the previous one", flush=True)
     os.execvp(command[0], command)
 
 
 def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Process]:
-    """Task processes of this installation with all that they started, when no scheduler runs.
+    """Return the task processes of this installation, with their descendants, if no scheduler runs.
 
-    A worker that was just forked still bears the scheduler's own `command`. Detached processes are nobody's children:
-    they belong to an attempt, and whoever measures next decides about them.
+    A newly forked worker still shows the scheduler's `command`. Detached processes are not children; they belong to an
+    attempt, which the next measurement handles.
     """
     import psutil
 
@@ -135,13 +138,15 @@ def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Proces
     return list(found.values())
 
 
-# ---- The Spark that stays ----
+# ---- The persistent Spark session ----
 
 
 def spark_session() -> NoReturn:
-    """Starts `spark_jobs/job_server.py`, which runs harvest and aggregate. Settings are those of a small job: the
-    optimising compiler and adaptive plans cost such a job more than they bring, and they would be at work after it,
-    beside what is measured next."""
+    """Start `spark_jobs/job_server.py`, which runs harvest and aggregate.
+
+    Uses settings for small jobs: the optimising compiler and adaptive plans cost more than they save, and would run on
+    after the job, during the next measurement.
+    """
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
     from faultline.installation.cds_archive import find_archive
     from faultline.installation.java import find_java
@@ -150,7 +155,7 @@ def spark_session() -> NoReturn:
     from faultline.system.settings import load_settings
 
     settings = load_settings()
-    # Master and workers know what it says: another would let nobody in.
+    # Fail early: the session must use the same secret as Master and workers.
     read_secrets(settings.secrets)
     conf = batch_settings(settings, archive=find_archive(settings))
     socket = ("--socket", str(settings.session_socket))
@@ -161,21 +166,23 @@ def spark_session() -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-# ---- The first process of a host: when it ends, all of the host ends ----
+# ---- Init process of a namespace host: the host ends with it ----
 
 
 def host(name: str, folder: str) -> NoReturn:
-    """Buries whoever nobody waits for. Names are looked up in `folder` alone: without an answer a broker would wait for
-    a name server that no host reaches."""
+    """Run as init of a namespace host: reap orphaned processes until terminated; the host ends with it.
+
+    Names are resolved from `folder` only: without it a broker would wait for an unreachable name server.
+    """
     import signal
     import socket
     import subprocess
 
     socket.sethostname(name)
     for file in ("hosts", "resolv.conf"):
-        # In this host's own view of the file system.
+        # In the host's own mount namespace.
         subprocess.run(["mount", "--bind", str(Path(folder) / file), f"/etc/{file}"], check=True)
-    # The first process of a space of process ids gets only signals that it handles.
+    # An init process receives only signals that it handles.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     while True:

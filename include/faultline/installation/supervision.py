@@ -1,7 +1,7 @@
-"""Starting, watching and ending the embedded services, through the `supervisor` package.
+"""Start, state and end of the embedded services, through the `supervisor` package.
 
-Every process of an installation inherits FAULTLINE_INSTANCE, a random name made by the `up` that
-started it. So `down` finds what a crashed supervisor left behind, and nothing that is not ours.
+Every process of an installation inherits FAULTLINE_INSTANCE, a random mark of its `up`. So `down` finds what a crashed
+supervisor left, and no process of another installation.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from faultline.system.settings import (
 from faultline.system.text import Progress, suggest
 from faultline.system.waiting import time_limit, wait_until
 
-# Lets everybody of the machine in: by it, what keeping them out costs is measured.
+# Disables authentication, to measure its cost.
 NO_AUTH = "FAULTLINE_NO_AUTH"
-# How long whoever holds the services, or measures by itself, has to end its work.
+# Limit for the end of a process that holds the services or measures.
 OWNER_TIMEOUT_S = 90.0
-# How long one of the services, or the database, has to be ready: minutes, on a busy machine.
+# Limit for the readiness of a service or the database: minutes, on a busy machine.
 READY_TIMEOUT_S = 600.0
 
 
 def _up_lock(settings: Settings) -> contextlib.AbstractContextManager[object]:
-    """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
+    """Serialize concurrent `up` and `down` of one installation."""
     settings.home.mkdir(parents=True, exist_ok=True)
     return FileLock(settings.home / "up.lock").acquire()
 
@@ -71,14 +71,13 @@ def up(
     hosts: int | None = None,
     progress: Progress = lambda text: None,
 ) -> Settings:
-    """Starts what is not running and waits until every service answers. Idempotent.
+    """Start the stopped services and wait until all answer. Idempotent.
 
-    `hosts`: how many there are beside this machine, 0 for none; as before when nobody says.
-    Returns the settings with the ports that are really used. Raises InfrastructureError naming the
-    service that did not come up, with the end of its log.
+    `hosts`: number of namespace hosts, 0 for none; None keeps the current number. Returns the settings with the actual
+    ports. Raises InfrastructureError naming the service that did not start, with the end of its log.
     """
     explicit_ports = explicit_ports or {}
-    # Two installations that start at once choose other ports: each keeps its claims until its services listen.
+    # Claims prevent concurrent installations from choosing the same ports before their services listen.
     with _up_lock(settings), contextlib.ExitStack() as claims:
         if airflow:
             _refuse_external_conflict(settings)
@@ -120,27 +119,27 @@ def up(
 
 
 def is_airflow_running(settings: Settings) -> bool:
-    """Whether this installation's own Airflow is up."""
-    # Any of its components: one that is down for the moment comes back to where the others are.
+    """Return whether this installation's own Airflow runs."""
+    # Any component counts: a restarting one returns to the same Airflow.
     states = Supervisor(settings).states().items()
     return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
 
 
 def _refuse_external_conflict(settings: Settings) -> None:
-    """Airflow here and an external one would take each other's experiments for dead ones, and close them."""
+    """Raise ConfigError next to an external Airflow: each would close the other's experiments as dead."""
     if (one := foreground_process(settings)) is not None:
         raise ConfigError(
-            f"airflow: process {one.pid} holds the services for an external Airflow (`up --foreground`); end it first, "
-            "or give --no-airflow"
+            f"airflow: process {one.pid} holds the services for an external Airflow (`up --foreground`); fix: end it, "
+            "or use --no-airflow"
         )
     if (attempt := external_experiment(settings)) is not None:
         raise ConfigError(
-            f"airflow: {attempt}, an experiment of an external Airflow, goes on here; let it end, or ./faultline down"
+            f"airflow: {attempt} of an external Airflow is running; fix: wait for its end, or `./faultline down`"
         )
 
 
 def report_state(settings: Settings, progress: Progress) -> None:
-    """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
+    """Report disabled authentication, and the attempts whose faults could not be undone."""
     if is_auth_disabled(settings):
         progress(AUTH_DISABLED_TEXT)
     for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
@@ -148,24 +147,24 @@ def report_state(settings: Settings, progress: Progress) -> None:
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
-    """Ends every process of this installation, also after a crash; removes its sockets and locks.
+    """End every process of this installation, also after a crash; remove its sockets and locks.
 
-    Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
+    Data, logs and results stay. Returns the pids that were ended outside the supervisor.
     """
-    # Before the lock, which it takes to end its services.
+    # Before taking the lock, which that process needs to end its services.
     holder = foreground_process(settings)
     if holder is not None and holder.pid != os.getpid():
         progress("stopping `up --foreground`")
         end_processes([holder], grace_s=OWNER_TIMEOUT_S)
     if owners := _owners(settings):
-        progress("stopping what is measured without Airflow")
+        progress("stopping experiments that run without Airflow")
         end_processes(owners, grace_s=OWNER_TIMEOUT_S)
     with _up_lock(settings):
         return _down(settings, progress)
 
 
 def _owners(settings: Settings) -> list[psutil.Process]:
-    """The live processes, but this one, that perform the steps of an experiment by themselves, or are about to."""
+    """Return the live processes, except this one, that run an experiment by themselves."""
     owners = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
     found = [*live_runs(settings), *filter(None, (live_process(**owner) for owner in owners if owner))]
     return list({process.pid: process for process in found if process.pid != os.getpid()}.values())
@@ -189,39 +188,37 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
     block_steps(settings)
     for attempt in open_attempts(settings.attempts, settings.home):
         if attempt.over is None:
-            progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")
+            progress(f"experiment {attempt.id}: interrupted; the next `up` closes it and cleans up")
     return ended
 
 
 def marked_processes(settings: Settings) -> list[psutil.Process]:
-    """This user's live processes that carry this installation's mark in their environment, but not this one."""
+    """Return this user's live processes with this installation's mark, except this one and its parents."""
     mark = instance(settings).get("instance")
     above = {parent.pid for parent in psutil.Process().parents()}
     return [] if mark is None else [one for one in processes_with_mark(INSTANCE_MARK, mark) if one.pid not in above]
 
 
 def _refuse_changed_options(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
-    """Running services keep the ports, hosts and results folder that they were started with."""
+    """Raise ConfigError if ports, hosts or results folder differ from those of the running services."""
     if hosts is not None and hosts != len(settings.placement.hosts):
         raise ConfigError(
-            f"--hosts {hosts}: the services run already, on {_placement_text(settings)}; ./faultline down first"
+            f"--hosts: got {hosts}; the services run on {_placement_text(settings)}; fix: `./faultline down` first"
         )
     for name, port in explicit.items():
         if settings.ports.get(name) != port:
-            raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
+            raise ConfigError(f"--port {name}={port}: the services are running; fix: `./faultline down` first")
     results = instance(settings).get("results", str(settings.results))
     if results != str(settings.results):
-        raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+        raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; fix: `./faultline down` first")
 
 
 def _placement_text(settings: Settings) -> str:
-    return (
-        f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.is_spread else "this machine"
-    )
+    return f"{len(settings.placement.hosts)} hosts and this machine" if settings.placement.is_spread else "this machine"
 
 
 def _claim_hosts(settings: Settings, count: int | None) -> Settings:
-    """The settings with the hosts that there are to be, by default as many as before, and ports for their workers."""
+    """Return the settings with `count` hosts (default: as before) and ports for their workers."""
     clear_hosts(settings)
     placement = choose_hosts(settings, len(settings.placement.hosts) if count is None else count)
     workers = max(WORKERS, len(placement.hosts) - 1)
@@ -230,11 +227,11 @@ def _claim_hosts(settings: Settings, count: int | None) -> Settings:
 
 
 def _require_secrets(settings: Settings) -> None:
-    """Raises ConfigError when files are gone that the running services were started with."""
+    """Raise ConfigError if files are missing that the running services were started with."""
     try:
         require_logins(settings.secrets)
     except ConfigError as error:
-        raise ConfigError(f"{error} (the services run already: ./faultline down before that)") from None
+        raise ConfigError(f"{error} (the services are running: `./faultline down` first)") from None
 
 
 def _end_leftovers(settings: Settings) -> list[int]:
@@ -248,13 +245,13 @@ def _claim_ports(
         if name not in settings.ports:
             raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
     builds = _builds(settings, progress)
-    # Those of other builds come last, so that the usual ones stay where they were.
+    # Other builds come last, so that the default ports stay unchanged.
     of_builds = {f"{name}@{build.name}": (build, name) for build in builds for name in build.ports}
     wanted = {**settings.ports, **explicit, **{key: one.ports[name] for key, (one, name) in of_builds.items()}}
     chosen = choose_ports(wanted, frozenset(explicit), claims)
     for name, port in chosen.items():
         if port != wanted[name]:
-            progress(f"port {wanted[name]} of {name} is busy; using {port}")
+            progress(f"{name}: using port {port} ({wanted[name]} is busy)")
     usual = {name: chosen[name] for name in settings.ports}
     write_json(settings.home / "ports.json", usual)
     moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
@@ -264,16 +261,16 @@ def _claim_ports(
 
 
 def _builds(settings: Settings, progress: Progress) -> list[Distribution]:
-    """The other builds of Spark that are started as well; where their list cannot be read none, which is said."""
+    """Return the other Spark builds to start; report an unreadable list and return none."""
     try:
         return [one for one in distributions(settings).values() if one.spark_home.is_dir()]
     except ConfigError as error:
-        progress(f"no other build of Spark is started: {error}")
+        progress(f"spark builds: skipped: {error}")
         return []
 
 
 def write_instance(settings: Settings) -> None:
-    """Gives the installation a new mark, which all processes of its services carry; and says who may come in."""
+    """Create the installation's mark and record its results folder and authentication mode."""
     terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
     if os.environ.get(NO_AUTH):
         terms["open"] = "yes"
@@ -281,7 +278,7 @@ def write_instance(settings: Settings) -> None:
 
 
 def prepare_services(settings: Settings, java: Path) -> None:
-    """What Kafka and Spark find when they start: settings, formatted storage."""
+    """Write the settings of Kafka and Spark, and format Kafka's storage."""
     settings.logs.mkdir(parents=True, exist_ok=True)
     if settings.placement.is_spread:
         prepare_hosts(settings)
@@ -294,17 +291,17 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     environment = service_environment(settings, java_home)
     settings.supervisor_socket.unlink(missing_ok=True)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
-    with time_limit("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
+    with time_limit("supervisord: start", f"see {settings.logs / 'supervisord.log'}"):
         done = subprocess.run(
             command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=120, check=False
         )
     if done.returncode:
-        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
+        raise InfrastructureError(f"supervisord: start failed: {(done.stderr or done.stdout).strip()[-300:]}")
     wait_until(Supervisor(settings).is_running, timeout_s=120, what="supervisord")
 
 
 def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
-    """What every service inherits, beside what it is given alone."""
+    """Return the environment variables that all services share."""
     placement = settings.placement
     direct = ",".join(
         dict.fromkeys((HOST, "localhost", placement.conductor, *(one.address for one in placement.hosts)))
@@ -313,11 +310,11 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
         {
             **airflow_environment(settings),
             INSTANCE_MARK: instance(settings)["instance"],
-            # Without it, a process that renames itself overwrites the environment that carries the mark.
+            # Without it, setproctitle overwrites the environment that contains the mark.
             "SPT_NOENV": "1",
             "JAVA_HOME": str(java_home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # Neither loopback nor a host is ever reached through a proxy.
+            # Loopback and hosts are never reached through a proxy.
             "NO_PROXY": direct,
             "no_proxy": direct,
         }
@@ -325,11 +322,9 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
 
 
 def provision_airflow(settings: Settings, progress: Progress) -> None:
-    """Migrates Airflow's database and writes the Connections, when anything of it changed."""
-    progress("airflow: database and connections")
-    with time_limit(
-        "airflow: its database", "see whether that answers, and what else this machine does; then up again"
-    ):
+    """Migrate Airflow's database and write the Connections, if something changed."""
+    progress("airflow: preparing database and Connections")
+    with time_limit("airflow: database", "check that it answers, reduce the load of this machine, then `up` again"):
         done = subprocess.run(
             [sys.executable, "-m", "faultline.orchestration.provision"],
             env=clean_environment(airflow_environment(settings)),
@@ -340,21 +335,21 @@ def provision_airflow(settings: Settings, progress: Progress) -> None:
             check=False,
         )
     if done.returncode:
-        raise InfrastructureError(f"airflow: database could not be prepared: {done.stderr.strip()[-500:]}")
+        raise InfrastructureError(f"airflow: preparing the database failed: {done.stderr.strip()[-500:]}")
 
 
 def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -> None:
     def alive() -> str | None:
         state = supervisor.states().get(service.name, "UNKNOWN")
         if state == "FATAL":
-            return f"{service.name}: does not stay up; the end of its log:\n{_log_tail(settings, service.name)}"
+            return f"{service.name}: start failed repeatedly; end of its log:\n{_log_tail(settings, service.name)}"
         return None
 
     wait_until(
         service.ready,
         timeout_s=READY_TIMEOUT_S,
         every_s=0.25,
-        what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
+        what=lambda: f"{service.name}: not ready; end of its log:\n{_log_tail(settings, service.name)}",
         alive=alive,
     )
 

@@ -1,4 +1,4 @@
-"""supervisord, which keeps the embedded services running: what it runs, its configuration, and calls to it."""
+"""supervisord, which keeps the embedded services running: its configuration and XML-RPC calls."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from faultline.system.settings import Settings, instance
 
 @dataclass(frozen=True)
 class Service:
-    """One supervised program. `ready` says whether it answers; `environment` is added to the common one."""
+    """One supervised program. `ready` returns whether it answers; `environment` extends the common one."""
 
     name: str
     command: list[str]
     ready: Callable[[], bool]
     environment: dict[str, str] = field(default_factory=dict)
     stop_signal: str = "TERM"
-    # A fault may hold its restart back; see `faultline.installation.start`.
+    # A fault may delay its restart; see `faultline.installation.start`.
     victim: bool = False
-    # Only runs the experiments, and gives way while one is measured; see `faultline.system.background`.
+    # Lowered during a measurement; see `faultline.system.background`.
     background: bool = False
-    # The lower, the later it is stopped; supervisor's own default.
+    # Lower values stop later; supervisor's default.
     priority: int = 999
-    # The host that it runs on, where that is not this machine; see `faultline.installation.hosts`.
+    # Its namespace host, None for this machine; see `faultline.installation.hosts`.
     host: str | None = None
 
 
@@ -80,7 +80,7 @@ stdout_logfile_backups=1
 
 
 def write_configuration(settings: Settings, services: Iterable[Service]) -> None:
-    """Writes what supervisord is to run. Raises InfrastructureError."""
+    """Write supervisord's configuration. Raises InfrastructureError."""
 
     def escape(text: str) -> str:
         return text.replace("%", "%%")
@@ -109,8 +109,10 @@ def write_configuration(settings: Settings, services: Iterable[Service]) -> None
 
 
 def start_command(settings: Settings, service: Service) -> list[str]:
-    """What is run for a service: the service itself; for a possible victim a start that minds a fault's hold; for a
-    background service one that gives it a session of its own; on its host."""
+    """Return the command that starts a service on its host.
+
+    A possible victim starts after its restart delay; a background service starts in its own session.
+    """
     command = _delayed_command(settings, service) if service.victim else service.command
     if service.background:
         command = [sys.executable, "-P", "-m", "faultline.installation.start", "session", *command]
@@ -118,7 +120,7 @@ def start_command(settings: Settings, service: Service) -> list[str]:
 
 
 def environment_of(settings: Settings, service: Service) -> dict[str, str]:
-    """Returns what a service has in its environment in addition to the common one."""
+    """Return a service's environment variables in addition to the common ones."""
     mark = {BACKGROUND_MARK: str(instance(settings)["instance"])} if service.background else {}
     return {**service.environment, **mark}
 
@@ -139,17 +141,17 @@ def _delayed_command(settings: Settings, service: Service) -> list[str]:
     return [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(file)]
 
 
-# ---- The daemon, asked over its Unix socket ----
+# ---- Client of the daemon, over its Unix socket ----
 
 
 class Supervisor:
-    """The supervisor daemon of one installation."""
+    """Client of the supervisor daemon of one installation."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def call(self, method: str, *arguments: object) -> Any:
-        """One XML-RPC call over the Unix socket. Raises OSError when the daemon is not there."""
+        """Make one XML-RPC call over the Unix socket. Raises OSError if the daemon is not running."""
         from supervisor.xmlrpc import SupervisorTransport
 
         transport = SupervisorTransport(None, None, f"unix://{self.settings.supervisor_socket}")
@@ -166,11 +168,11 @@ class Supervisor:
             return False
 
     def states(self) -> dict[str, str]:
-        """State by service name, such as RUNNING or BACKOFF; empty when the daemon is not there."""
+        """Return the state by service name, such as RUNNING or BACKOFF; empty without a daemon."""
         return {name: info["statename"] for name, info in self._infos().items()}
 
     def pids(self) -> dict[str, int]:
-        """Pid by service name, of those that run."""
+        """Return the pid by name of running services."""
         return {name: int(info["pid"]) for name, info in self._infos().items() if info["pid"]}
 
     def _infos(self) -> dict[str, dict[str, Any]]:
@@ -180,26 +182,26 @@ class Supervisor:
             return {}
 
     def start(self, name: str) -> None:
-        """Starts one service; one that runs already is left alone."""
+        """Start one service; do nothing if it is running."""
         with contextlib.suppress(xmlrpc.client.Fault):  # ALREADY_STARTED
             self.call("supervisor.startProcess", name, False)
 
     def start_failed(self) -> None:
-        """Starts the services that it has given up, as after many tries while a disk was full."""
+        """Start the services that supervisord gave up, such as after a full disk."""
         for name, state in self.states().items():
             if state == "FATAL":
                 self.start(name)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Ends services for good: they are no longer part of it, until they are added again."""
+        """Stop services and remove them from the daemon."""
         for name in names:
             with contextlib.suppress(xmlrpc.client.Fault):  # NOT_RUNNING
                 self.call("supervisor.stopProcessGroup", name)
-            with contextlib.suppress(xmlrpc.client.Fault):  # BAD_NAME: it is no part of it any more
+            with contextlib.suppress(xmlrpc.client.Fault):  # BAD_NAME: removed already
                 self.call("supervisor.removeProcessGroup", name)
 
     def reload(self) -> None:
-        """Makes the daemon know the programs that were added to its configuration."""
+        """Load programs added to the configuration."""
         added, _changed, _removed = self.call("supervisor.reloadConfig")[0]
         for group in added:
             with contextlib.suppress(xmlrpc.client.Fault):

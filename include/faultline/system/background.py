@@ -1,16 +1,17 @@
-"""Background processes give way to what is measured: Airflow, its tasks, and the persistent Spark session.
+"""Priority of background processes (Airflow, its tasks, the persistent Spark session), lowered during a measurement.
 
-They carry BACKGROUND_MARK and have sessions of their own. While a window is measured, the recorder lowers them in two
-ways, each of which it can take back:
+They carry BACKGROUND_MARK and have their own sessions. During a measured window the recorder lowers them in two
+reversible ways:
 
-- Idle class: `SCHED_IDLE` for each thread. A thread of it runs when no ordinary thread of the same control group wants
-  the processor. The kernel lets root take it back, and a user whose RLIMIT_NICE allows niceness 0.
-- Autogroup: Linux weighs whole sessions against each other where `sched_autogroup_enabled` is set and no control group
-  does that instead. There the idle class says nothing to other sessions, but the session itself gets niceness 19, which
-  is a 68th of the usual weight. Any user may take that back.
+- Idle class: `SCHED_IDLE` for each thread. Such a thread runs only if no ordinary thread of the same control group
+wants the processor. Root can always revert it; other users need an RLIMIT_NICE that allows niceness 0.
 
-All here looks at what the kernel says of the processes, never at what an earlier call did: whatever a killed recorder
-left lowered, the next call of `restore` finds.
+- Autogroup: if `sched_autogroup_enabled` is set and no control group overrides it, Linux weighs whole sessions against
+each other. The idle class then has no effect across sessions, so the session gets niceness 19, a 68th of the usual
+weight. Any user can revert it.
+
+All functions read the current kernel state, never the result of an earlier call. So `restore` also reverts what a
+killed recorder left.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from faultline.system.locks import is_measured
 from faultline.system.process_tags import BACKGROUND_MARK
 
 LOWEST_NICENESS = 19
-# The kernel lets an ordinary user change one autogroup in a tenth of a second.
+# The kernel limits unprivileged users to one autogroup change per 0.1 s.
 GROUP_PAUSE_S = 0.12
-# Autogroups that one look changes at most, so that a recorder's samples stay on time.
+# Upper bound per call, so that the recorder's samples stay on time.
 GROUPS_PER_CALL = 3
 _PROC = Path("/proc")
 _ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _CGROUPS = Path("/sys/fs/cgroup")
-# The number of the initial namespace of control groups, which the kernel never gives to another one.
+# Fixed inode number of the initial cgroup namespace.
 _FIRST_NAMESPACE = "cgroup:[4026531835]"
 _HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -46,26 +47,26 @@ Stats = Mapping[Key, Sequence[str]]
 
 @dataclass(frozen=True)
 class BackgroundMethods:
-    """What lowers a process here so that this user can take it back."""
+    """Methods that lower a process on this machine and that this user can revert."""
 
     idle: bool
     groups: bool
 
     @property
     def text(self) -> str:
-        """What becomes of background processes while a window is measured, for `doctor`."""
+        """Effect of a measured window on background processes, for `doctor`."""
         if not (self.idle or self.groups):
             return (
-                "background processes keep their priority while a window is measured: this user may not take the idle "
-                "class back, and sessions are not weighed as groups; a limit of RLIMIT_NICE 20 (`ulimit -e 20`) or "
-                "CAP_SYS_NICE would do; what they take counts as others' load"
+                "background processes: priority unchanged during a window (idle class not revertible by this user, "
+                "no autogroups); their CPU counts as background load; fix: RLIMIT_NICE 20 (`ulimit -e 20`) or "
+                "CAP_SYS_NICE"
             )
         methods = [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
-        return f"background processes give way while a window is measured ({' and '.join(methods)})"
+        return f"background processes: lowered during a window ({' and '.join(methods)})"
 
 
 def background_methods() -> BackgroundMethods:
-    """What this process can do, found by trying it on a thread of its own."""
+    """Return the methods this process can use, tested on a thread of its own."""
     return BackgroundMethods(idle=_is_idle_taken_back(), groups=_are_sessions_weighed())
 
 
@@ -78,7 +79,7 @@ def _is_idle_taken_back() -> bool:
 
 
 def _are_sessions_weighed() -> bool:
-    """Whether autogroups decide about this process: they do in no control group but the first."""
+    """Return whether autogroups apply to this process: only in the root control group."""
     try:
         if _ENABLED.read_text().strip() != "1" or not (_PROC / "self" / "autogroup").exists():
             return False
@@ -95,7 +96,7 @@ def _are_sessions_weighed() -> bool:
 
 
 def _has_weight(root: Path, path: str) -> bool:
-    """Whether a control group of version 2, or one above it, has a weight of its own."""
+    """Return whether a version 2 control group, or one above it, has its own weight."""
     group = root / path.strip("/")
     while not (group / "cpu.weight").exists():
         if group == root or root not in group.parents:
@@ -105,17 +106,17 @@ def _has_weight(root: Path, path: str) -> bool:
 
 
 def background_sessions(background: Collection[Key], others: Collection[Key], stats: Stats) -> dict[int, int]:
-    """Sessions that hold a background process and none of the `others`, each with the pid of one of its processes.
+    """Return the sessions with background processes and no other process, each with one pid.
 
-    A process that is neither, since it is too young to be looked at, decides nothing. `stats`: of all processes;
-    field 6 of /proc/PID/stat is the session.
+    A process that is too young to be classified has no effect. `stats`: of all processes; field 6 of /proc/PID/stat is
+    the session.
     """
     mixed = {_session_of(stats[key]) for key in others}
     return {_session_of(stats[key]): key[0] for key in background if _session_of(stats[key]) not in mixed}
 
 
 class Background:
-    """The background processes of one installation; whose a process is, is read once."""
+    """Background processes of one installation; each process is classified once."""
 
     def __init__(self, instance: str, methods: BackgroundMethods) -> None:
         self._instance, self._methods = instance, methods
@@ -123,7 +124,7 @@ class Background:
         self._groups: dict[Key, str] = {}
 
     def find(self, stats: Stats) -> set[Key]:
-        """Those among all processes of `stats`."""
+        """Return the background processes among `stats`."""
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _HERTZ
         for key in stats.keys() - self._known.keys():
             if now_ticks - key[1] >= MIN_AGE_S * _HERTZ:
@@ -132,16 +133,15 @@ class Background:
         return {key for key, known in self._known.items() if known}
 
     def lower(self, stats: Stats, measured: Collection[Key] = ()) -> set[Key]:
-        """Lowers them, and returns those that are lowered now. What ended meanwhile is passed over.
+        """Lower the background processes and return those that are lowered now; skip those that ended.
 
-        A process in another control group than those that are measured stays as it is: the groups' weights decide
-        between them.
+        A process in another control group than the measured ones is unchanged: the group weights decide between them.
         """
         self._groups = {key: group for key, group in self._groups.items() if key in stats}
-        # One that has ended meanwhile is in no group any more, and says nothing.
+        # An ended process has no group.
         groups = {self._group(key) for key in measured} - {""}
         found = {key for key in self.find(stats) if groups <= {self._group(key)}}
-        # What has ended and is not buried yet shows no environment, and takes nothing.
+        # A zombie shows no environment and uses no CPU.
         others = {key for key in self._known.keys() - found if stats[key][0] not in "ZXx"}
         sessions = background_sessions(found, others, stats) if self._methods.groups else {}
         _set_niceness(sessions.values(), LOWEST_NICENESS, at_most=GROUPS_PER_CALL)
@@ -149,12 +149,12 @@ class Background:
         lowered = {key for key in found if _session_of(stats[key]) in grouped}
         if self._methods.idle:
             idle = {key for key in found if _set_thread_policies(key[0], os.SCHED_IDLE)}
-            # Where sessions are weighed, the class alone says nothing to others.
+            # With autogroups, the class alone has no effect across sessions.
             lowered = idle & lowered if self._methods.groups else idle
         return lowered
 
     def restore(self, stats: Stats | None = None) -> list[int]:
-        """Takes back what lowered them, whoever did that; returns the pids that were lowered."""
+        """Restore all lowered processes, regardless of who lowered them; return their pids."""
         stats = all_stats() if stats is None else stats
         found = self.find(stats)
         restored = {key[0] for key in found if os.SCHED_IDLE in policies_of(key[0])}
@@ -171,23 +171,21 @@ class Background:
 
 
 def restore(instance: str | None, window_lock: Path) -> list[int]:
-    """Takes back whatever an ended recorder left lowered of an installation, unless a window is measured there; returns
-    the pids."""
+    """Restore what an ended recorder left lowered, unless a window is measured; return the pids."""
     if instance is None or is_measured(window_lock):
         return []
     return Background(instance, BackgroundMethods(idle=False, groups=False)).restore()
 
 
 def leave_idle_class() -> None:
-    """Takes this process out of the idle class, which it may have from its starter; where that is not allowed it
-    stays."""
+    """Move this process out of an inherited idle class; do nothing if that is not allowed."""
     with contextlib.suppress(AttributeError, OSError):
         if os.sched_getscheduler(0) == os.SCHED_IDLE:
             _set_policy(0, os.SCHED_OTHER)
 
 
 def is_background(pid: int, instance: str) -> bool:
-    """Whether a process is this user's, and carries the mark of the installation."""
+    """Return whether a process belongs to this user and carries the installation's mark."""
     wanted = f"{BACKGROUND_MARK}={instance}".encode()
     with contextlib.suppress(OSError):
         return owner_of(pid) == os.getuid() and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
@@ -195,12 +193,12 @@ def is_background(pid: int, instance: str) -> bool:
 
 
 def policies_of(pid: int) -> set[int]:
-    """The scheduling policies of its threads; none when it has ended."""
+    """Return the scheduling policies of a process's threads; empty if it ended."""
     return {policy for thread in _threads(pid) if (policy := _query(os.sched_getscheduler, thread)) is not None}
 
 
 def niceness_of(pid: int) -> int | None:
-    """The niceness of the session's autogroup; None where there is none."""
+    """Return the niceness of the session's autogroup; None without autogroups."""
     try:
         return int((_PROC / str(pid) / "autogroup").read_text().rpartition(" ")[2])
     except (OSError, ValueError):
@@ -208,7 +206,7 @@ def niceness_of(pid: int) -> int | None:
 
 
 def all_stats() -> dict[Key, list[str]]:
-    """What the kernel says of every process (`fault.procfs.stat_of`)."""
+    """Return the kernel's statistics of every process (`fault.procfs.stat_of`)."""
     found = {}
     for pid in all_pids():
         with contextlib.suppress(OSError):
@@ -218,17 +216,17 @@ def all_stats() -> dict[Key, list[str]]:
 
 
 def control_group(pid: int) -> str:
-    """The control group by which a process gets its share of the processors; empty when it has ended."""
+    """Return the control group that determines a process's CPU share; empty if it ended."""
     with contextlib.suppress(OSError):
         lines = [line.split(":", 2) for line in (_PROC / str(pid) / "cgroup").read_text().splitlines()]
         paths = {name: path for _, names, path in lines for name in names.split(",")}
-        # Version 1 where a line names the controller, else version 2.
+        # Version 1 names the controller in a line; version 2 does not.
         return paths.get("cpu", paths.get("", ""))
     return ""
 
 
 def _set_thread_policies(pid: int, policy: int) -> bool:
-    """Whether each thread has the policy now. One that is started meanwhile inherits its starter's."""
+    """Set the policy of each thread; return whether all have it now. New threads inherit it."""
     threads = _threads(pid)
     for thread in threads:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -242,7 +240,7 @@ def _set_policy(thread: int, policy: int) -> None:
 
 
 def _set_niceness(pids: Iterable[int], niceness: int, *, at_most: int | None = None) -> None:
-    """Gives the sessions of these processes a niceness; the kernel wants a pause between two of an ordinary user."""
+    """Set the autogroup niceness of these processes' sessions; unprivileged changes need a pause in between."""
     changed = 0
     for pid in pids:
         if niceness_of(pid) in (niceness, None):

@@ -1,8 +1,4 @@
-"""Which environment variables a child process is given: those that are named here, and nothing else of its starter's.
-
-What a user keeps in the environment, such as passwords of databases or keys of a cloud, is no business of a broker, an
-executor or a Python worker.
-"""
+"""Environment variables of child processes: an explicit list, so that secrets of the user are not inherited."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _KEPT_NAMES = frozenset({
     "FAULTLINE_MEMCACHED", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_PYTHON", "FAULTLINE_MACHINE",
 })  # fmt: skip
 _KEPT_FAMILIES = ("LC_",)
-# Names that a command which brings services up later needs as they are now, beside where things lie.
+# Variables that a service unit keeps for a later `up`, in addition to the folders.
 SERVICE_NAMES = (
     "FAULTLINE_NIGHTLY_DIR", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_WORKER_MEMORY_MB",
     "FAULTLINE_STEAL_WAIT_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_MACHINE",
@@ -36,15 +32,19 @@ SERVICE_NAMES = (
 
 
 def clean_environment(extra: Mapping[str, str] | None = None, *, for_workload: bool = False) -> dict[str, str]:
-    """This process's environment as a child gets it, plus `extra`. `for_workload`: with what the user passes on to
-    workloads."""
+    """Return the environment of a child process: the allowed variables plus `extra`.
+
+    `for_workload`: also the variables that the user passes to workloads.
+    """
     keep = {name: value for name, value in os.environ.items() if name in _KEPT_NAMES or name.startswith(_KEPT_FAMILIES)}
     return {**keep, **(workload_variables() if for_workload else {}), **(extra or {})}
 
 
 def check_workload_variables() -> None:
-    """Raises ConfigError for a variable that cannot be handed to Airflow's tasks as it is: what keeps the services is
-    told by a file, in which quotation marks and comments have a meaning."""
+    """Raise ConfigError for a value that the supervisor's configuration file cannot hold.
+
+    Quotation marks and comment signs have a meaning in that file.
+    """
     for name, value in workload_variables().items():
         if not value.isprintable() or any(mark in value for mark in ('"', "'", " ;", " #")):
             raise ConfigError(
@@ -54,7 +54,7 @@ def check_workload_variables() -> None:
 
 
 def workload_variables() -> dict[str, str]:
-    """What of this process's environment is for workloads: what the user named, and what holds a password."""
+    """Return the variables for workloads: those that the user named, and those with passwords."""
     names = {name.strip() for name in os.environ.get(PASSED_NAMES, "").split(",")} | WORKLOAD_SECRETS
     return {name: value for name, value in os.environ.items() if name in names}
 
@@ -68,9 +68,9 @@ SHARED_RESULTS = "FAULTLINE_SHARED_RESULTS"
 
 
 def is_allowed_in_thread(action: Callable[[], object]) -> bool:
-    """Whether the system lets a thread do what it may not be able to take back: one that ends is tried on.
+    """Return whether the system allows an action, tried on a thread that ends.
 
-    A container may show a capability that the machine does not honour.
+    The action may be irreversible, and a container may show a capability that the host does not honour.
     """
     found = []
 
@@ -87,7 +87,7 @@ def is_allowed_in_thread(action: Callable[[], object]) -> bool:
 
 @functools.cache
 def can_raise_priority() -> bool:
-    """Whether a thread that was put behind others can be put back."""
+    """Return whether this user can restore a lowered thread priority."""
 
     def lower_and_reset() -> None:
         own = threading.get_native_id()
@@ -106,36 +106,35 @@ def refuse_root() -> None:
 
 @functools.cache
 def warn_root() -> None:
-    """Say in one line, once per process, that it runs as root. Raises ConfigError as `refuse_root`."""
+    """Print one line per process if it runs as root. Raises ConfigError as `refuse_root`."""
     refuse_root()
     if os.geteuid() == 0:
         progress("running as root: services and jobs have all rights on this machine")
 
 
 def has_shared_results() -> bool:
-    """Whether the group may read results."""
+    """Return whether the group may read results."""
     return bool(os.environ.get(SHARED_RESULTS))
 
 
 def file_umask() -> int:
-    """The umask of whatever an installation makes: others have no right to it, nor has the group unless it was given
-    one."""
+    """Return the umask for files of an installation: no rights for others, group rights only if configured."""
     return 0o027 if has_shared_results() else 0o077
 
 
 def set_private_umask() -> None:
-    """From here on others can change nothing that this process makes, whatever its caller's umask."""
+    """Set a umask that removes write access for group and others."""
     os.umask(os.umask(0o077) | 0o022)
 
 
 def set_owner_umask() -> None:
-    """From here on this process makes files that are nobody else's business."""
+    """Set the installation's umask and remember the caller's."""
     _callers[0] = os.umask(file_umask())
 
 
 @contextlib.contextmanager
 def caller_umask() -> Iterator[None]:
-    """What is made meanwhile has the rights that the caller's own umask gives: it is for others to read."""
+    """Restore the caller's umask inside the block, for files that others may read."""
     before = os.umask(_callers[0])
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where an experiment reaches what it talks to, and on which hosts the embedded services run."""
+"""Addresses of the services that an experiment uses, and hosts of the embedded services."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKER = "worker-{}"
 
 @dataclass(frozen=True)
 class Host:
-    """One host: its name, the address at which all others reach it, and the service that runs there."""
+    """One host: its name, its address in the cluster network, and its service."""
 
     name: str
     address: str
@@ -29,8 +29,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Placement:
-    """`conductor`: the address of this machine, where everything runs that is on no other host. `bridge`: the network
-    interface that joins them, empty where there are no others."""
+    """Hosts of the embedded services.
+
+    `conductor`: the address of this machine, which runs everything without a host of its own. `bridge`: the network
+    interface that joins the hosts, empty without hosts.
+    """
 
     conductor: str = HOST
     bridge: str = ""
@@ -38,8 +41,10 @@ class Placement:
 
     @classmethod
     def of(cls, count: int, subnet: str, bridge: str) -> Self:
-        """`count` hosts beside this machine, the broker's and one for each worker. `subnet`: three numbers of an
-        address, such as 10.77.0."""
+        """Return `count` hosts in addition to this machine: the broker's and one per worker.
+
+        `subnet`: the first three numbers of the addresses, such as 10.77.0.
+        """
         names = [(BROKER, "kafka")]
         names += [(WORKER.format(number), f"spark-worker-{number}") for number in range(1, count)]
         hosts = (Host(name, f"{subnet}.{number}", service) for number, (name, service) in enumerate(names, 2))
@@ -47,25 +52,25 @@ class Placement:
 
     @property
     def is_spread(self) -> bool:
-        """Whether anything runs on another host."""
+        """Whether a service runs on another host."""
         return bool(self.hosts)
 
     def host_of(self, service: str) -> Host | None:
-        """The host of a service; None for this machine."""
+        """Return the host of a service; None for this machine."""
         return next((one for one in self.hosts if one.service == service), None)
 
     def address(self, service: str) -> str:
-        """Where a service is reached."""
+        """Return the address of a service."""
         host = self.host_of(service)
         return self.conductor if host is None else host.address
 
     def as_mapping(self) -> dict[str, Any]:
-        """JSON values, for a file."""
+        """Return JSON values, for a file."""
         return asdict(self)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_mapping` gave."""
+        """Return the placement of `as_mapping`'s values."""
         return cls(values["conductor"], values["bridge"], tuple(Host(**one) for one in values["hosts"]))
 
 
@@ -73,9 +78,9 @@ LOCAL_PLACEMENT = Placement()
 
 
 def read_placement(home: Path) -> Placement:
-    """What the last `up` chose. Raises ConfigError for a file that cannot be read."""
+    """Return the placement of the last `up`. Raises ConfigError for an unreadable file."""
     file = home / HOSTS_FILE
-    with reject_damaged(file, "run ./faultline down, delete it, and `up` writes it anew"):
+    with reject_damaged(file, "`./faultline down`, delete it, then `up`"):
         return Placement.from_mapping(json.loads(file.read_text())) if file.exists() else LOCAL_PLACEMENT
 
 
@@ -89,14 +94,13 @@ EMBEDDED = "embedded"
 class Endpoints:
     """Addresses of one target.
 
-    `kafka`: the broker's, host:port; `kafka_detoured`: of its listener that advertises `kafka_detour`, which is where
-    whatever stands between workload and broker listens; `kafka_gated` and `kafka_gate`: the same of the gate for what
-    cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
-    `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
-    on this one. `here`: the address at which all of them reach this one. `target`: its name. `logins`: the folder of
-    what programs log in with there. `storage`: a folder that all hosts of the target share, or
-    hdfs://HOST:PORT/PATH; empty where all of them share everything; `storage_web`: where WebHDFS answers for it,
-    http://HOST:PORT. `engine_ui` is empty of an engine that has no page of its own.
+    `kafka`: HOST:PORT of the broker. `kafka_detoured`: its listener that advertises `kafka_detour`, the address of the
+    fault proxy between workload and broker. `kafka_gated`, `kafka_gate`: the same for the Kafka auth proxy. `engine`:
+    the address that workloads are submitted to. `engine_ui`: http://HOST:PORT, empty for an engine without a page.
+    `airflow`: http://HOST:PORT. `hosts`: hosts reached over SSH, by name; empty if all run on this machine. `here`: the
+    address at which they reach this machine. `target`: its name. `logins`: the folder of the credential files.
+    `storage`: a folder shared by all hosts, or hdfs://HOST:PORT/PATH; empty if they share everything. `storage_web`:
+    its WebHDFS address, http://HOST:PORT.
     """
 
     kafka: str
@@ -116,13 +120,15 @@ class Endpoints:
 
     @property
     def is_external(self) -> bool:
-        """Whether its services are not this installation's."""
+        """Whether the services do not belong to this installation."""
         return self.target != EMBEDDED
 
     @classmethod
     def embedded(cls, ports: Mapping[str, int], placement: Placement = LOCAL_PLACEMENT, logins: str = "") -> Self:
-        """Those of the embedded services, by the ports and hosts that `up` chose. What stands between workload and
-        broker runs on this machine, and so does Airflow, which listens on loopback only."""
+        """Return the endpoints of the embedded services for the ports and hosts of `up`.
+
+        Both proxies and Airflow run on this machine; Airflow listens on loopback only.
+        """
         broker, here = placement.address("kafka"), placement.conductor
         return cls(
             kafka=f"{broker}:{ports['kafka']}",
@@ -139,11 +145,11 @@ class Endpoints:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_mapping` gave."""
+        """Return the endpoints of `as_mapping`'s values."""
         return cls(**values)
 
     def as_mapping(self) -> dict[str, Any]:
-        """JSON values, for a file."""
+        """Return JSON values, for a file."""
         # Not `asdict`, which cannot copy a mapping that is read-only.
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return values | {"hosts": {name: dict(host) for name, host in self.hosts.items()}}

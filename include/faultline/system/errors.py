@@ -1,7 +1,7 @@
-"""The three kinds of failure that Faultline tells apart.
+"""The three kinds of failure.
 
-Each message is one line that names the offending key, process or file and says how to mend it.
-The kind decides what a sweep does next: fail at once, try again, or measure again.
+Each message is one line that names the key, process or file and states the fix. The kind decides the next step of a
+sweep: fail at once, retry, or measure again.
 """
 
 # What every refusal of an older format says.
@@ -9,20 +9,20 @@ MIGRATE = "run scripts/migrate.py on its results folder, bundle or file"
 
 
 class FaultlineError(Exception):
-    """Base of the errors that are meant for the user's eyes; never raised itself."""
+    """Base of errors that are shown to the user; never raised itself."""
 
 
 class ConfigError(FaultlineError):
-    """The input is wrong. Nothing was started; trying again cannot help (exit code 2)."""
+    """Invalid input. Nothing was started; a retry cannot help (exit code 2)."""
 
 
 class InfrastructureError(FaultlineError):
-    """A service, process or file was not there or broke. Trying again may help."""
+    """A missing or failed service, process or file. A retry may help."""
 
 
 class Cancelled(InfrastructureError):
-    """The sweep that asked for the experiment was stopped; the record says so, and nothing is tried again."""
+    """A stopped sweep cancelled the experiment; the record states it, and there is no retry."""
 
 
 class InvalidMeasurement(FaultlineError):
-    """The experiment ran, but a validity rule failed. The record is kept; measure again."""
+    """A violated validity rule. The record is kept; measure again."""

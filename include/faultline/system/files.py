@@ -1,7 +1,6 @@
-"""Files that last: whole or absent in their place, also after a power cut or on a full disk.
+"""Durable files: complete or absent, also after a power cut or on a full disk.
 
-A file's content and its name are two things to a disk. A name that is new, or that another file takes over, is safe
-only once its folder was synced, too.
+A disk stores a file's content and its name separately. A new or replaced name is safe only once its folder is synced.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from faultline.system.errors import ConfigError, InfrastructureError
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Writes beside, syncs, puts it in its place, and syncs the folder: a reader sees the old file or all of the new.
+    """Write a temporary file, sync it, rename it and sync the folder: readers see the old or the new content.
 
-    Raises InfrastructureError, naming the file, when it cannot be written; then the old one stands, and nothing beside.
+    Raises InfrastructureError naming the file if it cannot be written; the old file then stays, without leftovers.
     """
     _write(path, _temporary_path(path), text)
 
@@ -34,14 +33,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """The same of a file that only its owner can read, whatever the umask."""
+    """Write a file as `write_atomic` does, readable only by its owner regardless of the umask."""
     temporary = _temporary_path(path)
     temporary.unlink(missing_ok=True)
     _write(path, temporary, text, _owner_only)
 
 
 def _owner_only(path: str, flags: int) -> int:
-    # A link that lies there is no file of ours.
+    # O_EXCL refuses a link placed there by another user.
     return os.open(path, flags | os.O_EXCL, 0o600)
 
 
@@ -58,7 +57,7 @@ def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], 
                 os.fsync(file.fileno())
             temporary.rename(path)
         except OSError:
-            # What a full disk took of it would keep the room that is lacking.
+            # A partial file would keep space that the full disk lacks.
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
@@ -67,7 +66,7 @@ def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], 
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder and those above it that are missing, so that they last."""
+    """Make the folder and its missing parents durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -75,7 +74,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Returns when the disk has the files of the folder, and their names; one that is not there has none."""
+    """Sync the files of a folder and their names; do nothing if it is missing."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.is_file():
@@ -84,20 +83,20 @@ def sync_files(folder: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """The same of the folder and all below it."""
+    """Sync a folder and everything below it."""
     for inner, _, _ in os.walk(folder):
         sync_files(Path(inner))
 
 
 def write_error(path: Path, error: OSError) -> InfrastructureError:
-    """What to raise for a file that the system would not let be written."""
+    """Return the error for a file that cannot be written."""
     return InfrastructureError(
-        f"{path}: cannot be written: {error.strerror or error}; free disk space or mend the folder's permissions"
+        f"{path}: write failed: {error.strerror or error}; fix: free disk space, or correct the folder's permissions"
     )
 
 
 def sync_folder(path: Path) -> None:
-    """Returns when the disk has the names in the folder; or what is in the file, if it is one."""
+    """Sync the names in a folder, or the content of a file."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
@@ -108,45 +107,44 @@ def sync_folder(path: Path) -> None:
         os.close(opened)
 
 
-# Raw files that hold one JSON object each, and what is said of one that is missing or broken.
+# ---- Raw files with one JSON object each ----
 
 
 def require_file(path: Path) -> None:
-    """Raises InfrastructureError, naming the file and a remedy, when it is missing."""
+    """Raise InfrastructureError, naming the file and a fix, if it is missing."""
     if not path.exists():
-        raise InfrastructureError(f"{path}: missing; clear the task that writes it, or run the experiment again")
+        raise InfrastructureError(f"{path}: missing; fix: clear the task that writes it, or rerun the experiment")
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The object in a file. Raises InfrastructureError when the file is missing or holds anything else."""
+    """Return the JSON object of a file. Raises InfrastructureError if it is missing or not an object."""
     require_file(path)
     try:
         value = json.loads(path.read_text())
     except ValueError:
-        raise InfrastructureError(f"{path}: not JSON; clear the task that writes it") from None
+        raise InfrastructureError(f"{path}: not JSON; fix: clear the task that writes it") from None
     if not isinstance(value, dict):
-        raise InfrastructureError(f"{path}: not a JSON object; clear the task that writes it")
+        raise InfrastructureError(f"{path}: not a JSON object; fix: clear the task that writes it")
     return value
 
 
 @contextlib.contextmanager
 def reject_damaged(file: Path, remedy: str) -> Iterator[None]:
-    """Around what reads a file of the installation: ConfigError naming it, and the remedy, when it holds anything
-    else."""
+    """Raise ConfigError naming the file and the fix if the block cannot read it."""
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{file}: is damaged ({error}); {remedy}") from None
+        raise ConfigError(f"{file}: damaged ({error}); fix: {remedy}") from None
 
 
-# Files that a command is told to write: looked at before it works, so that it need not find out afterwards.
+# ---- Output files of commands: checked before the work starts ----
 
 
 def check_output_path(path: Path, option: str) -> None:
-    """Raises ConfigError naming the `option` where no file can be written at `path`. Makes nothing."""
+    """Raise ConfigError naming the `option` if `path` cannot be written. Creates nothing."""
 
     def refuse(why: str) -> ConfigError:
-        return ConfigError(f"{option} {path}: {why}; name a file that can be written")
+        return ConfigError(f"{option}: got {path}, which {why}; expected a writable file")
 
     if path.is_dir() or not path.name:
         raise refuse("is a folder")
@@ -154,26 +152,26 @@ def check_output_path(path: Path, option: str) -> None:
         if not os.access(path, os.W_OK):
             raise refuse("cannot be written")
         return
-    # The folder may be made by whoever writes; then it is the nearest one there is that must take it.
+    # The writer may make missing folders, so the nearest existing one must be writable.
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise refuse(f"{folder} is no folder")
+        raise refuse(f"is below {folder}, not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise refuse(f"{folder} cannot be written to")
+        raise refuse(f"is below the read-only folder {folder}")
 
 
-# ---- Folders where every user may make some: random names, made for this user alone, kept in a link ----
+# ---- Private folders in shared places such as /tmp: random names, recorded in a link ----
 
 
 MODE = 0o700
 
 
 def make_private_folder(link: Path, above: Path) -> Path:
-    """The folder that `link` names; made directly below `above` where there is none, the link before the folder.
+    """Return the folder behind `link`; make both if missing, directly below `above`, the link first.
 
-    Raises InfrastructureError for one that is not this user's own, or that others may enter.
+    Raises InfrastructureError for a folder of another user, or one that others may enter.
     """
     found = _link_target(link)
     if found is None:
@@ -187,7 +185,7 @@ def make_private_folder(link: Path, above: Path) -> Path:
 
 
 def find_private_folder(link: Path) -> Path | None:
-    """The folder that `link` names; None where there is none. Raises InfrastructureError as `make_private_folder`."""
+    """Return the folder behind `link`, or None if missing. Raises as `make_private_folder`."""
     found = _link_target(link)
     if found is None or not os.path.lexists(found):
         return None
@@ -196,8 +194,7 @@ def find_private_folder(link: Path) -> Path | None:
 
 
 def remove_private_folder(link: Path) -> None:
-    """Removes the folder that `link` names, with all that it holds, and the link; harmless where there is none. Raises
-    InfrastructureError as `make_private_folder`."""
+    """Remove the folder behind `link` and the link, if present. Raises as `make_private_folder`."""
     folder = find_private_folder(link)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -211,6 +208,4 @@ def _link_target(link: Path) -> Path | None:
 def _require_own(folder: Path, link: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise InfrastructureError(
-            f"{folder}: is no folder that this user has for himself; delete {link}, and another is made"
-        )
+        raise InfrastructureError(f"{folder}: not a private folder of this user; fix: delete {link}, and rerun")

@@ -12,18 +12,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-# A file that was changed so short a time ago may change again within one tick of its clock.
+# A file changed this recently may change again within the same clock tick.
 FRESH_NS = 2_000_000_000
 
 
 def file_hash(file: Path) -> str:
-    """SHA-256 of a file, 64 hex digits."""
+    """Return SHA-256 of a file, 64 hex digits."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def cached_hash(file: Path) -> str:
-    """The same of a file that is asked for again and again: read once in this process while nothing changes it."""
+    """Return the SHA-256 of a file; reread it in this process only after a change."""
     about = file.stat()
     if time.time_ns() - about.st_mtime_ns < FRESH_NS:
         return file_hash(file)
@@ -36,12 +36,12 @@ def _hash_unchanged(file: Path, size: int, changed_ns: int) -> str:
 
 
 def list_hash(files: Iterable[Path]) -> str:
-    """SHA-256 of a list of files: a line each of SHA-256 and name."""
+    """Return the SHA-256 of a list of files: one line of SHA-256 and name per file."""
     listed = "".join(f"{file_hash(file)}  {file.name}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-# ---- Code that a process has loaded, and that may have changed on disk since ----
+# ---- Loaded code that may have changed on disk ----
 
 
 # File -> size and time of its last change, None for one that is gone.
@@ -50,23 +50,23 @@ Stamps = dict[str, tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class LoadedCode:
-    """The modules of some packages that were loaded, and what their files were then."""
+    """Loaded modules of some packages, with the state of their files at load time."""
 
     packages: frozenset[str]
     stamps: Stamps
 
     @classmethod
     def of(cls, packages: Collection[str]) -> Self:
-        """What this process has loaded of the packages so far."""
+        """Return the modules of the packages that this process has loaded."""
         found = [file for name in _modules(packages) if (file := getattr(sys.modules[name], "__file__", None))]
         return cls(frozenset(packages), {file: _stamp(file) for file in found})
 
     def is_stale(self) -> bool:
-        """Whether a file was changed or removed since."""
+        """Return whether a file was changed or removed since."""
         return any(_stamp(file) != stamp for file, stamp in self.stamps.items())
 
     def unload(self) -> None:
-        """Has the next import of each of these modules read its file."""
+        """Unload the modules, so that the next import reads their files."""
         for name in _modules(self.packages):
             del sys.modules[name]
 

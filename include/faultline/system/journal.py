@@ -1,8 +1,8 @@
-"""Journals: append-only files of JSON lines, each with the wall and the monotonic instant.
+"""Journals: append-only files of JSON lines, each with a wall-clock and a monotonic instant.
 
-One process writes a journal, any number read it. A line is written by a single system call and
-counts once its newline is there, so a reader never sees half of one. `read_journal` reads one that may
-still be written to, `read_finished` what a process left when it ended, however it did.
+One process writes a journal; any number read it. A line is written by one system call and counts once its newline is
+present, so readers never see partial lines. `read_journal` reads a growing journal, `read_finished` that of an ended
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Line = dict[str, Any]
 
 
 class Events(dict[str, list[Line]]):
-    """Lines by their event; none of one that never was."""
+    """Lines by event; an empty list for an event that never occurred."""
 
     def __missing__(self, event: str) -> list[Line]:
         return []
@@ -32,27 +32,27 @@ class Events(dict[str, list[Line]]):
 
 @dataclass(frozen=True)
 class Instant:
-    """One moment on both clocks, in nanoseconds; the monotonic one is shared by all processes of a host."""
+    """One moment on both clocks, in nanoseconds; all processes of a host share the monotonic clock."""
 
     wall_ns: int
     mono_ns: int
 
     @classmethod
     def now(cls) -> Self:
-        """This moment."""
+        """Return this moment."""
         mono_ns = time.monotonic_ns()
         return cls(wall_ns=time.time_ns(), mono_ns=mono_ns)
 
     def plus(self, seconds: float) -> Instant:
-        """The moment `seconds` later on both clocks."""
+        """Return the moment `seconds` later on both clocks."""
         step = round(seconds * 1e9)
         return Instant(self.wall_ns + step, self.mono_ns + step)
 
 
 class Journal:
-    """The writing end. Opens at once; a half line that a crash left at the end is cut off first.
+    """Writer of a journal. Opening it truncates a partial last line left by a crash.
 
-    Raises InfrastructureError, naming the file, when it cannot be opened or written.
+    Raises InfrastructureError, naming the file, if it cannot be opened or written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,14 +75,14 @@ class Journal:
         self.close()
 
     def write(self, event: str, *, at: Instant | None = None, sync: bool = False, **fields: Any) -> Instant:
-        """Appends {"event": event, …fields}; see `append`."""
+        """Append {"event": event, …fields}; see `append`."""
         return self.append({"event": event, **fields}, at=at, sync=sync)
 
     def append(self, line: Mapping[str, Any], *, at: Instant | None = None, sync: bool = False) -> Instant:
-        """Appends one line with its instant (`at`, by default now) and gives that instant back.
+        """Append one line with its instant (`at`, by default now) and return that instant.
 
-        `sync` waits until the disk has it, which can take tens of milliseconds. Without it the line
-        survives the death of this process, though not that of the machine.
+        `sync` waits until the line is on disk, which can take tens of milliseconds. Without it the line survives a
+        crash of the process but not of the machine.
         """
         instant = at or Instant.now()
         stamped = {"wall_ns": instant.wall_ns, "mono_ns": instant.mono_ns, **line}
@@ -90,7 +90,7 @@ class Journal:
         try:
             written = os.write(self._file, data)
             if written != len(data):
-                # Once there is room again, the next line must not begin in the middle of this one.
+                # Remove the partial line, so that a later line starts on its own.
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
                 raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
             if sync:
@@ -100,14 +100,14 @@ class Journal:
         return instant
 
     def close(self) -> None:
-        """Closes the file; harmless when repeated."""
+        """Close the file; harmless when repeated."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class JournalReader:
-    """The reading end: gives each complete line once, in order; a file that is not there yet is empty."""
+    """Reader that returns each complete line once, in order; a missing file is empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class JournalReader:
         self._line = 0
 
     def poll(self) -> list[Line]:
-        """The lines completed since the last call. Raises InfrastructureError for a line that is not a JSON object."""
+        """Return the new complete lines. Raises InfrastructureError if one is not a JSON object."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -123,7 +123,7 @@ class JournalReader:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise InfrastructureError(f"{self.path.name}: cannot be read: {error.strerror or error}") from None
+            raise InfrastructureError(f"{self.path.name}: read failed: {error.strerror or error}") from None
         complete = data[: data.rfind(b"\n") + 1]
         lines = []
         for raw in complete.splitlines():
@@ -136,42 +136,39 @@ class JournalReader:
     def _parse(self, raw: bytes) -> Line:
         value = parse_line(raw)
         if value is None:
-            raise InfrastructureError(
-                f"{self.path.name}: line {self._line} is not a JSON object: {raw[:80]!r}; something else wrote there"
-            )
+            raise InfrastructureError(f"{self.path.name}: line {self._line} got {raw[:80]!r}; expected a JSON object")
         return value
 
 
 class JournalCache:
-    """Journals that are read repeatedly while they grow: `read` parses only what is new."""
+    """Cache of growing journals: `read` parses only new lines."""
 
     def __init__(self) -> None:
         self._readers: dict[Path, JournalReader] = {}
         self._lines: dict[Path, list[Line]] = {}
 
     def read(self, path: Path) -> list[Line]:
-        """All complete lines, as `read_journal` gives them; the list is the cache's own."""
+        """Return all complete lines as `read_journal` does; the list belongs to the cache."""
         lines = self._lines.setdefault(path, [])
         lines += self._readers.setdefault(path, JournalReader(path)).poll()
         return lines
 
 
 def read_journal(path: Path) -> list[Line]:
-    """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
+    """Return all complete lines of a journal; ignore a partial last line; a missing file is empty."""
     return JournalReader(path).poll()
 
 
 def read_finished(path: Path) -> tuple[Line, ...]:
-    """The lines of a raw file that nobody writes to any more; none when the file is missing.
+    """Return the lines of a raw file whose writer has ended; empty if the file is missing.
 
-    A last line that was cut by a kill is dropped. Raises InfrastructureError for a broken line anywhere else, naming
-    file and line.
+    Ignores a truncated last line. Raises InfrastructureError for any other broken line, naming file and line.
     """
     texts = path.read_bytes().splitlines() if path.exists() else []
     lines = [parse_line(text) if text.strip() else {} for text in texts]
     for number, value in enumerate(lines[:-1], start=1):
         if value is None:
-            raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again")
+            raise InfrastructureError(f"{path}: line {number} is not a JSON object; fix: rerun the experiment")
     return tuple(value for value, text in zip(lines, texts, strict=True) if value is not None and text.strip())
 
 
@@ -184,10 +181,11 @@ def read_files(
     events: Iterable[str],
     present: Iterable[str],
 ) -> dict[str, Any]:
-    """The raw files of a folder by their names: a JSON object for each of `documents` and, or None, of `optional`; the
-    lines of each journal of `lines`, whose names may be patterns, and those of `events` as `by_event` gives them.
+    """Return the raw files of a folder by name.
 
-    Raises InfrastructureError naming the first that is missing or broken, also of those that must be `present`.
+    A JSON object for each of `documents`; the same or None for `optional`; the lines of each journal of `lines`, whose
+    names may be patterns; those of `events` grouped by `by_event`. Raises InfrastructureError naming the first missing
+    or broken file, also of those in `present`.
     """
     found: dict[str, Any] = {name: read_document(folder / name) for name in documents}
     for name in present:
@@ -200,17 +198,17 @@ def read_files(
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the content of a file by these lines, as they are; raises as `write_atomic` does."""
+    """Replace the content of a file by these lines; raises as `write_atomic` does."""
     write_atomic(path, b"".join(map(line_bytes, lines)).decode())
 
 
 def line_bytes(line: Mapping[str, Any]) -> bytes:
-    """One line as it lies on disk. Raises ValueError for NaN, which JSON does not know."""
+    """Return one encoded line. Raises ValueError for NaN, which JSON does not support."""
     return (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 def parse_line(raw: bytes) -> Line | None:
-    """What one line says; None when it is no JSON object."""
+    """Return the object of one line; None if it is not a JSON object."""
     try:
         value = json.loads(raw)
     except ValueError:
@@ -219,12 +217,12 @@ def parse_line(raw: bytes) -> Line | None:
 
 
 def events(lines: Iterable[Line], name: str) -> list[Line]:
-    """The lines whose `event` is `name`, in order."""
+    """Return the lines whose `event` is `name`, in order."""
     return [line for line in lines if line.get("event") == name]
 
 
 def by_event(lines: Iterable[Line]) -> Events:
-    """The lines of each event, in order."""
+    """Return the lines grouped by event, in order."""
     found = Events()
     for line in lines:
         found.setdefault(str(line.get("event")), []).append(line)
@@ -232,15 +230,14 @@ def by_event(lines: Iterable[Line]) -> Events:
 
 
 def find_last(lines: Sequence[Line], **fields: str | int) -> Line | None:
-    """The last line whose fields are as given, such as event="settled", fault=1; None when there is none."""
+    """Return the last line with the given fields, such as event="settled", fault=1, or None."""
     return next((line for line in reversed(lines) if fields.items() <= line.items()), None)
 
 
 def _truncate_partial_line(path: Path) -> None:
-    """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only.
+    """Truncate the file after its last newline; readers have not seen the rest.
 
-    Where a power cut kept a place in the file and lost what was written there, the place holds zeros, which no line
-    does: the file ends before them.
+    After a power cut, lost content appears as zeros, which no line contains: truncate there.
     """
     if not path.is_file():
         return

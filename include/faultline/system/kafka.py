@@ -1,4 +1,4 @@
-"""What Kafka clients of this installation need: how they log in at its broker or a target's, and end offsets."""
+"""Kafka clients: credentials for the broker of an installation or target, and end offsets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from generators.kafka_credentials import read_credentials
 def kafka_client(
     bootstrap: str, more: Mapping[str, Any] | None = None, *, secrets: Path | None = None, user: str = HARNESS
 ) -> dict[str, Any]:
-    """Settings of a librdkafka client. `secrets`: the folder of what one logs in with there; by default this
-    installation's, or that of its target with the address. `more`: further ones. Raises ConfigError when the login is
-    missing, or others can read it."""
+    """Return the settings of a librdkafka client.
+
+    `secrets`: the folder of the credential files; by default that of this installation, or of the target with this
+    address. `more`: additional settings. Raises ConfigError if the credentials are missing or readable by others.
+    """
     if secrets is None:
         secrets = _secrets_of(bootstrap)
     login = {} if secrets is None else _login(secrets, user)
@@ -32,8 +34,10 @@ def kafka_client(
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
-    """Options of Spark's Kafka source and sink beside the address, in a JVM that was told with what to log in: none of
-    them is a secret. Raises ConfigError as `kafka_client`."""
+    """Return the options of Spark's Kafka source and sink except the address; none is a secret.
+
+    The JVM reads the credentials from a file. Raises ConfigError as `kafka_client`.
+    """
     if settings.endpoints.is_external:
         file = options_file(settings.logins)
         require_private(file)
@@ -55,18 +59,17 @@ def _secrets_of(bootstrap: str) -> Path | None:
 
 def _login(secrets: Path, user: str) -> dict[str, str]:
     file = login_file(secrets, user)
-    # Where no `up` is in force, there is no broker of ours.
+    # Without a running `up` there is no broker of this installation.
     if not file.exists() and not (secrets.parent / INSTANCE).exists() and not (secrets / ENDPOINTS).exists():
         return {}
     require_private(file)
     return read_credentials(file)
 
 
-# ---- End offsets, read just before a fault without ever delaying it ----
+# ---- End offsets, read just before a fault without delaying it ----
 
 
-# How long before the fault the broker is asked, and how long its answer is waited for. It takes some 10 ms, and ten
-# times as long where an engine just has all cores.
+# Lead before the fault, and limit for the answer. A request takes 10 ms, or 100 ms if the engine uses all cores.
 OFFSETS_LEAD_S = 0.2
 OFFSETS_TIMEOUT_S = 5.0
 FOLLOW_EVERY_S = 0.05
@@ -74,15 +77,15 @@ _WARM_UP_TIMEOUT_S = 0.5
 
 
 class EndOffsets(Protocol):
-    """Reads the end offsets of the input topic: {partition: offset}, partitions as strings."""
+    """Reader of the input topic's end offsets: {partition: offset}, partitions as strings."""
 
     def read(self, timeout_s: float) -> dict[str, int]:
-        """One reading. Raises InfrastructureError when the broker does not answer in time."""
+        """Return the offsets. Raises InfrastructureError if the broker does not answer in time."""
         ...
 
 
 class KafkaEndOffsets:
-    """End offsets from the broker, all partitions in one request over a connection that stays open."""
+    """Reader of end offsets, all partitions in one request over a persistent connection."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap = bootstrap
@@ -91,11 +94,11 @@ class KafkaEndOffsets:
         self._admin: Any = None
 
     def read(self, timeout_s: float) -> dict[str, int]:
-        """One reading. Raises InfrastructureError when the broker does not answer in time."""
+        """Return the end offsets. Raises InfrastructureError if the broker does not answer in time."""
         return self._list_offsets("latest", timeout_s)
 
     def earliest(self, timeout_s: float) -> dict[str, int]:
-        """The offsets that the topic begins at: 0, unless records were deleted. Raises as `read` does."""
+        """Return the first offsets: 0 unless records were deleted. Raises as `read` does."""
         return self._list_offsets("earliest", timeout_s)
 
     def _list_offsets(self, which: str, timeout_s: float) -> dict[str, int]:
@@ -127,9 +130,9 @@ Reading = tuple[dict[str, int], Instant]
 
 @contextlib.contextmanager
 def poll_offsets(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], Reading | None]]:
-    """While inside, reads the offsets over and over beside the main thread, when `wanted`.
+    """Read the offsets repeatedly in a thread inside the block, if `wanted`.
 
-    Gives a function from an instant to the newest reading that was answered before it, or None.
+    Yields a function from an instant to the newest reading answered before it, or None.
     """
     readings: list[Reading] = []
     stop = threading.Event()
@@ -154,9 +157,9 @@ def poll_offsets(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant
 
 
 class OffsetsWatch:
-    """Reads the end offsets beside the main thread, so that a slow broker cannot delay the signal.
+    """Reader of end offsets in a thread, so that a slow broker cannot delay the fault.
 
-    Asks `OFFSETS_LEAD_S` before `due_ns`; and, where that is later, once at once, which warms the connection up.
+    Asks `OFFSETS_LEAD_S` before `due_ns`. If that is in the future, it also asks at once, to warm up the connection.
     """
 
     def __init__(self, reader: EndOffsets, due_ns: int) -> None:
@@ -165,7 +168,7 @@ class OffsetsWatch:
         threading.Thread(target=self._run, name="end-offsets", daemon=True).start()
 
     def result(self, timeout_s: float) -> Reading | None:
-        """The offsets and when the answer came; None while there is none. Raises InfrastructureError."""
+        """Return the offsets and the time of the answer; None if pending. Raises InfrastructureError."""
         if not wait([self._answer], timeout_s).done:
             return None
         if error := self._answer.exception():
@@ -175,7 +178,7 @@ class OffsetsWatch:
     def _run(self) -> None:
         try:
             if self._remaining_s() > 0:
-                # Only the second reading counts; should the first one fail, the second says so.
+                # Only the second reading counts; it reports a persistent failure.
                 with contextlib.suppress(InfrastructureError):
                     self._reader.read(_WARM_UP_TIMEOUT_S)
                 time.sleep(max(0.0, self._remaining_s()))
@@ -184,5 +187,5 @@ class OffsetsWatch:
             self._answer.set_exception(error)
 
     def _remaining_s(self) -> float:
-        """Until the broker is to be asked."""
+        """Return the seconds until the request is due."""
         return (self._due_ns - time.monotonic_ns()) / 1e9 - OFFSETS_LEAD_S

@@ -1,19 +1,20 @@
-"""Locks of the machine, and of files: the measured window's, the services' and their users'.
+"""Locks of the machine and of files.
 
-**The machine**: one experiment at a time on one machine, whichever installation and user starts it.
+**Machine lock**: one experiment at a time on one machine, across installations and users.
 
-No file is locked, since whoever may open one may hold it, for as long as he likes. A recorder that has the machine
-says so in its own name (`/proc/PID/comm`): everybody can read that, no other user can write it, it ends with its
-process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for. Another user
-can say anything, by a command line that looks like a recorder's: he is waited for minutes, in all, and then named.
+It uses no file, since any user who can open a file can lock it indefinitely. A recorder with the lock states this in
+its process name (`/proc/PID/comm`). Every user can read that name, no other user can change it, it ends with the
+process, and the system identifies its owner. A process with that name that is not a recorder is reported and ignored.
+Another user can imitate a recorder's command line; the total wait for other users is limited to minutes, and the error
+then names them.
 
-Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
-of two that see each other draws back. So of two, the one that spoke later has seen the other.
+A waiting recorder renames itself `faultline-wants` and scans the processes. It takes the lock if no other process
+claims it. If two wait, the later one backs off.
 
-**A file**: held alone, or shared; the system frees it when its holder dies. While a window is measured, nothing of ours
-works beside it, and it does not open beside such work: the conductor holds the window's lock alone from before the gate
-to the end of its schedule. Whatever takes seconds of a core and is no part of an experiment, such as the tables over
-all results, shares it with its like.
+**File lock**: exclusive or shared; the system releases it when its holder dies. During a measured window no other work
+of the installation runs: the conductor holds the measurement lock exclusively from before the start barrier to the end
+of its schedule. Work that takes seconds of a core and is not part of an experiment, such as tables over all results,
+shares the lock.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from fault.procfs import start_ticks
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import progress
 
-# The program that holds the machine.
+# The program that takes the machine lock.
 RECORDER = "faultline.lifecycle.recorder"
-# What it calls itself while it has the machine, and while it looks whether it can have it. The kernel keeps 15 bytes.
+# Process names of a lock holder and of a waiting recorder. The kernel keeps 15 bytes.
 HOLDS, WANTS = "faultline-holds", "faultline-wants"
-# Two that want it at once take a moment to see who goes first.
+# Two concurrent claims need a moment to settle.
 MIN_WAIT_S = 1.0
 BACKOFF_S = 0.02
-# Between two looks at whether the waiting is still wanted. The end of who is waited for is noticed at once.
+# Interval of the cancellation checks. The holder's end is noticed at once.
 RECHECK_S = 0.25
-# How long other users are waited for in all: who has the machine, and who wants it and does not take it, for which a
-# recorder needs milliseconds.
+# Total wait for other users: for a holder, and for a process that waits without taking the lock (a recorder needs
+# milliseconds).
 OTHER_USERS_HOLD_S = 15 * 60.0
 OTHER_USERS_WANT_S = 5.0
 _SHOWN_CHARACTERS = 100
@@ -54,8 +55,10 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class LockClaim:
-    """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start;
-    `own`: whether it is this user's."""
+    """Process that holds the machine lock or waits for it.
+
+    `started`: clock ticks since boot; `own`: whether it belongs to this user.
+    """
 
     pid: int
     started: int
@@ -65,7 +68,7 @@ class LockClaim:
     own: bool = True
 
     def is_of(self, machine: str) -> bool:
-        """Whether it is the recorder of an experiment on the machine that goes by this name."""
+        """Return whether it records an experiment on the machine with this name."""
         return self.is_recorder and self._option("--machine") == machine
 
     @property
@@ -74,7 +77,7 @@ class LockClaim:
 
     @property
     def folder(self) -> Path:
-        """Of the attempt that it records, `<results>/attempts/<attempt>`."""
+        """Folder of the recorded attempt, `<results>/attempts/<attempt>`."""
         return Path(self._option("--attempt-dir"))
 
     @property
@@ -83,12 +86,12 @@ class LockClaim:
 
     @property
     def text(self) -> str:
-        """What it records, and whose it is."""
+        """Description: attempt, user, pid and results folder."""
         return f"{self.attempt} of {self.user} (pid {self.pid}, {_printable(str(self.folder.parent.parent))})"
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among those that wait: who came first."""
+        """Position among waiting processes: the first to start comes first."""
         return self.started, self.pid
 
     def _option(self, name: str) -> str:
@@ -98,16 +101,15 @@ class LockClaim:
 
 @dataclass(frozen=True)
 class MachineLock:
-    """The machine that goes by a name. `TargetLock` of `installation.targets.turn` has the same `take` and `holder`."""
+    """Lock of the machine with a name. `targets.target_lock.TargetLock` has the same `take` and `holder`."""
 
     name: str
 
     def take(self, *, wait_s: float = MIN_WAIT_S, is_cancelled: Callable[[], bool] = bool) -> LockClaim | None:
-        """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders
-        had it while it waited.
+        """Take the lock until this process, a recorder, ends; return this user's previous holder.
 
-        Waits `wait_s` seconds for its turn, of which OTHER_USERS_HOLD_S for other users, or until `is_cancelled`
-        returns True. Raises InfrastructureError naming the holder when another experiment runs for longer.
+        Waits up to `wait_s` seconds, of which OTHER_USERS_HOLD_S for other users, or until `is_cancelled` returns True.
+        Raises InfrastructureError naming the holder if the wait runs out.
         """
         process_name = _process_name(os.getpid())
         try:
@@ -119,11 +121,11 @@ class MachineLock:
         return before
 
     def holder(self) -> LockClaim | None:
-        """The experiment that has the machine, of whichever installation and user; None when it is free."""
+        """Return the experiment that holds the lock, of any installation and user; None if free."""
         return _holder(one for one in _claims() if one.is_of(self.name))
 
     def _await_turn(self, deadline: float, is_cancelled: Callable[[], bool], process_name: str) -> LockClaim | None:
-        """Returns when this process has said that it wants the machine, and nobody else says anything."""
+        """Wait until this process claims the lock and no other process does."""
         before, has_reported = None, False
         hold_s, want_s = OTHER_USERS_HOLD_S, OTHER_USERS_WANT_S
         while True:
@@ -132,16 +134,16 @@ class MachineLock:
             blocking = [one for one in others if one.own or one.holds or want_s > 0]
             if not blocking and (not others or self._has_no_new_holder()):
                 for one in others:
-                    progress(f"machine: {one.text} wants it and does not take it; it is not waited for")
+                    progress(f"machine lock: ignoring {one.text}, which waits without taking it")
                 return before
             ahead = [one for one in blocking if one.holds or one.order < own.order]
             if ahead:
                 _set_process_name(process_name)
             holder = _holder(ahead)
-            # What another user wrote is not where to look for what is done.
+            # Another user's command line is not trusted to locate a record.
             before = holder if holder is not None and holder.own else before
             for line in () if has_reported else false_lock_holders():
-                progress(f"machine: {line}; it is not waited for")
+                progress(f"machine lock: ignoring {line}")
             has_reported, began = True, time.monotonic()
             until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
             if blocking and (is_cancelled() or began >= until):
@@ -157,20 +159,21 @@ class MachineLock:
         claims = [one for one in _claims() if one.is_of(self.name)]
         own = next((one for one in claims if one.pid == os.getpid()), None)
         if own is None:
-            raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
+            raise InfrastructureError(
+                "machine lock: /proc does not show this process; fix: mount /proc without hidepid"
+            )
         return own, [one for one in claims if one.pid != own.pid]
 
     def _has_no_new_holder(self) -> bool:
-        """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
+        """Return whether the waiting processes do not take the lock; a real one does so at once."""
         time.sleep(RECHECK_S)
         return self.holder() is None
 
 
 def false_lock_holders() -> list[str]:
-    """Processes that say that they have the machine and are no experiments, in words. Nobody waits for them."""
+    """Return descriptions of processes that imitate a lock holder. They are ignored."""
     return [
-        f"pid {one.pid} of {one.user} says that it has the machine, and is no experiment: "
-        f"{_printable(shlex.join(one.command)) or 'no command'}"
+        f"false lock holder: pid {one.pid} of {one.user}: {_printable(shlex.join(one.command)) or 'no command'}"
         for one in _claims()
         if not one.is_recorder
     ]
@@ -178,20 +181,21 @@ def false_lock_holders() -> list[str]:
 
 def _refusal(one: LockClaim) -> str:
     if one.own:
-        rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
+        state = "held by" if one.holds else "also requested by"
+        rest = "wait for it, or stop it" if one.holds else "measure again"
     else:
-        claim = "says that it is being measured" if one.holds else "wants it, too"
-        rest = f"{claim}; only {one.user} or root can end it; measure again when it is over"
-    return f"machine: {one.text} {rest}"
+        state = "claimed by" if one.holds else "also requested by"
+        rest = f"measure again after it ends; only {one.user} or root can stop it"
+    return f"machine lock: {state} {one.text}; fix: {rest}"
 
 
 def _holder(claims: Iterable[LockClaim]) -> LockClaim | None:
-    """Who has the machine: this user's, whatever another says."""
+    """Return the lock holder; this user's takes precedence over another user's claim."""
     return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
 
 
 def _await_change(holder: LockClaim | None, deadline: float, is_cancelled: Callable[[], bool]) -> None:
-    """Returns when there is something new to look for."""
+    """Wait for a change of the holder, up to the deadline."""
     if holder is None:
         time.sleep(BACKOFF_S)
         return
@@ -200,7 +204,7 @@ def _await_change(holder: LockClaim | None, deadline: float, is_cancelled: Calla
 
 
 def _await_end(pid: int, limit_s: float) -> None:
-    """Returns when the process has ended, or after so many seconds."""
+    """Wait for the end of a process, up to `limit_s` seconds."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -217,20 +221,20 @@ def _await_end(pid: int, limit_s: float) -> None:
 
 
 def _claims() -> Iterator[LockClaim]:
-    """All processes that say something of the machine."""
+    """Yield all processes that claim the lock."""
     for name in os.listdir(_PROC):
         if name.isdecimal() and (claim := _claim(int(name))) is not None:
             yield claim
 
 
 def _claim(pid: int) -> LockClaim | None:
-    """What a process says of the machine; None when it says nothing, or has ended."""
+    """Return a process's claim; None if it has none or has ended."""
     with contextlib.suppress(OSError, psutil.Error):
         called = _process_name(pid)
         if called in (HOLDS, WANTS):
             process = psutil.Process(pid)
             command = tuple(process.cmdline())
-            # One that nobody has buried yet has kept its name, and has no command any more.
+            # A zombie keeps its name but has no command line.
             own = process.uids().real == os.getuid()
             return (
                 LockClaim(pid, start_ticks(pid), process.username(), command, called == HOLDS, own) if command else None
@@ -243,31 +247,31 @@ def _process_name(pid: int) -> str:
 
 
 def _set_process_name(name: str) -> None:
-    """Gives this process a name that all can read."""
+    """Set this process's name, which every user can read."""
     (_PROC / "self" / "comm").write_text(name)
 
 
 def _printable(text: str) -> str:
-    """The beginning of what a stranger wrote, as one line that does nothing to a terminal."""
+    """Return the beginning of foreign text on one line, safe for a terminal."""
     return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN_CHARACTERS])
 
 
 # ---- Files ----
 
 POLL_S = 0.1
-# Tables over a great many results take minutes.
+# Tables over many results take minutes.
 MAX_WORK_S = 900.0
 
 
 @dataclass(frozen=True)
 class FileLock:
-    """A lock on a file, which is made where it is missing."""
+    """Lock on a file, which is created if missing."""
 
     path: Path
 
     @contextlib.contextmanager
     def acquire(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[LockHold]:
-        """The lock, while it lasts; without it after `limit_s` seconds."""
+        """Hold the lock inside the block; after `limit_s` seconds run the block without it."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             hold, began, waited_s = LockHold(descriptor), time.monotonic(), 0.0
@@ -282,13 +286,13 @@ class FileLock:
 
 @dataclass
 class LockHold:
-    """An open file whose lock was asked for. `waited_s`: how long that took; None where it was not to be had."""
+    """Open lock file. `waited_s`: seconds waited for the lock; None if it was not acquired."""
 
     descriptor: int
     waited_s: float | None = None
 
     def take(self, *, shared: bool = False) -> bool:
-        """Takes the lock, or changes how it is held, if nobody stands in the way; whether it did."""
+        """Take the lock, or change its mode; return False if another process holds it."""
         try:
             fcntl.flock(self.descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
@@ -298,30 +302,30 @@ class LockHold:
 
 @contextlib.contextmanager
 def hold_measurement_lock(path: Path, *, limit_s: float = MAX_WORK_S) -> Iterator[float]:
-    """Holds the window's lock alone; gives the seconds that it took to get it.
+    """Hold the measurement lock exclusively; yield the seconds waited.
 
-    Raises InfrastructureError when others work for longer than `limit_s`.
+    Raises InfrastructureError after `limit_s` seconds.
     """
     with FileLock(path).acquire(limit_s=limit_s) as hold:
         if hold.waited_s is None:
             raise InfrastructureError(
-                f"window: aggregate or another job works here for {limit_s:g} s already; measure again when it is done"
+                f"measurement lock: held by another job for more than {limit_s:g} s; fix: measure again after it ends"
             )
         yield hold.waited_s
 
 
 @contextlib.contextmanager
 def share_measurement_lock(path: Path, *, limit_s: float = MAX_WORK_S) -> Iterator[float | None]:
-    """Waits while a window is measured, and keeps the next one shut for as long as the caller works.
+    """Wait for the end of a measured window, and prevent the next one during the block.
 
-    Gives the seconds waited, or None after `limit_s`: then the work is done all the same.
+    Yields the seconds waited, or None after `limit_s`: the work then runs nevertheless.
     """
     with FileLock(path).acquire(shared=True, limit_s=limit_s) as hold:
         yield hold.waited_s
 
 
 def is_measured(path: Path) -> bool:
-    """Whether a window is measured now; none is where there is no place for the lock yet."""
+    """Return whether a window is measured now; False if the lock's folder is missing."""
     if not path.parent.exists():
         return False
     with FileLock(path).acquire(shared=True, limit_s=0.0) as hold:

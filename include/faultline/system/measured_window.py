@@ -1,7 +1,7 @@
-"""The instants that frame one attempt: the gate, the measured window, and its end.
+"""Instants of one attempt: the start barrier, the measured window, and its end.
 
-All instants are wall-clock nanoseconds since the epoch; `t_s` always means seconds after T0, the
-opening of the gate.
+All instants are wall-clock nanoseconds since the epoch; `t_s` always means seconds after T0, the opening of the
+barrier.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Window:
         checkpoint_interval_s: float,
         conductor: Sequence[Line] = (),
     ) -> Window:
-        """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
+        """Return the window of an attempt whose start barrier opened at `t0_ns`; durations in seconds.
 
-        `conductor`: its journal. Where that says when the engine was steady, or when the last recovery was over, the
-        window begins and ends there, and not after fixed times.
+        `conductor`: its journal. If it records when the engine was steady, or when the last recovery ended, the window
+        begins and ends there instead of after fixed times.
         """
         begun, ended = (find_last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
@@ -48,7 +48,7 @@ class Window:
 
     @property
     def watched_until_ns(self) -> int:
-        """Last commit that may count for `held`: later bins hold records of a generator at rest."""
+        """Last commit that counts for `held`: later bins contain records of an idle generator."""
         return self.end_ns + self.interval_ns
 
     @property
@@ -57,30 +57,29 @@ class Window:
         return (self.end_ns - self.start_ns) / NS
 
     def t_s(self, wall_ns: int) -> float:
-        """Seconds after T0."""
+        """Return seconds after T0."""
         return (wall_ns - self.t0_ns) / NS
 
 
-# Whether the wall clock kept step with the monotonic one during a run: latencies are differences of wall times.
+# ---- Steps of the wall clock during a run: latencies are differences of wall times ----
 
 
-# A process that loses its core between reading one clock and the other sees a difference that is none; so many
-# samples in a row do not.
+# A process preempted between two clock reads sees a false difference; five consecutive samples do not.
 _SAMPLES_PER_MINIMUM = 5
 
 
 def clock_step_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """By how many milliseconds the wall clock went furthest ahead (or back, negative) of where it was at first.
+    """Return the largest change of wall clock minus monotonic clock since the start, in ms (negative: backwards).
 
-    `lines` of one process's journal, each with `wall_ns` and `mono_ns`. The least difference of each five lines
-    counts. None for fewer than five lines.
+    `lines` of one process's journal, each with `wall_ns` and `mono_ns`. The minimum of five consecutive lines counts.
+    None for fewer than five lines.
     """
     pairs = [(line["wall_ns"], line["mono_ns"]) for line in lines if "wall_ns" in line and "mono_ns" in line]
     if len(pairs) < _SAMPLES_PER_MINIMUM:
         return None
     first_wall, first_mono = pairs[0]
-    # From the first line on, so that nanoseconds since 1970 do not lose digits.
-    import numpy as np  # takes its time, and most who look at a window need none
+    # Relative to the first line, so that float64 keeps nanoseconds.
+    import numpy as np  # slow to import, and few callers need it
 
     ahead = np.array([(wall - first_wall) - (mono - first_mono) for wall, mono in pairs])
     least = np.lib.stride_tricks.sliding_window_view(ahead, _SAMPLES_PER_MINIMUM).min(axis=1)

@@ -1,11 +1,9 @@
-"""Detached processes and their ledger: who was started, and how to end exactly those.
+"""Detached processes and their ledger: which were started, and how to end exactly those.
 
-A process is known by pid **and** creation time, so that a number which the system handed out
-again is never taken for the process that had it before. The creation time is told in ticks since the machine's start
-where that is known: the wall clock's own moves with every step that the clock makes.
+A process is identified by pid **and** creation time, so that a reused pid never matches. The creation time is in ticks
+since boot where known, since steps of the wall clock change the other form.
 
-Only this user's processes are ever ended, and of these only those that bear the attempt's mark: what stands in a file
-or in a command line may have been written by anybody.
+Only processes of this user with the attempt's mark are ended: any user could have written a file or a command line.
 """
 
 from __future__ import annotations
@@ -35,18 +33,19 @@ from faultline.system.files import sync_folder
 from faultline.system.journal import line_bytes, parse_line
 from faultline.system.process_tags import BACKGROUND_MARK, RUN_MARK, load_option, load_token, run_option, run_token
 
-# Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
+# Creation times come from the same clock ticks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
-# Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
+# Keeps the send schedule while the engine uses all cores; needs the right to raise priorities.
 HIGH_PRIORITY_NICENESS = -10
-# While a program takes a process's place, the kernel shows no command line of it.
+# During exec, the kernel shows no command line.
 EXEC_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of a ledger. `create_time` is seconds since the epoch, as psutil gives it; `start_ticks` and `boot` are
-    those of `start_identity`.
+    """One line of a ledger.
+
+    `create_time`: seconds since the epoch, as psutil returns it; `start_ticks` and `boot`: from `start_identity`.
     """
 
     pid: int
@@ -62,23 +61,26 @@ class LedgerEntry:
 
 
 def process_of(entry: LedgerEntry) -> psutil.Process | None:
-    """The live process of a ledger line, or None when it ended; to look at, since the line alone says whose it is."""
+    """Return the live process of a ledger line, or None. For inspection only: the line is not verified."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
 
 
 def victim_of(entry: LedgerEntry) -> psutil.Process | None:
-    """The same for whoever signals it: None also when it is another user's, or does not bear the attempt's mark."""
+    """Return the process as `process_of`; None also for another user's, or one without the attempt's mark."""
     process = process_of(entry)
     return process if process is not None and has_attempt_mark(process, entry.attempt) else None
 
 
 def is_own(process: psutil.Process) -> bool:
-    """Whether it is this user's; root owns his own only. Raises psutil.NoSuchProcess."""
+    """Return whether the process belongs to this user, also for root. Raises psutil.NoSuchProcess."""
     return bool(process.uids().real == os.getuid())
 
 
 def has_attempt_mark(process: psutil.Process, attempt: str) -> bool:
-    """Whether it is this user's, with a token of the attempt as one whole argument, or RUN_MARK in its environment."""
+    """Return whether the process belongs to this user and to the attempt.
+
+    It must have a token of the attempt as one whole argument, or RUN_MARK in its environment.
+    """
     tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
     with contextlib.suppress(psutil.Error, OSError):
         if not is_own(process):
@@ -91,29 +93,29 @@ def has_attempt_mark(process: psutil.Process, attempt: str) -> bool:
 
 
 def processes_with_mark(mark: str, value: str) -> list[psutil.Process]:
-    """This user's live processes that inherited RUN_MARK or INSTANCE_MARK with this value; not this very one."""
+    """Return this user's live processes with RUN_MARK or INSTANCE_MARK of this value, except this one."""
     others = (process for process in psutil.process_iter() if process.pid != os.getpid())
     return [process for process in others if is_marked(process, mark, value)]
 
 
 def is_marked(process: psutil.Process, mark: str, value: str) -> bool:
-    """Whether a process is this user's, lives, and has the mark with this value in its environment."""
+    """Return whether a live process of this user has the mark with this value in its environment."""
     with contextlib.suppress(psutil.Error, OSError):
         return is_own(process) and process.environ().get(mark) == value
     return False
 
 
 def option_of(command: str | Sequence[str], name: str) -> str | None:
-    """What a command line gives to an option, such as `--app-id`; None without it."""
+    """Return the value of a command-line option such as `--app-id`; None if absent."""
     text = command if isinstance(command, str) else " ".join(map(str, command))
     match = re.search(rf"{re.escape(name)}[ =](\S+)", text)
     return match.group(1) if match else None
 
 
 def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
-    """The process with this pid that was created then, or None when it ended (a zombie has ended).
+    """Return the process with this pid and creation time, or None if it ended (also for a zombie).
 
-    With `start_ticks` and `boot` of `start_identity` these decide, and the clock may have been set meanwhile.
+    `start_ticks` and `boot` of `start_identity` take precedence, since they do not depend on the wall clock.
     """
     try:
         process = psutil.Process(pid)
@@ -127,25 +129,25 @@ def live_process(pid: int, create_time: float, start_ticks: int | None = None, b
 
 
 def start_identity(pid: int) -> tuple[int, str]:
-    """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
+    """Return a process's start: clock ticks since boot, and the boot id. Raises OSError for no process."""
     return start_ticks(pid), boot_id()
 
 
 def this_process() -> dict[str, Any]:
-    """This very process, as a file keeps it for `live_process`."""
+    """Return this process in the form that `live_process` accepts."""
     own = psutil.Process()
     ticks, boot = start_identity(own.pid)
     return {"pid": own.pid, "create_time": own.create_time(), "start_ticks": ticks, "boot": boot}
 
 
 def boot_id() -> str:
-    """Which start of the machine this is: another name after each."""
+    """Return the id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 @dataclass(frozen=True)
 class _Spec:
-    """What the second fork is told."""
+    """Input of the second fork."""
 
     command: list[str]
     role: str
@@ -159,7 +161,7 @@ class _Spec:
     reply: str
 
 
-# Seconds that a detached process has to take over from its starter.
+# Limit for the start of a detached process, in seconds.
 _START_S = 20.0
 _LAUNCHER = """\
 import json, os, sys
@@ -186,15 +188,14 @@ def spawn_detached(
     token: str | None = None,
     for_workload: bool = False,
 ) -> LedgerEntry:
-    """Starts `command` so that it outlives, and holds nothing of, its starter.
+    """Start `command` as a detached process that inherits nothing from its starter.
 
-    Double fork, new session, no inherited descriptors, standard streams to files, of the environment only what children
-    get (`for_workload`: with what the user passes on to workloads). The ledger line is synced to disk before the
-    program itself starts: a process that runs is always in the ledger. The attempt's token is appended to the command,
-    or `token`, and RUN_MARK stands in its environment.
-    A `high_priority` process is scheduled before others, where the system lets this user ask for that.
+    Double fork, new session, no inherited descriptors, standard streams to files, and the environment of
+    `clean_environment` (`for_workload`: with the user's variables for workloads). The ledger line is synced before the
+    program starts, so a running process is always in the ledger. The attempt's token, or `token`, is appended to the
+    command, and RUN_MARK is in its environment. `high_priority` raises its priority where the system allows it.
 
-    Returns the ledger entry. Raises InfrastructureError when the process could not be started.
+    Returns the ledger entry. Raises InfrastructureError if the process could not be started.
     """
     spec = _Spec(
         command=[*command, token or run_token(attempt)],
@@ -214,17 +215,17 @@ def spawn_detached(
 
 
 def _launch(spec: _Spec) -> LedgerEntry:
-    """Has a fresh interpreter leave this process behind and become the command; the entry that it wrote."""
+    """Start a fresh interpreter that detaches and becomes the command; return the entry it wrote."""
     # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
     starter = subprocess.Popen(
-        # With the token: it is of the attempt from its first instant on, before the program shows it.
+        # The token identifies the process before its program runs.
         [sys.executable, "-c", _LAUNCHER, spec.command[-1]],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         close_fds=True,
         text=True,
-        # What is measured never gives way, whoever starts it.
+        # A measured process is never a background process.
         env={name: value for name, value in os.environ.items() if name != BACKGROUND_MARK},
     )
     try:
@@ -233,19 +234,19 @@ def _launch(spec: _Spec) -> LedgerEntry:
         starter.kill()
         starter.communicate()
         raise InfrastructureError(
-            f"{spec.role}: not started within {_START_S:g} s; the machine is overloaded"
+            f"{spec.role}: start failed: timeout after {_START_S:g} s; fix: reduce the load of this machine"
         ) from None
     reply = Path(spec.reply)
     if starter.returncode or not reply.exists():
         last_output = problem.strip().splitlines()[-1:] or "no reply"
-        raise InfrastructureError(f"{spec.role}: could not be started: {last_output}")
+        raise InfrastructureError(f"{spec.role}: start failed: {last_output}")
     entry = LedgerEntry(**json.loads(reply.read_text()))
     reply.unlink()
     return entry
 
 
 def exec_command(values: dict[str, Any]) -> None:
-    """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
+    """Write the ledger line, redirect the streams and exec the command, in the second fork."""
     spec = _Spec(**values)
     entry = LedgerEntry(
         **this_process(), role=spec.role, command=spec.command, attempt=spec.attempt, token=run_token(spec.attempt),
@@ -267,7 +268,7 @@ def exec_command(values: dict[str, Any]) -> None:
 
 
 def _redirect(stdout: str, stderr: str) -> None:
-    """Standard streams from nothing and to files; no other descriptor stays open."""
+    """Redirect the standard streams to files, and close all other descriptors."""
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in ((1, stdout), (2, stderr)):
@@ -278,10 +279,9 @@ def _redirect(stdout: str, stderr: str) -> None:
 
 
 def raise_priority() -> None:
-    """Asks for a place before other processes, where the system lets this user have it.
+    """Raise this process's priority where the system allows it.
 
-    Linux groups processes by session (autogroups) and weighs whole groups against each other; a session of its
-    own has a group of its own, in which a niceness alone would mean nothing.
+    With autogroups, Linux weighs whole sessions against each other, so the niceness of the session's group counts.
     """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, HIGH_PRIORITY_NICENESS)
@@ -290,9 +290,9 @@ def raise_priority() -> None:
 
 
 def append_entry(ledger: Path, entry: LedgerEntry) -> None:
-    """Appends one ledger line and syncs it to disk. A half line that a full disk left before it does not touch it.
+    """Append one ledger line and sync it; an earlier partial line does not affect it.
 
-    Raises OSError for a ledger that is a link to another file.
+    Raises OSError for a ledger that is a symbolic link.
     """
     with open(ledger, "a+b", opener=_refuse_link) as file:
         end = file.seek(0, os.SEEK_END)
@@ -306,9 +306,9 @@ def append_entry(ledger: Path, entry: LedgerEntry) -> None:
 
 
 def read_ledger(ledger: Path) -> list[LedgerEntry]:
-    """The entries of a ledger; a half-written last line is passed over.
+    """Return the entries of a ledger; skip a partial last line.
 
-    A link, and a file of another user's, names nobody.
+    A link or a file of another user has no entries.
     """
     entries = []
     for line in map(parse_line, _read_own_file(ledger).splitlines()):
@@ -330,12 +330,12 @@ def _read_own_file(file: Path) -> bytes:
 
 
 def _refuse_link(path: str, flags: int) -> int:
-    # A pipe that somebody laid in the file's place would hold up whoever opens it.
+    # O_NONBLOCK: a pipe in the file's place would block.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) -> list[int]:
-    """SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that had to be ended."""
+    """Send SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that were still alive."""
     # A stopped process cannot act on SIGTERM before it is continued.
     alive = [process for process in processes if send_signals(process, signal.SIGCONT, signal.SIGTERM)]
     stubborn = _await_end(alive, grace_s)
@@ -343,14 +343,14 @@ def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) 
         send_signals(process, signal.SIGKILL)
     if immortal := _await_end(stubborn, grace_s):
         names = ", ".join(str(process.pid) for process in immortal)
-        raise InfrastructureError(f"processes {names}: still there after SIGKILL; look at them with ps")
+        raise InfrastructureError(f"processes {names}: alive after SIGKILL; fix: inspect them with ps")
     return [process.pid for process in alive]
 
 
 def send_signals(process: psutil.Process, *signals: signal.Signals) -> bool:
-    """Sends signals to exactly this process; False when it has ended, or is not this user's.
+    """Send signals to exactly this process; return False if it ended or belongs to another user.
 
-    The handle is taken before the look at who it is, so that a pid which is handed out in between is never hit.
+    The handle is opened before the ownership check, so that a reused pid is never hit.
     """
     with contextlib.suppress(psutil.Error, OSError), process_handle(process.pid) as handle:
         if process.is_running() and is_own(process):
@@ -361,7 +361,7 @@ def send_signals(process: psutil.Process, *signals: signal.Signals) -> bool:
 
 
 def _await_end(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those that have not ended after so many seconds. One that nobody has buried yet (a zombie) has ended."""
+    """Return the processes that are alive after `seconds`. A zombie has ended."""
     left, deadline = list(processes), time.monotonic() + seconds
     while left := [process for process in left if live_process(process.pid, process.create_time()) is not None]:
         if time.monotonic() >= deadline:
@@ -371,9 +371,9 @@ def _await_end(processes: Iterable[psutil.Process], seconds: float) -> list[psut
 
 
 def end_ledger(ledger: Path) -> list[int]:
-    """Ends what a ledger names, with the descendants of each; nothing else. Returns their pids.
+    """End the processes of a ledger and their descendants, and return their pids.
 
-    The lines count for the attempt in whose folder the ledger lies; others have no business there.
+    Only lines of the attempt whose folder contains the ledger count.
     """
     found: dict[int, psutil.Process] = {}
     for entry in reversed(read_ledger(ledger)):

@@ -1,53 +1,54 @@
-"""What marks the processes of an attempt, and those of an installation, so that nobody else's are taken for them."""
+"""Marks that identify the processes of an attempt and of an installation."""
 
 from __future__ import annotations
 
-# In the environment of every process of an attempt: whatever it starts inherits it, and nobody else comes to have it.
-# A token in a command line may be that of a person's `grep`.
+# In the environment of every process of an attempt, and inherited. A token in a command line could also be that of a
+# user's `grep`.
 RUN_MARK = "FAULTLINE_RUN"
-# The same of a service of an installation: the name that its `up` made.
+# In the environment of every service: the random name of its `up`.
 INSTANCE_MARK = "FAULTLINE_INSTANCE"
-# The same of what only runs the experiments: it gives way while a window is measured (`faultline.system.background`).
+# In the environment of background processes; see `faultline.system.background`.
 BACKGROUND_MARK = "FAULTLINE_BACKGROUND"
 
 
 def run_token(attempt: str) -> str:
-    """The argument that marks every process of an attempt in its command line."""
+    """Return the argument that identifies an attempt's process in its command line."""
     return f"faultline-run={attempt}"
 
 
 def load_token(attempt: str) -> str:
-    """The argument in the place of `run_token` for what sends the attempt's load with programs that a fault may look
-    for: it is no victim."""
+    """Return the argument that replaces `run_token` for load senders.
+
+    Their programs may match a fault's victims, but they are not victims.
+    """
     return f"faultline-load={attempt}"
 
 
 def run_option(attempt: str) -> str:
-    """What marks a JVM of an attempt, as `run_token` marks other processes."""
+    """Return the JVM option that corresponds to `run_token`."""
     return f"-Dfaultline.run={attempt}"
 
 
 def load_option(attempt: str) -> str:
-    """The same of a JVM that sends the load."""
+    """Return the JVM option that corresponds to `load_token`."""
     return f"-Dfaultline.load={attempt}"
 
 
 def instance_option(instance: str) -> str:
-    """What marks a service's JVM as this installation's, for the guard rails of faults."""
+    """Return the JVM option that identifies a service of this installation, for the victim guard."""
     return f"-Dfaultline.instance={instance}"
 
 
-# ---- Roles by which CPU and memory are counted: whose process it is ----
+# ---- Roles by which CPU and memory are counted ----
 
 
-# What does the work: executors, and what they start in Python. The driver plans, whatever the number of records.
+# Executors and their Python workers process records; the driver only plans.
 WORKERS = ("executors", "python_workers")
 ENGINE = ("driver", *WORKERS)
 ROLES = (*ENGINE, "kafka", "generator")
-# What runs the experiments: Airflow with its tasks, the Spark that stays, the daemons of the cluster. No part of any.
+# Airflow with its tasks, the persistent Spark session, the cluster's daemons: not part of an experiment.
 SERVICES = "services"
-# A service that a fault ended and that was started again within the run, such as a worker: the fault's own cost, and
-# nobody else's.
+# A service that a fault ended and that restarted during the run, such as a worker: a cost of the fault.
 RESTARTED = "restarted"
-# What a fault starts beside the workload, to take its processors or memory: what was asked for, and nobody else's.
+# Load that a fault starts to take CPU or memory from the workload.
 NEIGHBOURS = "neighbours"

@@ -1,7 +1,7 @@
-"""The secrets of an installation: made once, and kept in files that only their owner may read.
+"""Secrets of an installation: created once, in files that only their owner can read.
 
-Other users of the machine can open every loopback port; what they lack is these files. Nothing of them stands in a
-command line, in an environment, or in anything that an experiment leaves behind: programs are given their paths.
+Other users of the machine can open every loopback port but cannot read these files. No secret appears in a command
+line, an environment or a result: programs receive file paths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from faultline.system.errors import ConfigError
 from faultline.system.files import reject_damaged, write_private
 
-# Of the broker: itself, whoever makes and reads topics, and whoever is measured.
+# Users of the broker: the broker itself, the harness (creates and reads topics), and the workload.
 BROKER, HARNESS, WORKLOAD = "broker", "harness", "workload"
 USERS = (BROKER, HARNESS, WORKLOAD)
 MECHANISM = "SCRAM-SHA-256"
@@ -27,8 +27,11 @@ FILE = "secrets.json"
 
 @dataclass(frozen=True)
 class Secrets:
-    """`spark`: shared by Master, workers and applications. `kafka`: a password for each of USERS. `proof`: by which the
-    API server shows that it is this installation's."""
+    """Secrets of one installation.
+
+    `spark`: shared by Master, workers and applications. `kafka`: a password for each of USERS. `proof`: the key by
+    which the API server authenticates itself.
+    """
 
     spark: str
     kafka: Mapping[str, str]
@@ -36,7 +39,7 @@ class Secrets:
 
 
 def make_secrets(folder: Path) -> Secrets:
-    """The secrets in `folder`, which are made when there are none yet. Raises ConfigError as `read_secrets`."""
+    """Return the secrets in `folder`; create them if missing. Raises ConfigError as `read_secrets`."""
     make_private(folder)
     if not (folder / FILE).exists():
         made = {"spark": _new_password(), "kafka": {user: _new_password() for user in USERS}, "proof": _new_password()}
@@ -45,7 +48,7 @@ def make_secrets(folder: Path) -> Secrets:
 
 
 def read_secrets(folder: Path) -> Secrets:
-    """The secrets in `folder`. Raises ConfigError when there are none, or others can read or change them."""
+    """Return the secrets in `folder`. Raises ConfigError if missing, or accessible by others."""
     file = folder / FILE
     require_private(folder)
     require_private(file)
@@ -54,23 +57,22 @@ def read_secrets(folder: Path) -> Secrets:
 
 
 def login_file(folder: Path, user: str) -> Path:
-    """How librdkafka logs in as a user of the broker: a JSON object of its settings, empty where nobody has
-    to."""
+    """Return the path of a user's librdkafka settings: a JSON object, empty without authentication."""
     return folder / f"{user}.json"
 
 
 def jaas_file(folder: Path, user: str) -> Path:
-    """The same for Kafka's clients in Java, as `java.security.auth.login.config`."""
+    """Return the path of a user's `java.security.auth.login.config` for Java clients."""
     return folder / f"{user}.jaas"
 
 
 def options_file(folder: Path) -> Path:
-    """What else Kafka's clients in Java are told where a target asks for more than a password, as a JSON object."""
+    """Return the path of a target's additional options for Java clients, a JSON object."""
     return folder / "java-kafka.json"
 
 
 def write_logins(folder: Path, known: Secrets) -> None:
-    """Writes what programs log in with at the broker, for each user."""
+    """Write the credential files of each broker user."""
     for user in USERS:
         password = known.kafka[user]
         login = {"security.protocol": PROTOCOL, "sasl.mechanism": MECHANISM}
@@ -80,52 +82,54 @@ def write_logins(folder: Path, known: Secrets) -> None:
 
 
 def write_no_logins(folder: Path) -> None:
-    """The same of an installation whose broker asks nobody who he is."""
+    """Write empty credential files, for a broker without authentication."""
     for user in USERS:
         write_private(login_file(folder, user), "{}")
         jaas_file(folder, user).unlink(missing_ok=True)
 
 
 def scram_module(user: str, password: str) -> str:
-    """The line of a JAAS configuration."""
+    """Return the login module line of a JAAS configuration."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     return f'{module} required username="{user}" password="{password}";'
 
 
 def require_logins(folder: Path) -> None:
-    """Raises ConfigError when the secrets, or what programs log in with, are missing, or others can read them."""
+    """Raise ConfigError if the secrets or credential files are missing or accessible by others."""
     read_secrets(folder)
     for user in USERS:
         require_private(login_file(folder, user))
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only its owner can enter; one that is there is closed to others. Raises ConfigError for another
-    user's, and for a link."""
+    """Make a folder that only its owner can enter, or restrict an existing one.
+
+    Raises ConfigError for a link or another user's folder.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise ConfigError(f"{folder}: is not a folder of this user's; name another, or remove it")
+        raise ConfigError(f"{folder}: not a folder of this user; fix: remove it, or name another")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
 
 
 def require_private(path: Path) -> None:
-    """Raises ConfigError unless it is this user's, and nobody else may read or change it."""
+    """Raise ConfigError unless the path belongs to this user and others have no access."""
     try:
         found = path.stat()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; ./faultline up makes it") from None
+        raise ConfigError(f"{path}: {error.strerror}; fix: `./faultline up` creates it") from None
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
-        raise ConfigError(f"{path}: belongs to user {found.st_uid}, and holds secrets of this one; remove it")
+        raise ConfigError(f"{path}: owned by user {found.st_uid}; expected this user; fix: remove it")
     if mode & 0o077:
         right = "0700" if stat.S_ISDIR(found.st_mode) else "0600"
-        raise ConfigError(f"{path}: has mode {mode:04o}, and others may not see it; chmod {right} {path}")
+        raise ConfigError(f"{path}: got mode {mode:04o}; expected no access for others; fix: chmod {right} {path}")
 
 
 def properties(values: Mapping[str, str]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 

@@ -1,7 +1,7 @@
-"""Where things lie, and which loopback ports the embedded services listen on.
+"""Paths of an installation, and loopback ports of the embedded services.
 
-Everything that Faultline makes stands under two folders: the state directory (`.faultline/`,
-environment variable FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESULTS).
+Everything that Faultline creates is in two folders: the state directory (`.faultline/`, environment variable
+FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESULTS).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from faultline.system.errors import ConfigError
 from faultline.system.files import find_private_folder, make_private_folder, reject_damaged
 
 ROOT = Path(__file__).resolve().parents[3]
-# Spark workers of an installation on one machine, and the least of one on several.
+# Spark workers on one machine, and the minimum on several hosts.
 WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
 
-# What a machine goes by for the lock of it, unless FAULTLINE_MACHINE says otherwise.
+# Default name of the machine lock; FAULTLINE_MACHINE overrides it.
 MACHINE = "machine"
 
 DEFAULT_PORTS: dict[str, int] = {
@@ -56,14 +56,14 @@ _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ports_with(workers: int) -> dict[str, int]:
-    """The default ports of an installation with so many Spark workers, of which there are two at least."""
+    """Return the default ports of an installation with `workers` Spark workers, at least two."""
     more = {f"{_WORKER}{number}": 17080 + number for number in range(3, workers + 1)}
     more |= {f"{_WORKER}{number}_ui": 18080 + number for number in range(3, workers + 1)}
     return {**DEFAULT_PORTS, **more}
 
 
 class _InstallationPath:
-    """A path of an installation, below one of its two folders."""
+    """Path of an installation, below one of its two folders."""
 
     def __init__(self, folder: str, *parts: str) -> None:
         self._folder, self._parts = folder, parts
@@ -80,14 +80,14 @@ class Settings:
     home: Path
     results: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
-    # Experiments under another name are not waited for, and do not wait.
+    # Experiments under different names run concurrently.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
     placement: Placement = LOCAL_PLACEMENT
-    # Of a cluster that exists, in place of the embedded services; see `at`.
+    # An external cluster in place of the embedded services; see `for_target`.
     target: Endpoints | None = None
 
     def for_target(self, endpoints: Endpoints) -> Self:
-        """These settings for what runs on a target."""
+        """Return these settings for experiments on a target."""
         return replace(self, target=endpoints if endpoints.is_external else None)
 
     # Raw files of every attempt, a folder each.
@@ -95,7 +95,7 @@ class Settings:
     # The records, `<config_id>/<attempt>.json`.
     records = _InstallationPath("results", "records")
     jars = _InstallationPath("home", "jars")
-    # What only this user may read; see `faultline.system.secrets`.
+    # Readable by this user only; see `faultline.system.secrets`.
     secrets = _InstallationPath("home", "secrets")
     # Logs of the services.
     logs = _InstallationPath("home", "logs")
@@ -104,36 +104,35 @@ class Settings:
     spark_logging = _InstallationPath("home", "spark", "log4j2.properties")
     # Working directories of the Spark applications, by application and executor.
     spark_work = _InstallationPath("home", "spark", "work")
-    # Which of this installation's experiments had the machine last; the recorder notes it.
+    # Last experiment of this installation with the machine lock, written by the recorder.
     turn = _InstallationPath("home", "turn.json")
-    # Held by the conductor while a window is measured, and shared by whatever works beside experiments.
+    # The measurement lock; see `faultline.system.locks`.
     window_lock = _InstallationPath("home", "window.lock")
-    # When each service that faults may hit was started.
+    # Start times of possible victims among the services.
     services_journal = _InstallationPath("home", "services.jsonl")
-    # What the hosts have for themselves, a folder each.
+    # One folder per namespace host.
     hosts = _InstallationPath("home", "hosts")
 
     @property
     def logins(self) -> Path:
-        """What programs log in with where they run: among the secrets, or in the folder of a target."""
+        """Folder of the credential files: the secrets, or a target's folder."""
         return self.secrets if self.target is None else Path(self.target.logins)
 
     @property
     def spark_conf(self) -> Path:
-        """Spark's settings folder, first on every class path; empty, since all settings are given by command.
+        """Spark's settings folder, first on every class path; empty, since commands pass all settings.
 
-        It belongs to the Python environment, as Spark's jars do, so that one class-data archive serves all
-        installations that share them.
+        It belongs to the Python environment, so that one CDS archive serves all installations that share the jars.
         """
         return self.cds_folder / "conf"
 
     @property
     def cds_folder(self) -> Path:
-        """Where the class-data archive lies."""
+        """Folder of the CDS archive."""
         return Path(sys.prefix) / "share" / "faultline"
 
     def restart_delay(self, service: str) -> Path:
-        """A fault's word on how long `service` stays down; see `faultline.installation.start`."""
+        """Return the file of a service's restart delay; see `faultline.installation.start`."""
         return self.home / "holds" / f"{service}.json"
 
     @property
@@ -142,7 +141,7 @@ class Settings:
 
     @property
     def session_socket(self) -> Path:
-        """Where the Spark that stays takes its jobs; see `faultline.engines.spark.job_client`."""
+        """Socket of the persistent Spark session; see `faultline.engines.spark.job_client`."""
         return self._socket("session")
 
     def _socket(self, name: str) -> Path:
@@ -154,58 +153,58 @@ class Settings:
 
     @property
     def _sockets(self) -> Path:
-        """Names a folder with a short path, where that of the state directory is too long for sockets."""
+        """Link to a folder with a short path, for a state directory whose path is too long for sockets."""
         return self.home / "sockets"
 
     def make_socket_folder(self) -> None:
-        """To be called before anybody is to listen. Raises InfrastructureError as `make_private_folder`."""
+        """Make the folder for sockets, before a service listens. Raises as `make_private_folder`."""
         if len(str(self.home / "supervisor.sock")) > MAX_SOCKET_PATH:
             make_private_folder(self._sockets, Path(tempfile.gettempdir()))
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where the services are reached."""
+        """Addresses of the services."""
         return self.target or Endpoints.embedded(self.ports, self.placement, str(self.secrets))
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """The numbers of the Spark workers."""
+        """Numbers of the Spark workers."""
         return workers_of(self.ports)
 
 
 def workers_of(ports: Mapping[str, int]) -> tuple[int, ...]:
-    """The numbers of the Spark workers that have ports."""
+    """Return the numbers of the Spark workers that have ports."""
     parts = (name.removeprefix(_WORKER) for name in ports if name.startswith(_WORKER))
     return tuple(sorted(int(part) for part in parts if part.isdecimal()))
 
 
 def load_settings() -> Settings:
-    """Settings of this checkout, with the ports that the last `up` chose."""
+    """Return the settings of this checkout, with the ports of the last `up`."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
     results = Path(os.environ.get("FAULTLINE_RESULTS") or ROOT / "results").absolute()
     ports = dict(DEFAULT_PORTS)
     chosen = home / "ports.json"
     if chosen.exists():
-        with reject_damaged(chosen, "delete it, and `up` writes it anew"):
+        with reject_damaged(chosen, "delete it; `up` rewrites it"):
             ports.update(json.loads(chosen.read_text()))
     return Settings(ROOT, home, results, ports, placement=read_placement(home))
 
 
-# In the folder of a target: where it is reached.
+# File with the addresses of a target, in its folder.
 ENDPOINTS = "endpoints.json"
 
 
 def targets_folder(home: Path) -> Path:
-    """Where an installation keeps what it knows of targets; see `faultline.system.target_registry`."""
+    """Return the folder of the target registry; see `faultline.system.target_registry`."""
     return home / "targets"
 
 
-# What the `up` that is in force says of itself, in the state directory.
+# File with the mark and options of the current `up`, in the state directory.
 INSTANCE = "instance.json"
 
 
 def instance(settings: Settings) -> dict[str, str]:
-    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
+    """Return {"instance": mark, "results": folder} of the current `up`; empty without one."""
     try:
         value: dict[str, str] = json.loads((settings.home / INSTANCE).read_text())
     except (OSError, ValueError):
@@ -220,50 +219,50 @@ AUTH_DISABLED_TEXT = (
 
 
 def is_auth_disabled(settings: Settings) -> bool:
-    """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
+    """Return whether the current `up` disabled authentication, to measure its cost."""
     return instance(settings).get("open") == "yes"
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
-    """Refuses folders that cannot be written, or a disk that is nearly full.
+    """Raise ConfigError, naming folder and fix, for a folder that is not writable or a nearly full disk.
 
-    Raises ConfigError naming the folder and the remedy, before anything is started.
+    Runs before a service starts.
     """
     for key, folder in (("FAULTLINE_HOME", settings.home), ("FAULTLINE_RESULTS", settings.results)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _restrict_rights(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and has_shared_results() else 0o700)
             if key == "FAULTLINE_RESULTS" and has_shared_results():
-                # The group can come to them; nobody could before.
+                # The group can now reach these folders.
                 for below in filter(Path.is_dir, (settings.records, settings.attempts)):
                     _restrict_rights(key, below, 0o750)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
                 pass
         except OSError as error:
             raise ConfigError(
-                f"{key}: {folder} is not writable ({error.strerror}); make it writable or point {key} elsewhere"
+                f"{key}: {folder} is not writable ({error.strerror}); fix: make it writable, or change {key}"
             ) from None
         free_mb = shutil.disk_usage(folder).free // 2**20
         if free_mb < need_mb:
             raise ConfigError(
-                f"{key}: {folder} has {free_mb} MB left, {need_mb} MB are needed; free some or point {key} elsewhere"
+                f"{key}: {folder} has {free_mb} MB free; expected {need_mb} MB; fix: free disk space, or change {key}"
             )
 
 
 def _restrict_rights(key: str, folder: Path, widest: int) -> None:
-    """Takes from a folder what rights others have beyond `widest`. Raises ConfigError for one that they can change."""
+    """Remove others' rights beyond `widest`. Raises ConfigError for a folder that others can change."""
     found = folder.stat()
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(f"{key}: {folder} belongs to user {found.st_uid}; point {key} elsewhere")
+        raise ConfigError(f"{key}: {folder} is owned by user {found.st_uid}; expected this user; fix: change {key}")
     if mode & 0o022:
-        raise ConfigError(f"{key}: others can write {folder} (mode {mode:04o}); chmod go-w {folder}")
+        raise ConfigError(f"{key}: {folder} has mode {mode:04o}, writable by others; fix: chmod go-w {folder}")
     if mode & ~widest:
         folder.chmod(mode & widest)
 
 
 def port_is_free(port: int) -> bool:
-    """True when nothing listens on the loopback port, and it can be bound."""
+    """Return whether the loopback port can be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -274,20 +273,20 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on now, and that the kernel gives to nobody who asks for just any."""
+    """Return a free loopback port outside the kernel's ephemeral range."""
     given_out = int(_EPHEMERAL_PORTS.read_text().split()[0])
     while True:
-        # Above those of installations, which stand free while nothing runs.
+        # Above the default ports, which are free while no service runs.
         port = random.SystemRandom().randrange(20_000, max(given_out, 25_000))
         if port_is_free(port):
             return port
 
 
 def _claim(port: int, claims: ExitStack) -> bool:
-    """Whether no other installation that starts now has chosen the port."""
+    """Return whether no other starting installation has claimed the port."""
     claim = socket.socket(socket.AF_UNIX)
     try:
-        # An abstract name: no file, the same for all users, and gone with this process. Linux only.
+        # An abstract name (Linux): no file, global, and released with this process.
         claim.bind(f"\0faultline-port-{port}")
     except OSError as error:
         claim.close()
@@ -299,15 +298,15 @@ def _claim(port: int, claims: ExitStack) -> bool:
 def choose_ports(
     wanted: dict[str, int], explicit: frozenset[str] = frozenset(), claims: ExitStack | None = None
 ) -> dict[str, int]:
-    """Keeps each wanted port when it is free, else takes the next free one above it.
+    """Return the wanted ports; replace each busy one by the next free port above it.
 
-    A port in `explicit` was asked for by name, so a busy one is refused (ConfigError), not replaced. `claims`: as long
-    as it is open, no other call with claims chooses the same ports, which nothing listens on yet.
+    Raises ConfigError for a busy port in `explicit`. While `claims` is open, no other call with claims chooses the same
+    ports, on which no service listens yet.
     """
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
         if not 1024 <= port <= 65535:
-            raise ConfigError(f"port {name}={port}: outside 1024..65535; choose another")
+            raise ConfigError(f"port {name}: got {port}; expected 1024 to 65535")
         candidate = port
         while (
             candidate in chosen.values()
@@ -315,9 +314,9 @@ def choose_ports(
             or not (claims is None or _claim(candidate, claims))
         ):
             if name in explicit:
-                raise ConfigError(f"port {name}={port}: busy; stop what listens there or choose another with --port")
+                raise ConfigError(f"port {name}: {port} is busy; fix: stop the listener, or choose another with --port")
             candidate += 1
             if candidate > 65535:
-                raise ConfigError(f"port {name}: no free port above {port}; choose another with --port {name}=NUMBER")
+                raise ConfigError(f"port {name}: no free port above {port}; fix: --port {name}=NUMBER")
         chosen[name] = candidate
     return chosen

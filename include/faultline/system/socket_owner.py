@@ -1,6 +1,6 @@
-"""Whose a TCP socket is, as the kernel says: loopback is open to all users of a machine.
+"""Owners of TCP sockets according to the kernel: all users of a machine can open loopback ports.
 
-Read from /proc/net/tcp and tcp6, so on Linux only; elsewhere nobody can be told apart, and nothing is known.
+Read from /proc/net/tcp and tcp6, so on Linux only; elsewhere the owner is unknown.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ANY = "0.0.0.0"
 
 
 def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
-    """The user whose connected socket has these two ends, both IPv4; None when there is none, or it was closed."""
-    # Of a socket that no process has open any more, the tables say that it is root's.
+    """Return the user of the connected IPv4 socket with these two addresses; None if missing or closed."""
+    # Without an inode, no process has the socket open, and the tables name root.
     return next(
         (
             owner
@@ -36,13 +36,13 @@ def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
 
 
 def listener_of(address: SocketAddress) -> int | None:
-    """The user who listens there, on that address or on all; None when nobody does."""
+    """Return the user who listens on that address or on all addresses; None without a listener."""
     places = (address, (_ANY, address[1]))
     return next((owner for here, _, state, owner, _ in _sockets() if state == _LISTENS and here in places), None)
 
 
 def can_identify() -> bool:
-    """Whether the kernel says whose sockets are."""
+    """Return whether the kernel reports socket owners."""
     return Path(_TABLES[0]).exists()
 
 
@@ -55,12 +55,12 @@ def _sockets() -> Iterator[tuple[SocketAddress | None, SocketAddress | None, str
 
 
 def _parse_address(text: str) -> SocketAddress | None:
-    """An end as the tables name it: words of four bytes, in the machine's order; None for no IPv4."""
+    """Return an address of the tables (4-byte words in host order); None if it is not IPv4."""
     address, port = text.split(":")
     words = [struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8)]
     if len(words) == 1:
         return socket.inet_ntoa(words[0]), int(port, 16)
-    # A Java process has one kind of sockets for both protocols: an address of IPv4 after a fixed beginning, or any.
+    # Java uses IPv6 sockets for both protocols: IPv4-mapped addresses, or the unspecified one.
     beginning = b"".join(words[:3])
     if beginning == b"\0" * 10 + b"\xff\xff" or b"".join(words) == b"\0" * 16:
         return socket.inet_ntoa(words[3]), int(port, 16)
@@ -71,7 +71,7 @@ def _parse_address(text: str) -> SocketAddress | None:
 
 
 def fetch(url: str, *, timeout_s: float = 3.0) -> Any:
-    """GET of a loopback address, never through a proxy; None when it does not answer with JSON."""
+    """Return the JSON of a GET request to a loopback address, without proxy; None without a JSON answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout_s) as answer:
@@ -81,6 +81,6 @@ def fetch(url: str, *, timeout_s: float = 3.0) -> Any:
 
 
 def fetch_json(url: str) -> dict[str, object] | None:
-    """GET of a loopback address; None when it does not answer with a JSON object."""
+    """Return the JSON object of a GET request to a loopback address; None without one."""
     value = fetch(url)
     return value if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""The one waiting primitive: wait for a condition, bounded, and say what was waited for; programs likewise."""
+"""Bounded waiting for a condition, for programs, and for a machine with low steal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def wait_until(
     every_s: float | Callable[[], float] = 0.1,
     alive: Callable[[], str | None] | None = None,
 ) -> T:
-    """Calls `condition` until it returns something truthy, and returns that.
+    """Call `condition` until it returns a truthy value, and return that.
 
-    `every_s`: seconds between two looks, or what tells them anew after each look.
-    `alive` returns None while the awaited process lives, else one line saying how it ended.
-    Raises InfrastructureError naming `what` after `timeout_s` seconds, or at once when `alive` objects.
+    `every_s`: seconds between two calls, or a function that returns them. `alive` returns None while the awaited
+    process lives, else one line with its exit reason. Raises InfrastructureError naming `what` after `timeout_s`
+    seconds, or at once with the line of `alive`.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -37,29 +37,28 @@ def wait_until(
             return value
         problem = alive() if alive else None
         if problem:
-            # The event may have come between the two looks.
+            # The condition may have become true between the two checks.
             value = condition()
             if value:
                 return value
             raise InfrastructureError(problem)
         if time.monotonic() >= deadline:
             name = what() if callable(what) else what
-            raise InfrastructureError(f"{name}: not within {timeout_s:g} s")
+            raise InfrastructureError(f"{name}: timeout after {timeout_s:g} s")
         time.sleep(every_s() if callable(every_s) else every_s)
 
 
 @contextlib.contextmanager
 def time_limit(what: str, look: str) -> Iterator[None]:
-    """Around a program that has a time limit: raises InfrastructureError naming `what` and where to `look` when it
-    takes longer."""
+    """Raise InfrastructureError with `what` and `look` (the fix) if the block's program exceeds its time limit."""
     try:
         yield
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"{what}: not within {error.timeout:g} s; {look}") from None
+        raise InfrastructureError(f"{what}: timeout after {error.timeout:g} s; fix: {look}") from None
 
 
 def rate_limited(check: Callable[[], bool], every_s: float) -> Callable[[], bool]:
-    """`ask`, but asked at most once in `every_s` seconds; between, the last answer stands."""
+    """Return a function that calls `check` at most once per `every_s` seconds and caches its answer."""
     answer, until = False, 0.0
 
     def remembered() -> bool:
@@ -71,23 +70,23 @@ def rate_limited(check: Callable[[], bool], every_s: float) -> Callable[[], bool
     return remembered
 
 
-# ---- A quiet machine: what its host keeps from it comes in waves of minutes, which hold up a generator ----
+# ---- Low steal: it comes in waves of minutes, which delay a generator ----
 
 
-# The longest wait in seconds; unset: none.
+# Longest wait in seconds; unset: no wait.
 STEAL_WAIT = "FAULTLINE_STEAL_WAIT_S"
 # The host's share that makes a wave, in cores: below it, lateness stayed under 50 ms in all workloads.
 STEAL_CORES = 0.1
 SAMPLE_S = 2.0
-# So many samples in a row are below it when a wave is over.
+# Consecutive samples below the threshold that end a steal wave.
 SAMPLES = 5
 
 
 def max_wait_s() -> float:
-    """Seconds that FAULTLINE_STEAL_WAIT_S allows; 0 when it is unset. Raises ConfigError when it is no such number."""
+    """Return the seconds of FAULTLINE_STEAL_WAIT_S; 0 if unset. Raises ConfigError for an invalid number."""
     given = os.environ.get(STEAL_WAIT, "0")
     if not given.isdecimal():
-        raise ConfigError(f"{STEAL_WAIT}: {given!r} is refused; give whole seconds, such as 600, or leave it out")
+        raise ConfigError(f"{STEAL_WAIT}: got {given!r}; expected whole seconds, such as 600")
     return float(given)
 
 
@@ -99,17 +98,17 @@ def await_low_steal(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Waits until the host takes nearly nothing from this machine, at most `limit_s`; returns the seconds waited.
+    """Wait until the hypervisor's steal is low, at most `limit_s` seconds; return the seconds waited.
 
-    It returns at once for a limit of 0, and where the system does not count what is stolen. `read_steal_s` gives the
-    seconds stolen from all cores since the machine started. Raises Cancelled.
+    Returns at once for a limit of 0, or if the system does not count steal. `read_steal_s` returns the seconds stolen
+    from all cores since boot. Raises Cancelled.
     """
     read_steal_s = read_steal_s or host_steal_s
     start = clock()
     before, quiet_samples = read_steal_s(), 0
     while before is not None and quiet_samples < SAMPLES and clock() - start < limit_s:
         if cancelled():
-            raise Cancelled("the sweep was stopped while this experiment waited for a quiet machine")
+            raise Cancelled("sweep: stopped while this experiment waited for low steal")
         since = clock()
         sleep(SAMPLE_S)
         now = read_steal_s()
@@ -121,6 +120,6 @@ def await_low_steal(
 
 
 def host_steal_s() -> float | None:
-    """Seconds that the host kept from all cores since the machine started; None where nobody counts them."""
+    """Return the seconds of steal over all cores since boot; None if not counted."""
     stolen: float | None = getattr(psutil.cpu_times(), "steal", None)
     return stolen

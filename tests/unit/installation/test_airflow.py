@@ -51,7 +51,7 @@ def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
 
 
 def at_a_port() -> tuple[int, Settings]:
-    """A port where nobody listens, and an installation whose Airflow has it."""
+    """Return a port where nobody listens, and an installation whose Airflow has it."""
     port = free_port()
     return port, Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
 

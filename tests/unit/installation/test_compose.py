@@ -366,7 +366,7 @@ def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -
 
 
 def answering(document: object) -> AbstractContextManager[str]:
-    """A server that gives the document at every path; its address."""
+    """Return a server that gives the document at every path; its address."""
     return pages(lambda _: json.dumps(document))
 
 

@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def fake_java(tmp_path: Path, serves: dict[tuple[str, str], bytes]) -> Java:
-    """A `java` that, run as Ivy, leaves the given files where the real one would."""
+    """Return a `java` that, run as Ivy, leaves the given files where the real one would."""
     lines = list[str]()
     for number, ((group, name), content) in enumerate(serves.items()):
         source = tmp_path / f"served-{number}"

@@ -34,7 +34,7 @@ def _no_package_lists(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
 
 def fake_java(home: Path, version: str, modules: str = MODULES, *, exit_code: int = 0) -> Path:
-    """A script that answers like `java` and writes a line into `asked` each time."""
+    """Return a script that answers like `java` and writes a line into `asked` each time."""
     told = f"echo '    java.home = {home}' >&2; echo 'openjdk version \"{version}\" 2025-04-15' >&2"
     answers = f"case $1 in --list-modules) printf '%s' '{modules}' ;; *) {told} ;; esac"
     return script(home / "bin" / "java", f"echo asked >>'{home}/asked'\n{answers}\nexit {exit_code}")

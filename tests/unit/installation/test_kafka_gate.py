@@ -96,7 +96,7 @@ def test_a_closed_socket_is_nobodys() -> None:
 
 @contextmanager
 def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """A gate before a server that asks nobody for a login."""
+    """Yield a gate before a server that asks nobody for a login."""
     listen, ready = ("127.0.0.1", free_port()), folder / "ready"
     write_private(folder / "login", "{}")
     command = [sys.executable, "-m", "faultline.installation.kafka_auth_proxy", "--listen", f"{listen[0]}:{listen[1]}"]

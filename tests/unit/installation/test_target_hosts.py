@@ -73,7 +73,7 @@ def run(channel: paramiko.Channel, command: str) -> None:
 
 @contextmanager
 def server() -> Iterator[int]:
-    """An SSH server that shows SHOWN and lets OWN in; gives its port."""
+    """Yield an SSH server that shows SHOWN and lets OWN in; gives its port."""
     let_in = paramiko.Ed25519Key.from_private_key(io.StringIO(OWN))
     transports: list[paramiko.Transport] = []
 

@@ -43,7 +43,7 @@ from tests.support.refusals import refused
 def tls_server(
     folder: Path, own: Pair, clients: Authority | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 ) -> Iterator[int]:
-    """Shakes hands with whoever comes, or only with whom that authority signed; gives its port."""
+    """Shake hands with whoever comes, or only with whom that authority signed; return its port."""
     (folder / "own.pem").write_text(own.key + own.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "own.pem")
@@ -132,7 +132,7 @@ def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(
 
 
 def damaged(pem: str) -> str:
-    """One whose middle was lost."""
+    """Return one whose middle was lost."""
     lines = pem.splitlines()
     return "\n".join([lines[0], "no!base64", *lines[-1:]]) + "\n"
 
@@ -268,7 +268,7 @@ PRINTABLE = st.text(st.characters(exclude_categories="CZ"), min_size=1).filter(l
 
 
 def as_java_reads(text: str) -> str:
-    """A quoted word as java.io.StreamTokenizer takes it, which reads JAAS files."""
+    """Return a quoted word as java.io.StreamTokenizer takes it, which reads JAAS files."""
     assert text[0] == text[-1] == '"'
     inner, found, escaped = text[1:-1], "", False
     for letter in inner:

@@ -289,7 +289,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def a_host(folder: Path, **more: Any) -> dict[str, Any]:
-    """One whose files lie there, and which names them as from there."""
+    """Return one whose files lie there, and which names them as from there."""
     for name in ("key", "known"):
         (folder / name).touch(0o600)
     return {"host": "10.0.0.5", "user": "bench", "key_file": "key", "known_hosts": "known", **more}

@@ -54,7 +54,7 @@ threading.Event().wait()
 
 @contextmanager
 def service(mark: str | None = INSTANCE, *, own_session: bool = True, user: int | None = None) -> Iterator[int]:
-    """A process that is old enough to be looked at, of four threads where it is this user's; gives its pid."""
+    """Yield a process that is old enough to be looked at, of four threads where it is this user's; gives its pid."""
     process = subprocess.Popen(
         # Another user may not run the suite's Python.
         [sys.executable, "-S", "-c", THREADS] if user is None else ["/bin/sh", "-c", "echo up; read x"],

@@ -79,7 +79,7 @@ def recorder_words(machine: str, attempt: str) -> list[str]:
 
 @contextlib.contextmanager
 def started(command: list[str], **how: object) -> Iterator[subprocess.Popen[str]]:
-    """A process whose output can be read, killed on the way out."""
+    """Yield a process whose output can be read, killed on the way out."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how  # type: ignore[call-overload]
     )  # fmt: skip
@@ -93,7 +93,7 @@ def started(command: list[str], **how: object) -> Iterator[subprocess.Popen[str]
 def recording(
     machine: str, attempt: str, *, wait_s: float = 60, over: str = "", others_s: tuple[float, float] = (60, 60)
 ) -> AbstractContextManager[subprocess.Popen[str]]:
-    """A recorder of the attempt, which has been told to take the machine. `others_s`: how long it lets other users have
+    """Return a recorder of the attempt, which has been told to take the machine. `others_s`: how long it lets other users have
     it, and want it."""
     command = [sys.executable, "-c", TAKE, str(wait_s), over, *recorder_words(machine, attempt)]
     patience = dict(zip(("OTHERS_HOLD_S", "OTHERS_WANT_S"), map(str, others_s), strict=True))
@@ -102,7 +102,7 @@ def recording(
 
 @contextlib.contextmanager
 def another_user(machine: str, attempt: str, word: str) -> Iterator[subprocess.Popen[str]]:
-    """One who has not so much as a Python of ours, and says the word of the machine as a recorder does."""
+    """Yield one who has not so much as a Python of ours, and says the word of the machine as a recorder does."""
     command = ["sh", "-c", SAY.format(word), "sh", *recorder_words(machine, attempt)]
     with started(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as process:
         assert said(process) == "said"

@@ -84,7 +84,7 @@ START = 1_795_000_000_000_000_000
 
 
 def lines(ahead_ms: list[float]) -> list[dict[str, Any]]:
-    """Samples every 0.5 s, at which the wall clock is so far ahead."""
+    """Sample every 0.5 s, at which the wall clock is so far ahead."""
     return [
         {"wall_ns": START + number * 500_000_000 + round(ahead * 1e6), "mono_ns": 7 + number * 500_000_000}
         for number, ahead in enumerate(ahead_ms)

@@ -1,4 +1,4 @@
-"""Which hosts there are: chosen by `up --hosts`, kept until it chooses anew."""
+"""Placement of namespace hosts: chosen by `up --hosts`, kept until the next choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.files import write_json
 from faultline.system.settings import WORKERS, Settings
 
-# What makes a host, and the Debian package that has it.
+# Required programs, with their Debian packages.
 REQUIRED_PROGRAMS = {
     "ip": "iproute2",
     "nsenter": "util-linux",
@@ -27,16 +27,16 @@ REQUIRED_PROGRAMS = {
     "sshd": "openssh-server",
     "nft": "nftables",
 }
-# Beyond PATH: where Debian puts programs for root.
+# Debian's folders of programs for root.
 EXTRA_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 MAX_HOSTS = 8
 SUBNETS = tuple(f"10.77.{third}" for third in range(256))
 
 
 def choose_hosts(settings: Settings, count: int) -> Placement:
-    """Lays out so many hosts beside this machine, none for 0, and keeps that.
+    """Choose and store the placement of `count` hosts, none for 0.
 
-    Raises ConfigError for a number that cannot be had, naming what is lacking.
+    Raises ConfigError for an invalid number or a missing program.
     """
     if count == 0:
         (settings.home / HOSTS_FILE).unlink(missing_ok=True)
@@ -44,48 +44,48 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
     least = WORKERS + 1
     if not least <= count <= MAX_HOSTS:
         raise ConfigError(
-            f"--hosts: {count} is refused; use {least} to {MAX_HOSTS} (one for the broker and one per worker), or 0"
+            f"--hosts: got {count}; expected 0, or {least} to {MAX_HOSTS} (the broker's and one per Spark worker)"
         )
     require_programs()
     present, used = settings.placement, _used_networks()
     if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0], used):
-        # A network interface's name has 15 letters at most.
+        # An interface name has at most 15 characters.
         present = Placement.of(count, _free_subnet(used), f"faultl-{os.urandom(4).hex()}")
         write_json(settings.home / HOSTS_FILE, present.as_mapping())
     return present
 
 
 def require_programs() -> None:
-    """Raises ConfigError unless hosts can be made here."""
+    """Raise ConfigError unless this machine can create namespace hosts."""
     if os.geteuid() != 0:
-        raise ConfigError("--hosts: only root may make network namespaces; leave it out, or start as root")
+        raise ConfigError("--hosts: needs root for network namespaces; fix: start as root, or omit it")
     for name, package in REQUIRED_PROGRAMS.items():
         if find_program(name) is None:
-            raise ConfigError(f"--hosts: there is no {name}; install it (Debian: apt-get install {package})")
+            raise ConfigError(f"--hosts: {name} is missing; fix: install it (Debian: apt-get install {package})")
 
 
 def find_program(name: str) -> str | None:
-    """The path of a program, also where only root's PATH reaches."""
+    """Return the path of a program, including folders of root's PATH; None if missing."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *EXTRA_PATHS]))
 
 
 def disk_of(settings: Settings, host: Host) -> Path:
-    """Where a host's disk is mounted: what its service writes lies there."""
+    """Return the mount point of a host's disk, which holds the data of its service."""
     return kafka_disk(settings) if host.name == BROKER else settings.spark_work / host.name
 
 
 def checkpoint_disk(settings: Settings) -> Path:
-    """That of this machine on which checkpoints lie, and nothing else, where there are other hosts."""
+    """Return the mount point of this machine's disk for checkpoints, used with namespace hosts."""
     return settings.home / "checkpoints"
 
 
 def kafka_disk(settings: Settings) -> Path:
-    """That of the broker's host."""
+    """Return the mount point of the broker's disk."""
     return settings.home / "kafka" / "disk"
 
 
 def host_folder(settings: Settings, name: str) -> Path:
-    """What this machine keeps of a host."""
+    """Return this machine's folder for a host."""
     return settings.hosts / name
 
 
@@ -94,7 +94,7 @@ def _free_subnet(used: Sequence[IPv4Network]) -> str:
         if not _is_taken(subnet, used):
             return subnet
     raise ConfigError(
-        "--hosts: all networks from 10.77.0 to 10.77.255 are in use; end what uses them (ip address, ip route)"
+        "--hosts: all networks from 10.77.0 to 10.77.255 are in use; fix: free one (see ip address, ip route)"
     )
 
 
@@ -103,11 +103,11 @@ def _is_taken(subnet: str, used: Sequence[IPv4Network]) -> bool:
 
 
 def _used_networks() -> list[IPv4Network]:
-    """Where this machine has an address, or a way to one."""
+    """Return the networks of this machine's addresses and routes."""
     addresses = [info for link in _ip_json("address") for info in link.get("addr_info", [])]
     own = [IPv4Network(info["local"]) for info in addresses if info["family"] == "inet"]
     ways = [IPv4Network(route["dst"], strict=False) for route in _ip_json("route") if route["dst"] != "default"]
-    # Who wants to be everybody's default writes it as two halves.
+    # VPNs split the default route into two halves, which overlap every network.
     return [*own, *(one for one in ways if one.prefixlen > 1)]
 
 
@@ -117,16 +117,16 @@ def _ip_json(what: str) -> list[dict[str, Any]]:
     return listed
 
 
-# ---- The control group of a host, by which the kernel counts what all of its processes use ----
+# ---- cgroup of a host, which counts the resources of all its processes ----
 
 
 ROOT = Path("/sys/fs/cgroup")
-# Of version 1, which has a tree for each; version 2 has one for all.
+# Controllers of cgroup v1, each with its own tree; v2 has one tree.
 V1_CONTROLLERS = ("cpuacct", "memory")
 
 
 def put_in_group(placement: Placement, host: Host, pid: int) -> None:
-    """Moves a process, and all that it will start, into the host's group; nothing where groups cannot be made."""
+    """Move a process and its future children into the host's cgroup; do nothing without cgroup access."""
     for folder in _cgroup_folders(placement, host):
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def put_in_group(placement: Placement, host: Host, pid: int) -> None:
 
 
 def remove_group(placement: Placement, host: Host) -> None:
-    """Removes it, once its processes have ended; harmless where none is."""
+    """Remove the cgroup after its processes have ended; do nothing if missing."""
     for folder in _cgroup_folders(placement, host):
         with contextlib.suppress(OSError):
             folder.rmdir()

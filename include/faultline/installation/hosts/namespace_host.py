@@ -1,7 +1,7 @@
-"""One host: its disk, processes and network, and how a command gets there.
+"""Namespace host: its disk, processes and network, and commands that run on it.
 
-python -P -m faultline.installation.hosts.namespace_host keep NAME             keep it; it ends with this process
-python -P -m faultline.installation.hosts.namespace_host enter NAME COMMAND... become a command there
+python -P -m faultline.installation.hosts.namespace_host keep NAME run the host; it ends with this process python -P -m
+faultline.installation.hosts.namespace_host enter NAME COMMAND... run a command on the host
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from faultline.system.process_ledger import live_process, start_identity
 from faultline.system.settings import Settings, load_settings
 from faultline.system.waiting import wait_until
 
-# Says where the host's first process is, for whoever enters it.
+# File that identifies the host's init process.
 STATE_FILE = "there.json"
 DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
-# Of prctl(2): which signal a process gets when the one that started it is gone.
+# prctl(2) option: signal on the parent's death.
 _PR_SET_PDEATHSIG = 1
 
 
 def run_host(settings: Settings, host: Host) -> int:
-    """Makes the host, and returns when its first process has ended, with its status."""
+    """Create the host, wait for the end of its init process and return its status."""
     folder, disk = host_folder(settings, host.name), disk_of(settings, host)
     (folder / STATE_FILE).unlink(missing_ok=True)
     mount(folder / DISK, disk)
@@ -58,11 +58,11 @@ def run_host(settings: Settings, host: Host) -> int:
         "--mount-proc",
     ]
     first = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
-    # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
+    # If this process is killed, the host ends too: it could not rejoin the network.
     space = subprocess.Popen([*command, *first], preexec_fn=_die_with_parent)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        space.kill()  # it minds no other signal, and takes the host with it
+        space.kill()  # unshare handles no other signal; --kill-child ends the host
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -87,14 +87,14 @@ def _die_with_parent() -> None:
 
 
 def _await_init(space: subprocess.Popen[bytes]) -> int:
-    """The pid, on this machine, of what `unshare` started in the new space."""
+    """Return the pid, on this machine, of the host's init process."""
 
     def child() -> int | None:
         with contextlib.suppress(psutil.Error):
             return next((one.pid for one in psutil.Process(space.pid).children() if _has_own_network(one.pid)), None)
         return None
 
-    return wait_until(child, timeout_s=10, what="the host's first process", alive=lambda: _exit_text(space))
+    return wait_until(child, timeout_s=10, what="host: start of its init process", alive=lambda: _exit_text(space))
 
 
 def _exit_text(space: subprocess.Popen[bytes]) -> str | None:
@@ -102,15 +102,14 @@ def _exit_text(space: subprocess.Popen[bytes]) -> str | None:
 
 
 def _has_own_network(pid: int) -> bool:
-    """Whether it is in a network of its own already."""
+    """Return whether the process is in its own network namespace."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     return False
 
 
 def prepare_hosts(settings: Settings) -> None:
-    """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made and
-    hosts see, that of checkpoints among them."""
+    """Prepare what all hosts share: network, keys and mounted disks, including that of checkpoints."""
     prepare_ssh(settings)
     write_name_files(settings)
     make_bridge(settings.placement)
@@ -120,7 +119,7 @@ def prepare_hosts(settings: Settings) -> None:
 
 
 def clear_hosts(settings: Settings) -> None:
-    """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
+    """Remove networks and mounts, also after a crash. Does nothing if there are none."""
     if settings.placement.is_spread:
         unmount(checkpoint_disk(settings))
     for host in settings.placement.hosts:
@@ -135,7 +134,7 @@ START_TIMEOUT_S = 60.0
 
 
 def init_pid(settings: Settings, name: str) -> int | None:
-    """The pid, on this machine, of the host's first process; None while the host is not there."""
+    """Return the pid, on this machine, of the host's init process; None while the host is down."""
     try:
         there = read_document(host_folder(settings, name) / STATE_FILE)
     except FaultlineError:
@@ -145,13 +144,15 @@ def init_pid(settings: Settings, name: str) -> int | None:
 
 
 def enter_command(name: str, command: Sequence[str]) -> list[str]:
-    """What is run here so that the command runs there."""
+    """Return the local command that runs `command` on the host."""
     return [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "enter", name, *command]
 
 
 def enter(settings: Settings, host: Host, command: Sequence[str]) -> NoReturn:
-    """Becomes the command on the host, in the present folder."""
-    pid = wait_until(lambda: init_pid(settings, host.name), timeout_s=START_TIMEOUT_S, what=f"{host.name}: the host")
+    """Exec the command on the host, in the current folder."""
+    pid = wait_until(
+        lambda: init_pid(settings, host.name), timeout_s=START_TIMEOUT_S, what=f"{host.name}: start of the host"
+    )
     put_in_group(settings.placement, host, os.getpid())
     spaces = ["--net", "--pid", "--mount", "--uts", f"--wd={Path.cwd()}"]
     words = [str(find_program("nsenter")), "--target", str(pid), *spaces, "--", *command]
@@ -163,20 +164,22 @@ def main() -> None:
     settings = load_settings()
     host = next((one for one in settings.placement.hosts if one.name == name), None)
     if host is None:
-        raise InfrastructureError(f"{name}: no such host; see {settings.home}/hosts.json")
+        raise InfrastructureError(f"{name}: unknown host; expected one of {settings.home}/hosts.json")
     if do == "enter":
         enter(settings, host, command)
     sys.exit(run_host(settings, host))
 
 
-# ---- The names by which hosts know each other and this machine ----
+# ---- Name resolution on the hosts ----
 
 CONDUCTOR = "conductor"
 
 
 def write_name_files(settings: Settings) -> None:
-    """Writes what stands in place of `/etc/hosts` and `/etc/resolv.conf` on all hosts. There is no name server: asking
-    one that no host reaches takes seconds."""
+    """Write the hosts' `/etc/hosts` and `/etc/resolv.conf`.
+
+    There is no name server: a query to an unreachable one takes seconds.
+    """
     placement = settings.placement
     lines = ["127.0.0.1 localhost", f"{placement.conductor} {CONDUCTOR}"]
     lines += [f"{host.address} {host.name}" for host in placement.hosts]
@@ -184,13 +187,13 @@ def write_name_files(settings: Settings) -> None:
     (settings.hosts / "resolv.conf").write_text("options timeout:1 attempts:1\n")
 
 
-# ---- The disk of a host: a file system of bounded size in a file, which can be full while this machine is not ----
+# ---- The disk of a host: a bounded file system in an image file ----
 
 SIZE_MB = 4096
 
 
 def mount(image: Path, folder: Path) -> None:
-    """Has the disk there; an image that is there keeps what it holds. Raises InfrastructureError."""
+    """Mount the disk at `folder`; keep the content of an existing image. Raises InfrastructureError."""
     folder.mkdir(parents=True, exist_ok=True)
     if is_mounted(folder):
         return
@@ -198,31 +201,31 @@ def mount(image: Path, folder: Path) -> None:
         image.parent.mkdir(parents=True, exist_ok=True)
         made = image.with_suffix(".new")
         made.unlink(missing_ok=True)
-        # No room is kept back for root, as which everything on it runs.
+        # -m 0: no reserved blocks, since all processes on it run as root.
         _run([str(find_program("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
         made.rename(image)
     _run([str(find_program("mount")), "-o", "loop", str(image), str(folder)])
 
 
 def unmount(folder: Path) -> None:
-    """Takes it away, once nobody uses it any more; harmless where none is."""
+    """Unmount the disk lazily; do nothing if it is not mounted."""
     if is_mounted(folder):
         _run([str(find_program("umount")), "--lazy", str(folder)])
 
 
 def is_mounted(folder: Path) -> bool:
-    """Whether a disk is mounted there."""
+    """Return whether a disk is mounted there."""
     return os.path.ismount(folder)
 
 
-# ---- The network that joins the hosts: a bridge on this machine, and a pair of virtual interfaces for each host ----
+# ---- The hosts' network: a bridge on this machine, and a veth pair per host ----
 
 
 _LINKS = Path("/sys/class/net")
 
 
 def make_bridge(placement: Placement) -> None:
-    """Makes it where it is not there, with this machine's address. Raises InfrastructureError."""
+    """Create the bridge if missing, with this machine's address. Raises InfrastructureError."""
     if not _has_link(placement.bridge):
         _ip("link", "add", placement.bridge, "type", "bridge")
         _ip("address", "add", f"{placement.conductor}/24", "dev", placement.bridge)
@@ -230,7 +233,7 @@ def make_bridge(placement: Placement) -> None:
 
 
 def remove_bridge(placement: Placement) -> None:
-    """Removes it, with what leads from it to hosts; harmless when it is gone."""
+    """Remove the bridge and the links to hosts; do nothing if missing."""
     for host in placement.hosts:
         remove_link(placement, host)
     if placement.bridge:
@@ -238,7 +241,7 @@ def remove_bridge(placement: Placement) -> None:
 
 
 def connect_host(placement: Placement, host: Host, pid: int) -> None:
-    """Connects the host whose first process has this pid. Raises InfrastructureError."""
+    """Connect the host whose init process has this pid. Raises InfrastructureError."""
     remove_link(placement, host)
     near, far = link_of(placement, host), "eth0"
     _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", str(pid))
@@ -254,12 +257,12 @@ def connect_host(placement: Placement, host: Host, pid: int) -> None:
 
 
 def remove_link(placement: Placement, host: Host) -> None:
-    """Disconnects a host; harmless when it is not connected."""
+    """Disconnect a host; do nothing if it is not connected."""
     _delete(link_of(placement, host))
 
 
 def link_of(placement: Placement, host: Host) -> str:
-    """This machine's end of the connection to a host: faultl-XXXXXXXX becomes flXXXXXXXX-N."""
+    """Return the name of this machine's interface to a host: faultl-XXXXXXXX becomes flXXXXXXXX-N."""
     return f"fl{placement.bridge.removeprefix('faultl-')}-{host.address.rpartition('.')[2]}"
 
 
@@ -269,7 +272,7 @@ def _delete(link: str) -> None:
     try:
         _ip("link", "delete", link)
     except InfrastructureError:
-        # It goes by itself when the network at its other end does.
+        # The kernel removes it with the namespace of its peer.
         if _has_link(link):
             raise
 
@@ -283,7 +286,7 @@ def _ip(*words: str) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Raises InfrastructureError, with what the command said, when it fails."""
+    """Run a command. Raises InfrastructureError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")

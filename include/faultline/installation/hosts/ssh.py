@@ -1,4 +1,4 @@
-"""The hosts' SSH servers: one key that opens them, known keys of each, and nothing but commands."""
+"""SSH servers of the hosts: one client key, known host keys, and a single allowed command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from faultline.system.ssh_hosts import SSH_HOSTS
 
 PORT = 22
 KEY, KNOWN_HOSTS, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"
-# The server insists on it when root runs it.
+# sshd requires this folder when it runs as root.
 _RUN_FOLDER = Path("/run/sshd")
 
 
 def prepare_ssh(settings: Settings) -> None:
-    """Writes keys and settings of all hosts; keys that are there stay."""
+    """Write keys and settings of all hosts; keep existing keys."""
     settings.hosts.mkdir(parents=True, exist_ok=True)
     _RUN_FOLDER.mkdir(mode=0o755, exist_ok=True)
     mine = _public_key(settings.hosts / KEY)
@@ -40,7 +40,7 @@ def prepare_ssh(settings: Settings) -> None:
 
 
 def _host_entry(settings: Settings, host: Host) -> dict[str, Any]:
-    """How a host is reached."""
+    """Return the entry of a host in the SSH hosts file."""
     return {
         "host": host.address,
         "port": PORT,
@@ -63,21 +63,21 @@ def _configuration(settings: Settings, host: Host) -> str:
         "AuthenticationMethods": "publickey",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
-        # The keys lie in folders that only their owner enters.
+        # The keys are in folders that only their owner can enter.
         "StrictModes": "no",
         "UsePAM": "no",
         "PidFile": "none",
-        # Who asked is gone without a word when he answers nothing any more; then his agent goes.
+        # Ends the agent of a client that disappeared.
         "ClientAliveInterval": "15",
         "ClientAliveCountMax": "3",
-        # Or the account's shell would do what its .bashrc says before each agent, which takes long or waits for a lock.
+        # Prevents the account's shell from running .bashrc before each agent, which may take long or block.
         "SetEnv": "SHLVL=1",
     }
     return "".join(f"{key} {value}\n" for key, value in values.items())
 
 
 def _public_key(path: Path) -> str:
-    """The public half, as one line, of the key at `path`, which is made where none is."""
+    """Return the public key, on one line, of the private key at `path`, which is created if missing."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

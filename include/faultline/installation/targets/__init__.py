@@ -1,1 +1,1 @@
-"""Clusters that exist: what their Connections say, how programs log in there, and whether they can be measured on."""
+"""Existing clusters: their Connections, credential files and preflight checks."""

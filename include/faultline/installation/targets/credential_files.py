@@ -1,7 +1,6 @@
-"""Writes what programs log in with at a target, as its Connections say: files for this user only, in one folder.
+"""Credential files of a target, written from its Connections into one folder readable by this user only.
 
-They are those that the embedded services have among the secrets, by the same names, so whoever logs in need not know
-whose cluster it is.
+They have the names of the embedded services' files, so that their readers work with any target.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from faultline.system.settings import ENDPOINTS, Settings, targets_folder
 from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.target_registry import Target, load_targets, target_folder, write_endpoints
 
-# What the Connections said when the logins were written, and when all was found well.
+# Digests of the Connections when the credential files were written, and at the last successful preflight.
 SPECS_DIGEST, CHECKED_DIGEST = "said.sha256", "checked.sha256"
 
 
 def write_target(settings: Settings, target: Target, specs: Mapping[str, ConnectionSpec]) -> Endpoints:
-    """Takes in what its Connections say, by their ids; returns where it is reached.
+    """Write the credential files of a target's Connections and return its endpoints.
 
-    Raises ConfigError naming Connection, key and remedy; what was written before stays then.
+    Raises ConfigError naming Connection, key and fix; earlier files then stay.
     """
     bootstrap, login, java = parse_login(specs[target.kafka])
     spark = parse_spark(specs[target.spark])
@@ -69,7 +68,7 @@ def write_target(settings: Settings, target: Target, specs: Mapping[str, Connect
 
 
 def _require_unique_address(settings: Settings, target: Target, bootstrap: str) -> None:
-    """Whoever only knows an address looks for its login by that."""
+    """Raise ConfigError if another target has this address: credentials are also looked up by address."""
     for other in load_targets(settings).values():
         file = target_folder(settings, other.name) / ENDPOINTS
         if other.kafka == target.kafka or other.name == target.name or not file.exists():
@@ -82,19 +81,19 @@ def _require_unique_address(settings: Settings, target: Target, bootstrap: str) 
 
 
 def _write_kafka(folder: Path, login: Mapping[str, str], java: JavaKafka) -> None:
-    """For librdkafka and for Java; one user does all at a target."""
+    """Write the files for librdkafka and Java; a target has one user for everything."""
     for name, content in java.files.items():
         write_private(folder / name, content)
     options = {name: value.replace("{folder}", str(folder)) for name, value in java.options.items()}
     write_private(options_file(folder), json.dumps(options))
     for user in (HARNESS, WORKLOAD):
         write_private(login_file(folder, user), json.dumps(dict(login)))
-        # JVMs are configured of the file in any case.
+        # JVMs are configured with this file in any case.
         write_private(jaas_file(folder, user), java.jaas or "")
 
 
 def _remove_stale_files(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[str, object]]) -> None:
-    """Removes keys and certificates that no Connection of the target holds any more."""
+    """Remove keys and certificates that no Connection of the target contains."""
     held = {*(str(folder / name) for name in java.files), *(str(host["key_file"]) for host in hosts.values())}
     for file in (folder / CA, folder / KEYSTORE, *folder.glob(_key_file("*"))):
         if str(file) not in held:
@@ -112,7 +111,7 @@ def _spark_properties(spark: SparkConnectionSpec) -> str:
 
 
 def escape_property(value: str) -> str:
-    """A value of a Java properties file."""
+    """Return a value in the syntax of Java properties files."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
@@ -121,7 +120,7 @@ def _key_file(name: str) -> str:
 
 
 def _host(folder: Path, name: str, spec: ConnectionSpec) -> dict[str, object]:
-    """How a host is reached; its key lies in the folder where the Connection holds it."""
+    """Return an SSH host, after writing its key if the Connection contains it."""
     values = parse_host(spec)
     if key := values.pop("private_key", None):
         file = folder / _key_file(name)

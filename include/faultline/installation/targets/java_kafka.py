@@ -1,7 +1,7 @@
-"""librdkafka's settings as Kafka's clients in Java want them, which is how Spark reads and writes.
+"""Translation of librdkafka's settings to those of Kafka's Java clients, which Spark uses.
 
-Pure: contents in, contents out. Options hold no secret, since Spark writes options into its plans: passwords go to a
-JAAS file, a client's key to a PEM file, each for its owner only.
+Pure functions. Options contain no secret, since Spark writes options into its plans: passwords go to a JAAS file and a
+client key to a PEM file, each readable by its owner only.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-# Called alike, and meaning the same.
+# Keys with the same name and meaning.
 SHARED_KEYS = frozenset({
     "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "connections.max.idle.ms",
     "socket.connection.setup.timeout.ms", "client.dns.lookup",
 })  # fmt: skip
-# Of librdkafka alone; none of them says who may come, or how.
+# Keys of librdkafka only, without relevance to authentication.
 LIBRDKAFKA_KEYS = frozenset({
     "log_level", "debug", "broker.address.family", "socket.keepalive.enable", "socket.nagle.disable",
     "socket.timeout.ms", "statistics.interval.ms", "topic.metadata.refresh.interval.ms", "broker.address.ttl",
 })  # fmt: skip
-# Its own words for the same things.
+# librdkafka's names of shared keys.
 ALIASES = {"sasl.mechanisms": "sasl.mechanism"}
 TRANSLATED_KEYS = frozenset({
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.pem", "ssl.certificate.pem",
@@ -41,8 +41,11 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 
 @dataclass(frozen=True)
 class JavaKafka:
-    """`options`: names and values, `{folder}` standing for where `files` (content by name) will lie. `jaas`: the text
-    of a JAAS file; None where nobody logs in with a password."""
+    """Settings of a Java client.
+
+    `options`: names and values, with `{folder}` for the folder of `files` (content by name). `jaas`: content of the
+    JAAS file; None without a password login.
+    """
 
     options: Mapping[str, str]
     jaas: str | None = None
@@ -50,18 +53,18 @@ class JavaKafka:
 
 
 def translate(given: Mapping[str, str]) -> JavaKafka:
-    """`given`: librdkafka's settings but for the address, files of certificates as their content (`ssl.ca.pem`).
+    """Translate librdkafka's settings without the address, with certificate files as content (`ssl.ca.pem`).
 
-    Raises ConfigError, beginning with the key, for what has no translation.
+    Raises ConfigError, starting with the key, if there is no translation.
     """
     known = {ALIASES.get(key, key): value for key, value in given.items()}
     for key in sorted(known.keys() - TRANSLATED_KEYS - SHARED_KEYS - LIBRDKAFKA_KEYS):
         near = nearest_name(key, TRANSLATED_KEYS | SHARED_KEYS | ALIASES.keys(), cutoff=0.85)
-        remedy = f"did you mean {near}?" if near else "leave it out"
-        raise ConfigError(f"{key}: Kafka's client in Spark has nothing like it; {remedy}")
+        remedy = f"did you mean {near}?" if near else "fix: remove it"
+        raise ConfigError(f"{key}: not supported by Kafka's Java client; {remedy}")
     protocol = known.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"security.protocol: {protocol} is not known; use {', '.join(PROTOCOLS)}")
+        raise ConfigError(f"security.protocol: got {protocol}; expected one of {', '.join(PROTOCOLS)}")
     options = {key: known[key] for key in sorted(SHARED_KEYS & known.keys())}
     files: dict[str, str] = {}
     jaas = None
@@ -77,15 +80,13 @@ def translate(given: Mapping[str, str]) -> JavaKafka:
 
 
 def _password_login(known: Mapping[str, str]) -> tuple[str, str]:
-    """Mechanism and JAAS file."""
+    """Return the mechanism and the JAAS file's content."""
     mechanism = known.get("sasl.mechanism", "")
     if mechanism not in LOGIN_MODULES:
-        raise ConfigError(
-            f"sasl.mechanism: {mechanism or 'nothing'} cannot be used with Spark here; use {', '.join(LOGIN_MODULES)}"
-        )
+        raise ConfigError(f"sasl.mechanism: got {mechanism or 'nothing'}; expected one of {', '.join(LOGIN_MODULES)}")
     for key in ("sasl.username", "sasl.password"):
         if not known.get(key):
-            raise ConfigError(f"{key}: missing, and {mechanism} needs it; give it")
+            raise ConfigError(f"{key}: missing; required by {mechanism}")
     user, password = (quote_jaas(known[key], key) for key in ("sasl.username", "sasl.password"))
     return (
         mechanism,
@@ -94,19 +95,17 @@ def _password_login(known: Mapping[str, str]) -> tuple[str, str]:
 
 
 def quote_jaas(text: str, key: str) -> str:
-    """A value of a JAAS file. Raises ConfigError, naming the `key`, for what Java would read as something else."""
+    """Return a quoted JAAS value. Raises ConfigError, naming the `key`, if Java would misread it."""
     if not text.isprintable() or "${" in text:
-        raise ConfigError(f"{key}: holds a line break or ${{, which a JAAS file cannot; choose another")
+        raise ConfigError(f"{key}: contains a line break or ${{, not allowed in a JAAS file; fix: choose another")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Options, and the files that they name."""
+    """Return the TLS options and the files that they name."""
     if known.get("enable.ssl.certificate.verification", "true").lower() != "true":
-        raise ConfigError(
-            "enable.ssl.certificate.verification: Spark always looks at the broker's certificate; give its ssl.ca.pem"
-        )
+        raise ConfigError("enable.ssl.certificate.verification: expected true; fix: set ssl.ca.pem")
     options, files = {}, {}
     identified = known.get("ssl.endpoint.identification.algorithm")
     if identified is not None:
@@ -116,7 +115,9 @@ def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{{folder}}/{CA}"}
     one, other = "ssl.certificate.pem" in known, "ssl.key.pem" in known
     if one != other:
-        raise ConfigError(f"ssl.{'key' if one else 'certificate'}.pem: missing beside the other; give both, or neither")
+        raise ConfigError(
+            f"ssl.{'key' if one else 'certificate'}.pem: missing; expected both certificate and key, or neither"
+        )
     if one:
         key = decrypt_key(known["ssl.key.pem"], known.get("ssl.key.password"))
         files[KEYSTORE] = key + _certificate_blocks(known["ssl.certificate.pem"], "ssl.certificate.pem")
@@ -125,17 +126,15 @@ def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 
 
 def _certificate_blocks(text: str, key: str) -> str:
-    """The certificates in a PEM file, without what stands between them."""
+    """Return the certificates of a PEM file, without other text."""
     found = [match.group() for match in _CERTIFICATE.finditer(text)]
     if not found:
-        raise ConfigError(
-            f"{key}: holds no CERTIFICATE in PEM form; give one that begins with -----BEGIN CERTIFICATE-----"
-        )
+        raise ConfigError(f"{key}: contains no certificate; expected PEM (-----BEGIN CERTIFICATE-----)")
     return "".join(f"{one}\n" for one in found)
 
 
 def decrypt_key(text: str, password: str | None) -> str:
-    """A private key as Kafka reads it, which is PKCS #8 without a password: Spark would be told that in its options."""
+    """Return a private key as unencrypted PKCS #8: Spark's options would expose a key password."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,
@@ -145,9 +144,9 @@ def decrypt_key(text: str, password: str | None) -> str:
 
     try:
         key = load_pem_private_key(text.encode(), None if not password else password.encode())
-    except TypeError:  # one without a password that was given one, or the other way round
-        which = "has no password, and one is given" if password else "has a password, and none is given"
-        raise ConfigError(f"ssl.key.password: the key {which}; mend it") from None
+    except TypeError:  # a password for an unencrypted key, or none for an encrypted one
+        which = "is not encrypted, but a password is set" if password else "is encrypted, but no password is set"
+        raise ConfigError(f"ssl.key.password: the key {which}") from None
     except ValueError:
-        raise ConfigError("ssl.key.pem: cannot be read; give a key in PEM form, and its ssl.key.password") from None
+        raise ConfigError("ssl.key.pem: unreadable; expected a PEM key, and its ssl.key.password") from None
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

@@ -1,6 +1,6 @@
-"""Storage and hosts of a target: whether they can be used, and how far their clocks are off.
+"""Preflight checks of a target's storage and hosts, and bounds of their clock offsets.
 
-When a batch was committed is told by the age of a file, which is by the clock of whoever serves it.
+Commit times are file times, which depend on the clock of the storage server.
 """
 
 from __future__ import annotations
@@ -21,35 +21,38 @@ from faultline.system.errors import ConfigError, FaultlineError, InfrastructureE
 from faultline.system.ssh_hosts import remote_hosts
 from faultline.system.text import one_line
 
-# Names of what is made to look begin so.
+# Prefix of temporary files and topics.
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
 
 
 @dataclass(frozen=True)
 class ClockOffsetBound:
-    """Against this machine's, in ms: it is so far ahead, give or take."""
+    """Offset to this machine's clock, in ms: `ahead_ms` plus or minus `uncertain_ms`."""
 
     ahead_ms: float
     uncertain_ms: float
 
     def __str__(self) -> str:
-        return f"its clock is {self.ahead_ms:+.1f} ms off this one's, give or take {self.uncertain_ms:.1f} ms"
+        return f"clock offset {self.ahead_ms:+.1f} ± {self.uncertain_ms:.1f} ms"
 
     def is_off(self, by_ms: float) -> bool:
-        """Whether it is off by more, for certain."""
+        """Return whether the offset certainly exceeds `by_ms`."""
         return abs(self.ahead_ms) - self.uncertain_ms > by_ms
 
 
 def clock_bound(samples: Iterable[tuple[float, float, float]], coarse_ms: float) -> ClockOffsetBound:
-    """From the look that took the shortest time. `samples`: this machine's time before and after, and the time that was
-    given meanwhile, in ms; `coarse_ms`: how coarse that one is, being the last tick before."""
+    """Return the bound of the fastest sample.
+
+    `samples`: this machine's time before and after, and the remote time in between, in ms; `coarse_ms`: the resolution
+    of the remote time, which is rounded down.
+    """
     before, after, given = min(samples, key=lambda one: one[1] - one[0])
     return ClockOffsetBound(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
 
 
 def combined_clock_bound(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
-    """Of servers each of which gives the time for a part: whatever any of their clocks may be is within it."""
+    """Return a bound that includes the clocks of several servers."""
     known = list(clocks)
     least = min(one.ahead_ms - one.uncertain_ms for one in known)
     most = max(one.ahead_ms + one.uncertain_ms for one in known)
@@ -60,13 +63,12 @@ def combined_clock_bound(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound
 
 
 def check_host(host: Mapping[str, Any], connection: str) -> str:
-    """Has the agent come there, and asks it for the time. `host`: as the endpoints of a target have it.
+    """Start the agent on a host and measure its clock; `host`: as in a target's endpoints.
 
-    Raises ConfigError for a login or a host key that is refused, InfrastructureError for a host that is away, or where
-    the agent does not start.
+    Raises ConfigError for a refused login or host key, InfrastructureError for an unreachable host or a failed agent.
     """
     from fault.injector import clock_offset
-    from fault.ssh_connection import SshChannel  # the SSH library takes its time
+    from fault.ssh_connection import SshChannel  # slow to import
 
     (there,) = remote_hosts({connection: host}).values()
     try:
@@ -75,7 +77,7 @@ def check_host(host: Mapping[str, Any], connection: str) -> str:
     except FaultError as error:
         raise _refused(error, host, connection) from None
     clock = ClockOffsetBound(found.offset_s * 1000, found.round_trip_s * 1000 / 2)
-    return f"{there.user}@{there.host}:{there.port} lets the agent in, {clock}"
+    return f"{there.user}@{there.host}:{there.port} accepts the agent, {clock}"
 
 
 def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> FaultlineError:
@@ -84,31 +86,32 @@ def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> Fau
     kind: type[FaultlineError] = InfrastructureError
     match error:
         case HostKeyRefused():
-            kind, why = ConfigError, f"extra: known_hosts: the key that {where} shows is refused ({detail})"
-            remedy = "name a file that holds its own"
+            kind, why = ConfigError, f"extra: known_hosts: host key of {where} refused ({detail})"
+            remedy = "set a file with its key"
         case AuthenticationRefused():
             kind, why = ConfigError, f"{where} refuses {host['user']} with this key ({detail})"
-            remedy = "let it in there (authorized_keys), or mend login and key"
+            remedy = "add the key to authorized_keys, or correct login and key"
         case HostUnreachable():
-            why, remedy = f"{where} cannot be reached over SSH ({detail})", "start its SSH server, or mend the address"
+            why, remedy = f"{where} is unreachable over SSH ({detail})", "start its SSH server, or correct the address"
         case _:
-            why, remedy = f"the agent does not start on {where} ({detail})", "give it Python 3.11 (python in the extra)"
-    return kind(f"Connection {connection}: {why}; {remedy}")
+            why, remedy = f"agent start failed on {where} ({detail})", "set python in the extra to Python 3.11"
+    return kind(f"Connection {connection}: {why}; fix: {remedy}")
 
 
 # ---- Storage ----
 
 
-# A server's clock that is off by more would be mistaken for a slower engine.
+# A larger clock offset would look like a slower engine.
 MAX_OFFSET_MS = 5.0
-# How coarse the times of files are: the kernel's tick, and HDFS's unit.
+# Resolution of file times: the kernel's tick, and HDFS's unit.
 TICK_MS, UNIT_MS = 4.0, 1.0
 CLOCK_SAMPLES = 5
 
 
 def check_storage(endpoints: Endpoints, connection: str) -> str:
-    """Makes, reads and removes small files there. Raises ConfigError for a storage that is no use, InfrastructureError
-    for one that is away."""
+    """Create, read and remove small files. Raises ConfigError for unsuitable storage, InfrastructureError if
+    unreachable.
+    """
     where = endpoints.storage
     in_hdfs = where.startswith(SCHEME)
     if not in_hdfs:
@@ -119,25 +122,25 @@ def check_storage(endpoints: Endpoints, connection: str) -> str:
         raise type(error)(f"Connection {connection}: {str(error).removeprefix('storage: ')}") from None
     except OSError as error:
         why = error.strerror or one_line(error)
-        raise ConfigError(f"Connection {connection}: extra: path: {where}: {why}; mend it there") from None
+        raise ConfigError(f"Connection {connection}: extra: path: {where}: {why}") from None
     if clock.is_off(MAX_OFFSET_MS):
         raise ConfigError(
-            f"Connection {connection}: extra: path: the clock of {where} is {clock.ahead_ms:+.0f} ms off this "
-            f"machine's, and {MAX_OFFSET_MS:g} at most are taken; have both keep the same time (NTP)"
+            f"Connection {connection}: extra: path: clock offset of {where}: got {clock.ahead_ms:+.0f} ms; expected "
+            f"at most {MAX_OFFSET_MS:g}; fix: synchronize both clocks (NTP)"
         )
-    return f"{where} can be written, {clock}"
+    return f"{where} is writable, {clock}"
 
 
 def require_folder(folder: Path, connection: str) -> None:
-    """Raises ConfigError for what is no folder that can be written here."""
+    """Raise ConfigError unless the folder exists and is writable."""
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigError(
-            f"Connection {connection}: extra: path: {folder} is no folder here that can be written; make or mount it"
+            f"Connection {connection}: extra: path: got {folder}; expected a writable folder; fix: make or mount it"
         )
 
 
 def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_ms: float) -> ClockOffsetBound:
-    """Of what `make` makes. `changed_ms`: when that was, by the storage's clock."""
+    """Return the clock bound of files created by `make`; `changed_ms`: their time by the storage's clock."""
 
     def sample() -> tuple[float, float, float]:
         before = time.time() * 1000
@@ -156,9 +159,9 @@ def _folder_clock(folder: Path) -> ClockOffsetBound:
 
 
 def _hdfs_clock(folder: HdfsFolder) -> ClockOffsetBound:
-    """Of folders, which the name node makes by itself: a file would also wait for where it lies."""
+    """Return the clock bound of folders: only the name node creates them, without a data node."""
     if folder.modified_ms() is None:
-        raise ConfigError(f"storage: {folder.url}: is not there; make it (hdfs dfs -mkdir)")
+        raise ConfigError(f"storage: {folder.url}: missing; fix: hdfs dfs -mkdir")
     place = folder / f"{PROBE}{secrets.token_hex(6)}"
     made: list[HdfsFolder] = []
 
@@ -168,10 +171,10 @@ def _hdfs_clock(folder: HdfsFolder) -> ClockOffsetBound:
 
     try:
         place.make()
-        # What is read comes from the data nodes, which may be out of reach where the name node is not.
+        # Data nodes may be unreachable although the name node answers.
         (place / "file").write(b"?")
         if (place / "file").read() != b"?":
-            raise ConfigError(f"storage: {folder.url}: what was written is not read again; look at its data nodes")
+            raise ConfigError(f"storage: {folder.url}: read-back failed; fix: check its data nodes")
         return _clock(make, lambda: float(made[-1].modified_ms() or 0), UNIT_MS)
     finally:
         place.remove()

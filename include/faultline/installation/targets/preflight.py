@@ -1,4 +1,4 @@
-"""The checks of a target, each told in a line: what would stop an experiment is found before it starts."""
+"""Preflight checks of a target, with one line each, before an experiment starts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _ATTEMPT_TOPIC = re.compile(rf"{PREFIX}(\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}})-.*")
 
 
 def run_preflight(settings: Settings, target: Target, progress: Progress) -> FaultlineError | None:
-    """Makes every check, and says a line for each; what hangs on something that failed is left out.
+    """Run every check and report a line for each; skip checks that depend on a failed one.
 
-    Returns the first failure; None when all is well, which is noted.
+    Returns the first failure, or None; success is recorded.
     """
     first: FaultlineError | None = None
     here = settings.for_target(endpoints_at(settings, target.name))
     for checks in build_checks(here, target):
         for check in checks:
             found, error = check.result()
-            progress(f"{check.name}: {'' if error is None else 'NO: '}{found['detail']}")
+            progress(f"{check.name}: {'' if error is None else 'FAILED: '}{found['detail']}")
             if error is not None:
                 first = first or error
                 break
@@ -41,8 +41,10 @@ def run_preflight(settings: Settings, target: Target, progress: Progress) -> Fau
 
 
 def require_preflight(settings: Settings, target: Target, progress: Progress) -> None:
-    """Raises the first thing that is wrong. What takes long is only looked at where the Connections, or the Spark that
-    is installed here, were changed since all was found well."""
+    """Raise the first failure.
+
+    Slow checks run only after a change of the Connections or the installed Spark since the last success.
+    """
     here = settings.for_target(endpoints_at(settings, target.name))
     noted = here.logins / CHECKED_DIGEST
     if not noted.exists() or noted.read_text() != _preflight_digest(here):
@@ -56,22 +58,22 @@ def require_preflight(settings: Settings, target: Target, progress: Progress) ->
 
 
 def _preflight_digest(here: Settings) -> str:
-    """What the Connections say, and what runs experiments there."""
+    """Return a digest of the Connections and the installed Spark."""
     return f"{(here.logins / SPECS_DIGEST).read_text()} {version('pyspark')}"
 
 
 def build_checks(here: Settings, target: Target) -> list[list[Check]]:
-    """In groups, in each of which a check hangs on those before it."""
+    """Return groups of checks; each check depends on the earlier ones of its group."""
     broker = kafka_preflight.TargetBroker(here.endpoints.kafka, here.logins, target.kafka)
     connection, installed = target.spark, version("pyspark")
     state: dict[str, Any] = {}
 
     def rights() -> str:
-        return f"a topic was made, described, filled, read and deleted; {kafka_preflight.check_rights(broker)}"
+        return f"topic created, described, written, read and deleted; {kafka_preflight.check_rights(broker)}"
 
     def master() -> str:
         state.update(spark_preflight.check_master(here, connection))
-        return f"{here.endpoints.engine} has {len(spark_preflight.workers_of(state))} living workers"
+        return f"{here.endpoints.engine} has {len(spark_preflight.workers_of(state))} live workers"
 
     def probe() -> str:
         java = find_java(here.home / "java.json").home
@@ -84,7 +86,7 @@ def build_checks(here: Settings, target: Target) -> list[list[Check]]:
         Check("spark version", lambda: spark_preflight.check_versions(here, connection, state, installed)),
     ]  # fmt: skip
     if not here.endpoints.engine_ui:
-        spark_checks = [Check("spark", str, f"{here.endpoints.engine} has no page that tells its workers and versions")]
+        spark_checks = [Check("spark", str, f"{here.endpoints.engine}: no page for workers and versions")]
     return [
         [
             Check("kafka", lambda: kafka_preflight.check_connection(broker)),

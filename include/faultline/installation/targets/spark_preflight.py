@@ -1,4 +1,4 @@
-"""Whether a target's Spark can be measured on: its version everywhere, its login, and what executors see from there."""
+"""Preflight checks of a target's Spark: version, authentication, and the executors' view of files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ PAGE_S, PROBE_S, POLL_S = 5.0, 180.0, 0.5
 PROBE_MEMORY_MB = 512
 PROBE, LOG = "faultline-probe-", "probe.log"
 _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
-# What a driver logs that has another secret than the master, or none.
+# Log lines of a driver with a wrong or missing secret.
 _REFUSED = re.compile(
     r"SaslException|AEADBadTag|BadPadding|Mismatched response|Unable to (?:unwrap|decrypt)|"
     r"Expected SaslMessage|Unknown message type|Unexpected message type|Authentication failed|"
     r"Invalid (?:auth|challenge|response)|"
-    # The master answers a wrong secret and closes the connection. On a busy machine the driver sees the end first, and
-    # interrupts the thread that was to read the answer.
+    # The master answers a wrong secret and closes the connection. On a busy machine the driver may see the close first.
     r"Exception while bootstrapping client[^\n]*\n[^\n]*(?:InterruptedException|Connection from \S+ closed)"
 )
 _ANOTHER_VERSION = re.compile(r"InvalidClassException|serialVersionUID|local class incompatible")
@@ -58,34 +57,33 @@ _UNRESPONSIVE = "All masters are unresponsive"
 
 
 def check_master(settings: Settings, connection: str) -> dict[str, Any]:
-    """What the standalone master says of itself. Raises InfrastructureError when it does not answer, or has no
-    workers."""
+    """Return the standalone master's state. Raises InfrastructureError if it is down or has no workers."""
     endpoints = settings.endpoints
     state = standalone.master_state(endpoints)
     if state is None:
         raise InfrastructureError(
-            f"Connection {connection}: the master's page {endpoints.engine_ui} does not answer; start it, or give its "
-            "address as ui in the extra"
+            f"Connection {connection}: the master's page {endpoints.engine_ui} does not answer; fix: start it, or set "
+            "ui in the extra"
         )
     _require_same_master(endpoints, str(state.get("url", "")), connection)
     if not workers_of(state):
-        raise InfrastructureError(f"Connection {connection}: {endpoints.engine} has no living worker; start one")
+        raise InfrastructureError(f"Connection {connection}: {endpoints.engine} has no live worker; fix: start one")
     return state
 
 
 def _require_same_master(endpoints: Endpoints, url: str, connection: str) -> None:
-    """Whether the page is of the master that is submitted to. What is reached by another name may be the same."""
+    """Raise ConfigError if the page belongs to another master. Alias host names are accepted."""
     masters = endpoints.engine.removeprefix("spark://").split(",")
     name = url.removeprefix("spark://")
     if name not in masters and name.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
         raise ConfigError(
-            f"Connection {connection}: {endpoints.engine_ui} is the page of {url}, and not of {endpoints.engine}; mend "
+            """Return the standalone master's state. Raises InfrastructureError without an answer or live workers."""
             "host and port, or ui in the extra"
         )
 
 
 def require_local_address(endpoints: Endpoints, connection: str) -> None:
-    """Whether the address that executors are given is one of this machine's. Raises ConfigError."""
+    """Raise ConfigError unless the address given to executors belongs to this machine."""
     found = []
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(endpoints.here.strip("[]"), 0, type=socket.SOCK_STREAM)
@@ -94,22 +92,22 @@ def require_local_address(endpoints: Endpoints, connection: str) -> None:
             listens.bind(address)
             return
     raise ConfigError(
-        f"Connection {connection}: extra: driver-host: {endpoints.here} is no address of this machine; give one at "
-        "which executors reach it"
+        f"Connection {connection}: extra: driver-host: got {endpoints.here}; expected an address of this machine that "
+        "executors can reach"
     )
 
 
 def workers_of(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The workers that live."""
+    """Return the live workers."""
     return [one for one in state.get("workers", []) if one.get("state") == "ALIVE"]
 
 
 def check_versions(settings: Settings, connection: str, state: Mapping[str, Any], installed: str) -> str:
-    """By their pages. Raises ConfigError naming who has another version than the `installed` one."""
+    """Compare the versions on all pages. Raises ConfigError naming a process whose version is not `installed`."""
     pages = {"the master": settings.endpoints.engine_ui}
     pages |= {f"the worker {one['host']}:{one['port']}": str(one["webuiaddress"]) for one in workers_of(state)}
     silent = []
-    # One that nobody reaches from here is waited for.
+    # In parallel, since unreachable pages time out.
     with ThreadPoolExecutor(len(pages)) as asking:
         found_versions = dict(zip(pages, asking.map(page_version, pages.values()), strict=True))
     for who, found in found_versions.items():
@@ -117,15 +115,15 @@ def check_versions(settings: Settings, connection: str, state: Mapping[str, Any]
             silent.append(who)
         elif found != installed:
             raise ConfigError(
-                f"Connection {connection}: {who} is Spark {found}, and experiments here are run by Spark {installed}; "
+                f"Connection {connection}: {who}: got Spark {found}; expected the installed Spark {installed}; fix: "
                 "install the same on both"
             )
     known = f"Spark {installed} on {pluralize(len(pages) - len(silent), 'page')}"
-    return known if not silent else f"{known}; no page of {', '.join(silent)} says its version"
+    return known if not silent else f"{known}; version unknown: {', '.join(silent)}"
 
 
 def page_version(page: str) -> str | None:
-    """The version that a page of Spark's shows; None where there is none."""
+    """Return the version on one of Spark's pages; None if there is none."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(page, timeout=PAGE_S) as answer:
@@ -136,18 +134,18 @@ def page_version(page: str) -> str | None:
 
 
 def run_probe(settings: Settings, connection: str, storage_connection: str, java_home: Path, workers: int) -> str:
-    """Has an executor on each worker look at what it must read, and at the storage.
+    """Run an executor on each worker that checks the required files and the storage.
 
-    Raises ConfigError for a secret that is refused and a storage that is not shared, InfrastructureError otherwise.
+    Raises ConfigError for a refused secret and for storage that is not shared, InfrastructureError otherwise.
     """
     folder, endpoints = settings.logins, settings.endpoints
     require_local_address(endpoints, connection)
     in_hdfs = endpoints.storage.startswith(SCHEME)
-    # Logs lie there where checkpoints do not.
+    # With HDFS checkpoints, the probe uses the local folder.
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    # Others may look at the same time. Where checkpoints lie in HDFS, both are in one folder.
+    # A random token separates concurrent probes.
     token = secrets.token_hex(6)
     there, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
     make_private(local)
@@ -176,7 +174,7 @@ def run_probe(settings: Settings, connection: str, storage_connection: str, java
         _run(settings, command, java_home, log, connection)
         reported = json.loads(report.read_text()) if report.exists() else {"executors": []}
     finally:
-        # One that is ended leaves all of it.
+        # Clean up also after a failed probe.
         with contextlib.suppress(OSError):
             log.replace(folder / LOG)
         if in_hdfs:
@@ -186,38 +184,40 @@ def run_probe(settings: Settings, connection: str, storage_connection: str, java
             shutil.rmtree(left, ignore_errors=True)
     if why := reported.get("hdfs"):
         raise ConfigError(
-            f"Connection {storage_connection}: extra: path: executors cannot use {endpoints.storage}: "
-            f"{one_line(why)[:200]}; let them reach and write it"
+            f"Connection {storage_connection}: extra: path: executors cannot access {endpoints.storage}: "
+            f"{one_line(why)[:200]}; fix: allow them to reach and write it"
         )
     require_access(reported["executors"], connection, storage_connection, shared)
     hosts = ", ".join(sorted(one["host"] for one in reported["executors"]))
-    return f"the login is accepted, executors on {hosts} share {endpoints.storage}"
+    return f"authentication accepted, executors on {hosts} share {endpoints.storage}"
 
 
 def require_access(
     executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path
 ) -> None:
-    """Raises ConfigError for what one of the executors reports that it cannot reach."""
+    """Raise ConfigError for files or storage that an executor reports as inaccessible."""
     if not executors:
-        raise InfrastructureError(f"Connection {connection}: no executor reported; look at probe.log of the target")
+        raise InfrastructureError(
+            f"Connection {connection}: probe failed: no executor reported; fix: see probe.log of the target"
+        )
     for one in executors:
         where = f"executors on {one['host']} (user {one['user']})"
         if one["unreadable"]:
             raise ConfigError(
-                f"Connection {connection}: {where} cannot read {one['unreadable'][0]}; run workers as this user, and "
-                "share the folders of Faultline with them at the same paths"
+                f"Connection {connection}: {where} cannot read {one['unreadable'][0]}; fix: run workers as this user "
+                "with Faultline's folders at the same paths"
             )
         if not one["sees"] or one["wrote"]:
-            why = one["wrote"] or "do not see what was written here"
+            why = one["wrote"] or "do not see this machine's files"
             raise ConfigError(
-                f"Connection {storage_connection}: extra: path: {where} cannot use {storage}: {one_line(why)}; share "
-                "it with all workers at this path"
+                f"Connection {storage_connection}: extra: path: {where} cannot access {storage}: {one_line(why)}; fix: "
+                "share it with all workers at this path"
             )
 
 
 def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path, connection: str) -> None:
-    """Until its end, or until its log says why there will be none."""
-    # Which goes before Spark's own setting of the folder.
+    """Run the probe until it ends or its log shows a failure."""
+    # SPARK_LOCAL_DIRS overrides spark.local.dir.
     environment = clean_environment(spark_environment(settings, java_home)) | {"SPARK_LOCAL_DIRS": str(log.parent)}
     kept = settings.logins / LOG
     log.touch(0o600)
@@ -231,7 +231,7 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
                 if (problem := failure_in_log(log.read_text(errors="replace"), connection)) is not None:
                     raise problem
                 if time.monotonic() > deadline:
-                    raise InfrastructureError(f"Connection {connection}: the probe does not end; see {kept}")
+                    raise InfrastructureError(f"Connection {connection}: probe failed: timeout; fix: see {kept}")
                 time.sleep(POLL_S)
         finally:
             if process.poll() is None:
@@ -242,36 +242,36 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
         lines = [line for line in text.splitlines() if "Exception" in line or "Error" in line]
         why = one_line(lines[-1])[-200:] if lines else f"status {process.returncode}"
         raise failure_in_log(text, connection) or InfrastructureError(
-            f"Connection {connection}: the probe failed: {why}; see {kept}"
+            f"Connection {connection}: probe failed: {why}; fix: see {kept}"
         )
 
 
 def failure_in_log(log: str, connection: str) -> FaultlineError | None:
-    """Why no probe can come to its end, by what its driver logs."""
-    # Who gives up interrupts what he still tries.
+    """Return the error that the driver's log shows, or None."""
+    # After giving up, the driver interrupts its attempts, which logs similar lines.
     if _REFUSED.search(log.partition(_UNRESPONSIVE)[0]):
         return ConfigError(
-            f"Connection {connection}: password: the cluster does not accept this secret; give its "
+            f"Connection {connection}: password: secret refused by the cluster; expected its "
             "spark.authenticate.secret, and its spark.network.crypto settings as conf in the extra"
         )
     if _ANOTHER_VERSION.search(log):
-        return ConfigError(f"Connection {connection}: its Spark is another version; install the same on both")
+        return ConfigError(f"Connection {connection}: Spark versions differ; fix: install the same on both")
     if _UNRESPONSIVE in log:
-        return InfrastructureError(f"Connection {connection}: the master does not take the application; see its log")
+        return InfrastructureError(f"Connection {connection}: the master refused the application; fix: see its log")
     if _NO_ROOM in log:
         return InfrastructureError(
-            f"Connection {connection}: workers have no room for executors of 1 core and {PROBE_MEMORY_MB} MiB; end "
-            "what runs there, or add workers"
+            f"Connection {connection}: no free worker for an executor of 1 core and {PROBE_MEMORY_MB} MiB; fix: stop "
+            "other applications, or add workers"
         )
     return None
 
 
 def local_addresses() -> frozenset[str]:
-    """All of this machine."""
+    """Return all addresses of this machine."""
     return frozenset(one.address for many in psutil.net_if_addrs().values() for one in many)
 
 
 def unreachable_workers(state: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Addresses of workers whose processes are neither on this machine nor on a host that is reached over SSH."""
+    """Return addresses of workers that are neither on this machine nor on an SSH host."""
     known = local_addresses() | {str(one["host"]) for one in hosts.values()}
     return sorted({str(one["host"]) for one in workers_of(state)} - known)

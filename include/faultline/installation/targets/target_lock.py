@@ -1,9 +1,9 @@
-"""Whose turn it is on a target: one experiment at a time, whichever installation and Airflow it comes from.
+"""Target lock: one experiment at a time on a target, across installations and Airflow instances.
 
-The broker itself keeps it. Whoever wants the target joins a consumer group of a topic with one partition, and has the
-target while the partition is assigned to it. A member that is there keeps it when others join (cooperative-sticky), and
-one that ended, or was not heard of for a session, gives it to one of those that wait. So nothing is left behind, no
-clock is compared, and a file's owner cannot be gone.
+The broker keeps it. Each experiment joins a consumer group of a topic with one partition and holds the lock while the
+partition is assigned to it. Assignment is cooperative-sticky, so new members do not take it over. When the holder
+leaves or its session expires, the broker assigns the partition to a waiting member. No file remains and no clocks are
+compared.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from faultline.installation.targets.machines import PREFIX
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import one_line
 
-# A holder that was not heard of for so long has lost the target.
+# A holder that is silent for this long loses the lock.
 SESSION_S = 30.0
 POLL_S = 0.25
 
 
 class TargetLock:
-    """A target's lock: `take` and `holder` as of `system.locks.MachineLock`, and the target is lost to who is silent.
+    """Lock of a target, with `take` and `holder` as in `system.locks.MachineLock`; a silent holder loses it.
 
-    `what`: the attempt, as others are told whom they wait for.
+    `what`: the attempt's id, shown to waiting experiments.
     """
 
     def __init__(self, broker: TargetBroker, what: str, *, session_s: float = SESSION_S) -> None:
@@ -38,24 +38,24 @@ class TargetLock:
         self._held = self._lost = False
 
     def take(self, *, wait_s: float, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Waits for it, until `is_cancelled` returns True. Raises InfrastructureError naming the holder after `wait_s`
+        """Wait for it, until `is_cancelled` returns True. Raises InfrastructureError naming the holder after `wait_s`
         seconds."""
         deadline = time.monotonic() + wait_s
         self._consumer = self._consumer or self._join()
         while not self._held and not is_cancelled():
             self._poll(POLL_S)
             if not self._held and time.monotonic() > deadline:
-                holder = self.holder() or "nobody who can be named"
+                holder = self.holder() or "an unknown experiment"
                 raise InfrastructureError(
-                    f"target: {holder} has it; wait for its end, or stop it (Connection {self._broker.connection})"
+                    f"target: held by {holder} (Connection {self._broker.connection}); fix: wait for it, or stop it"
                 )
 
     def holder(self) -> str | None:
-        """Which experiment has the target, and whose it is; None when it is free, or nobody says."""
+        """Return the experiment with the lock and its host; None if free or unknown."""
         from confluent_kafka import KafkaException
 
         admin: Any = importlib.import_module("confluent_kafka.admin")
-        # Held on to: what a client that is gone was asked is never answered.
+        # A variable keeps the client alive until it answers.
         client = admin.AdminClient(self._broker.settings())
         try:
             members = (
@@ -66,16 +66,15 @@ class TargetLock:
         return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
 
     def refresh(self) -> None:
-        """To be called each few seconds. Raises InfrastructureError when the broker has given it to somebody else."""
+        """Poll the broker; call it every few seconds. Raises InfrastructureError if the lock was lost."""
         self._poll(0.0)
         if self._lost:
             raise InfrastructureError(
-                f"target: the broker did not hear of this experiment for {SESSION_S:g} s, and may have given the "
-                "target to another one"
+                f"target: lock lost: no heartbeat for {SESSION_S:g} s; another experiment may hold it"
             )
 
     def release(self) -> None:
-        """Gives it back."""
+        """Release the lock."""
         self._held = False
         if self._consumer is not None:
             self._consumer.close()
@@ -106,8 +105,8 @@ class TargetLock:
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             raise self._broker.refuse(
-                f"its user may not join the group {LOCK_TOPIC} ({one_line(error.str())}); let it read groups whose "
-                f"names begin with {PREFIX}"
+                f"missing right to join group {LOCK_TOPIC} ({one_line(error.str())}); fix: allow its user to "
+                f"read groups with the prefix {PREFIX}"
             )
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
@@ -122,7 +121,7 @@ class TargetLock:
 def hold_target(
     broker: TargetBroker, what: str, *, wait_s: float, is_cancelled: Callable[[], bool] = bool
 ) -> Iterator[TargetLock]:
-    """The target, while it lasts."""
+    """Hold the target lock inside the block."""
     lock = TargetLock(broker, what)
     try:
         lock.take(wait_s=wait_s, is_cancelled=is_cancelled)
@@ -142,6 +141,4 @@ def _make_topic(broker: TargetBroker) -> None:
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             why = one_line(error.args[0].str())
-            raise InfrastructureError(
-                f"Connection {broker.connection}: could not create {LOCK_TOPIC} ({why})"
-            ) from None
+            raise InfrastructureError(f"Connection {broker.connection}: creating {LOCK_TOPIC} failed: {why}") from None

@@ -1,4 +1,4 @@
-"""What `target add` is given, as Connections: all that can be seen without asking the cluster is looked at first."""
+"""Options of `target add` as Connections, validated without contacting the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faultline.system.ssh_hosts import SSH_KEYS, check_ssh_host
 from faultline.system.target_registry import Target
 from faultline.system.text import require_keys
 
-# What --spark-file may hold; the secret becomes the Connection's password.
+# Keys of --spark-file; the secret becomes the Connection's password.
 _SECRET, _EXTRA = "secret", ("ui", "conf", "driver-host")
 _HOST_KEYS = (*SSH_KEYS, "port", "python")
 
@@ -26,7 +26,7 @@ Connections = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options of `target add`; None for those that are left out, whose Connections come from elsewhere."""
+    """Options of `target add`; None if omitted: that Connection already exists."""
 
     kafka: Path | None = None
     spark: str | None = None
@@ -37,7 +37,7 @@ class TargetOptions:
 
     @cached_property
     def listed_hosts(self) -> dict[str, dict[str, Any]]:
-        """Those of the file of hosts, by name. Raises ConfigError naming the host and its key."""
+        """Hosts of the host file, by name. Raises ConfigError naming host and key."""
         if self.hosts is None:
             return {}
         option = "--host-file"
@@ -48,8 +48,7 @@ class TargetOptions:
         return {name: check_ssh_host(f"{option}: {name}", host) for name, host in listed.items()}
 
     def connections(self, target: Target) -> Connections:
-        """The Connections of the target that these options describe. Raises ConfigError naming option, key and
-        remedy."""
+        """Return the Connections that the options describe. Raises ConfigError naming option, key and fix."""
         found = {**self._kafka(target), **self._spark(target), **self._storage(target)}
         for name, host in self.listed_hosts.items():
             extra = {key: _absolute(host[key]) for key in ("key_file", "known_hosts")} | {"python": host["python"]}
@@ -79,10 +78,10 @@ class TargetOptions:
         require_keys("--spark-file: ", more, (_SECRET, *_EXTRA))
         if self.spark is None:
             if self.spark_file is not None:
-                raise ConfigError("--spark-file: says more of --spark, which is missing; give it")
+                raise ConfigError("--spark-file: requires --spark")
             return {}
         if _SECRET in more and (not isinstance(more[_SECRET], str) or not more[_SECRET]):
-            raise ConfigError("--spark-file: secret: is no text, or empty; give the cluster's, or leave it out")
+            raise ConfigError("--spark-file: secret: expected a non-empty text, or no key")
         extra = {key: more[key] for key in _EXTRA if key in more}
         values = {"conn_type": "spark", "host": self.spark, "extra": json.dumps(extra)}
         if more.get(_SECRET):
@@ -92,14 +91,14 @@ class TargetOptions:
     def _storage(self, target: Target) -> Connections:
         if self.storage is None:
             if self.storage_web is not None:
-                raise ConfigError("--storage-web: says more of --storage, which is missing; give it")
+                raise ConfigError("--storage-web: requires --storage")
             return {}
         extra = {"path": self.storage} if self.storage_web is None else {"path": self.storage, "web": self.storage_web}
         return {target.storage: {"conn_type": "fs", "extra": json.dumps(extra)}}
 
 
 def spec_of(conn_id: str, values: Mapping[str, Any]) -> ConnectionSpec:
-    """What a Connection with these keyword arguments would say."""
+    """Return the spec of a Connection with these keyword arguments."""
     return ConnectionSpec(
         conn_id, values["conn_type"], values.get("host"), values.get("port"), values.get("login"),
         values.get("password"), json.loads(values.get("extra") or "{}"),
@@ -107,20 +106,20 @@ def spec_of(conn_id: str, values: Mapping[str, Any]) -> ConnectionSpec:
 
 
 def _absolute(path: object) -> str:
-    """Experiments work in other folders than who adds a target."""
+    """Return the absolute path, since experiments run in other folders."""
     return str(Path(str(path)).absolute())
 
 
 def _object(file: Path, option: str) -> dict[str, Any]:
-    """Of a file that only its owner may read, since it may hold passwords."""
+    """Return the JSON object of a private file, which may contain passwords."""
     try:
         value = json.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"{option}: {file}: {error.strerror}; give a JSON file") from None
+        raise ConfigError(f"{option}: got {file} ({error.strerror}); expected a JSON file") from None
     except ValueError as error:
-        raise ConfigError(f"{option}: {file} is no JSON ({error}); mend it") from None
+        raise ConfigError(f"{option}: got {file} ({error}); expected JSON") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{option}: {file} holds no JSON object; give one")
+        raise ConfigError(f"{option}: got {file}; expected a JSON object")
     try:
         require_private(file)
     except ConfigError as error:
