@@ -106,7 +106,7 @@ def migrated_plan(said: Mapping[str, Any], before: Mapping[str, Any] | None) -> 
 
 
 def changes_of(paths: Iterable[str], read: Callable[[str], bytes], refused: list[str]) -> Iterator[Change]:
-    """Yield the files of a results folder that change. `paths`: all that it has; `refused` gains a line for each refusal."""
+    """Yield the changed files of a results folder. `paths`: all its files; `refused` gains a line per refusal."""
     known = set(paths)
     for path in sorted(known):
         if not (path.startswith("records/") or (path.startswith("attempts/") and path.endswith("/attempt.json"))):

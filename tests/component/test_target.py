@@ -116,10 +116,10 @@ def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, 
 @pytest.mark.parametrize(
     ("user", "more", "why"),
     [
-        (USER, {"sasl.password": "wrong"}, r"extra: sasl\.password: the broker refuses the login \(.*credentials"),
-        (USER, {"ssl.ca.pem": Authority().pem}, r"extra: ssl\.ca\.pem: the certificate of 127\.0\.0\.1 is refused"),
-        (NOBODY, {}, r"its user may not create topics \(.*\); let it create, describe, delete, read and write topics"),
-        (USER, {"client.idd": "x"}, r"extra: client\.idd: Kafka's client in Spark has nothing like it"),
+        (USER, {"sasl.password": "wrong"}, r"extra: sasl\.password: .*credentials"),
+        (USER, {"ssl.ca.pem": Authority().pem}, r"extra: ssl\.ca\.pem: certificate of 127\.0\.0\.1 refused"),
+        (NOBODY, {}, r"missing right to create topics \("),
+        (USER, {"client.idd": "x"}, r"extra: client\.idd: "),
     ],
 )
 def test_a_refusal_of_the_broker_is_one_line(
@@ -142,7 +142,7 @@ def test_a_port_without_a_broker_is_reported(settings: Settings) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Page) as page:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
-        with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: what answers there does not speak Kafka's"):
+        with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: got a server"):
             kafka_preflight.check_login(broker_of(there))
         page.shutdown()
 
@@ -183,7 +183,7 @@ def test_the_target_lock_is_released_by_a_killed_experiment(settings: Settings, 
         assert str(TargetLock(one, "").holder()).startswith("first of ")
         late = TargetLock(one, "late", session_s=6.0)
         try:
-            with pytest.raises(InfrastructureError, match=r"^target: first of \S+@\S+ \(.*\) has it; wait for its end"):
+            with pytest.raises(InfrastructureError, match=r"^target: held by first of \S+@\S+ \("):
                 late.take(wait_s=8.0)
             first.kill()
             late.take(wait_s=60.0)
@@ -345,7 +345,7 @@ def test_a_registered_target_keeps_its_connections(installation: Installation, t
     moved = installation.run("target", "add", "lab", "--own-connections", *options)
     assert moved.returncode == 2 and "./faultline target remove lab" in moved.stderr, moved.stderr
     listed = installation.run("target", "list").stdout
-    assert "second  not looked at yet  faultline_kafka  faultline_spark_second" in listed
+    assert "second  not checked yet  faultline_kafka  faultline_spark_second" in listed
     dry = installation.run("run", "word_count", "target=second", "--dry-run")
     assert dry.returncode == 0 and "executor" in dry.stdout, dry.stderr
 

@@ -84,7 +84,7 @@ def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
     said, _ = done.communicate(timeout=60)
     *words, pid = said.splitlines()
     assert int(pid) == done.pid
-    assert words and words[0].startswith("ended what the last scheduler left")
+    assert words and words[0].startswith("scheduler: ended ")
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 

@@ -35,7 +35,7 @@ def prepared(
     plan: Mapping[str, Any] | None = None,
     **order: Any,
 ) -> Attempt:
-    """Return an attempt with its two files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
+    """Return an attempt and its files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
     resolved."""
     config = values if isinstance(values, Configuration) else parse_configuration(dict(values or {}))
     attempt, chosen = Attempt(folder), engine_of(config)

@@ -20,7 +20,7 @@ def decoy(
     environment: Mapping[str, str] | None = None,
     program: str = "echo up; read x",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process with these arguments and variables, of another user where one is given; it has to live to the end."""
+    """Yield a process with these arguments and variables, optionally of another user; it must live to the end."""
     other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     process = subprocess.Popen(
         ["sh", "-c", program, "sh", *arguments],

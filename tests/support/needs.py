@@ -14,7 +14,7 @@ class Missing(pytest.skip.Exception):
 
 
 def needed(program: str) -> str:
-    """Return the program's path; skips the test that asks, and each that uses a fixture that asks, when it is not there."""
+    """Return the program's path; skip the test, or each test of the fixture, if it is missing."""
     found = debian.find_program(program)
     if found is None:
         raise Missing(f"{program} is missing: {debian.INSTALL} {debian.package_of(program)}")

@@ -40,7 +40,7 @@ AT_ONCE = 3
 
 
 def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
-    """Return numbers below `events`; when `closing`, also some that lie so far in the future that they close every window."""
+    """Return numbers below `events`; with `closing`, also some that close every window."""
     n = F.col("value")
     if not closing:
         return rows.select(n.alias("n")).where(n < events)

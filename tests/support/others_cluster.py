@@ -177,7 +177,7 @@ def spark_that_says(version: str, folder: Path) -> Path:
 def others_spark(
     folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE, of_workers: Path | None = None
 ) -> Iterator[OthersSpark]:
-    """Yield a standalone master with workers that ask for a secret, and encrypt what they say. `of_workers`: their Spark's
+    """Yield a standalone master and workers with authentication and encryption. `of_workers`: their Spark's
     home, by default the one that is installed here."""
     folder.mkdir(parents=True)
     port, page, *rest = free_ports(2 + 2 * len(workers))

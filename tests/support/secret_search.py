@@ -13,7 +13,7 @@ SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
 def holding(secrets: Collection[str], roots: Collection[Path], *, since: float = 0) -> set[Path]:
-    """Return files of this user's below `roots` that hold a secret and were changed after `since`, in seconds of the epoch."""
+    """Return this user's files below `roots` with a secret, changed after `since` (seconds since the epoch)."""
     wanted = [one.encode() for one in secrets]
     found = set()
     for path in _files(roots, since):

@@ -196,12 +196,12 @@ def test_every_locked_package_has_hashes_and_the_engines_versions_agree() -> Non
 @pytest.mark.parametrize(
     ("output", "kind", "words"),
     [
-        ("error: failed to write: No space left on device (os error 28)", ConfigError, "the disk is full"),
-        ("  × Failed to download `a==1`\n  ╰─▶ Hash mismatch for `a==1`", ConfigError, "a==1 is not what"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES\n  a==1 from x://y (from -r f):\n", ConfigError, "a==1 is not"),
-        ("error sending request for url\n dns error", InfrastructureError, "cannot be reached"),
-        ("WARNING: Retrying (Retry(total=4)) after connection broken", InfrastructureError, "cannot be reached"),
-        ("something\nerror: odd thing\n\n", InfrastructureError, "failed: error: odd thing."),
+        ("error: failed to write: No space left on device (os error 28)", ConfigError, "disk full"),
+        ("  × Failed to download `a==1`\n  ╰─▶ Hash mismatch for `a==1`", ConfigError, "a==1 differs"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES\n  a==1 from x://y (from -r f):\n", ConfigError, "a==1"),
+        ("error sending request for url\n dns error", InfrastructureError, "unreachable"),
+        ("WARNING: Retrying (Retry(total=4)) after connection broken", InfrastructureError, "unreachable"),
+        ("something\nerror: odd thing\n\n", InfrastructureError, "failed: error: odd thing;"),
         ("", InfrastructureError, "no output"),
     ],
 )
@@ -209,11 +209,11 @@ def test_explanations(output: str, kind: type[FaultlineError], words: str) -> No
     error = bootstrap.explain(output, "installing", Path("log"))
     assert type(error) is kind
     assert words in str(error) and "\n" not in str(error)
-    assert "Free 3 GB" in str(error) or "run `./faultline` again" in str(error).lower()
+    assert "; fix: " in str(error)
 
 
 def test_os_errors_are_explained() -> None:
-    told = {errno.ENOSPC: "disk is full", errno.EACCES: "Make it writable", errno.EROFS: "FAULTLINE_HOME"}
+    told = {errno.ENOSPC: "disk full", errno.EACCES: "make it writable", errno.EROFS: "FAULTLINE_HOME"}
     for number, words in told.items():
         text = bootstrap.explain_os_error(OSError(number, os.strerror(number), "/state/x"), Path("/state"))
         assert text.startswith("/state/x: ") and words in text
@@ -233,8 +233,8 @@ LITTLE = shutil.disk_usage("/")._replace(free=1_000_000_000)
 @pytest.mark.parametrize(
     ("asked", "answer", "said"),
     [
-        ("importlib.util.find_spec", None, r"Install it with: (sudo )?apt-get install python3(\.\d+)?-venv$"),
-        ("shutil.disk_usage", LITTLE, r"needs 3 GB of free disk, has 1\.0: free some, or set FAULTLINE_HOME"),
+        ("importlib.util.find_spec", None, r"fix: (sudo )?apt-get install python3(\.\d+)?-venv$"),
+        ("shutil.disk_usage", LITTLE, r"got 1\.0 GB of free disk; expected 3 GB"),
     ],
     ids=["ensurepip", "disk"],
 )
@@ -310,7 +310,7 @@ def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:
     with bootstrap.bootstrap_lock(home):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert second.stderr is not None
-        assert "waiting for it" in second.stderr.readline()
+        assert "waiting for" in second.stderr.readline()
         assert second.poll() is None
     out, _ = second.communicate(timeout=120)
     assert out == "inside\n" and second.returncode == 0

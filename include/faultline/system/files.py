@@ -144,7 +144,7 @@ def check_output_path(path: Path, option: str) -> None:
     """Raise ConfigError naming the `option` if `path` cannot be written. Creates nothing."""
 
     def refuse(why: str) -> ConfigError:
-        return ConfigError(f"{option}: got {path}, which {why}; expected a writable file")
+        return ConfigError(f"{option} {path}: {why}; expected a writable file")
 
     if path.is_dir() or not path.name:
         raise refuse("is a folder")

@@ -159,9 +159,7 @@ class MachineLock:
         claims = [one for one in _claims() if one.is_of(self.name)]
         own = next((one for one in claims if one.pid == os.getpid()), None)
         if own is None:
-            raise InfrastructureError(
-                "machine lock: /proc does not show this process; fix: mount /proc without hidepid"
-            )
+            raise InfrastructureError("machine: /proc does not show this process; fix: mount /proc without hidepid")
         return own, [one for one in claims if one.pid != own.pid]
 
     def _has_no_new_holder(self) -> bool:
@@ -186,7 +184,7 @@ def _refusal(one: LockClaim) -> str:
     else:
         state = "claimed by" if one.holds else "also requested by"
         rest = f"measure again after it ends; only {one.user} or root can stop it"
-    return f"machine lock: {state} {one.text}; fix: {rest}"
+    return f"machine: {state} {one.text}; fix: {rest}"
 
 
 def _holder(claims: Iterable[LockClaim]) -> LockClaim | None:
@@ -309,7 +307,7 @@ def hold_measurement_lock(path: Path, *, limit_s: float = MAX_WORK_S) -> Iterato
     with FileLock(path).acquire(limit_s=limit_s) as hold:
         if hold.waited_s is None:
             raise InfrastructureError(
-                f"measurement lock: held by another job for more than {limit_s:g} s; fix: measure again after it ends"
+                f"window: held by another job for more than {limit_s:g} s; fix: measure again after it ends"
             )
         yield hold.waited_s
 

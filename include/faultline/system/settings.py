@@ -306,7 +306,7 @@ def choose_ports(
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
         if not 1024 <= port <= 65535:
-            raise ConfigError(f"port {name}: got {port}; expected 1024 to 65535")
+            raise ConfigError(f"port {name}={port}: expected 1024 to 65535")
         candidate = port
         while (
             candidate in chosen.values()
@@ -314,7 +314,7 @@ def choose_ports(
             or not (claims is None or _claim(candidate, claims))
         ):
             if name in explicit:
-                raise ConfigError(f"port {name}: {port} is busy; fix: stop the listener, or choose another with --port")
+                raise ConfigError(f"port {name}={port}: busy; fix: stop the listener, or choose another with --port")
             candidate += 1
             if candidate > 65535:
                 raise ConfigError(f"port {name}: no free port above {port}; fix: --port {name}=NUMBER")

@@ -108,7 +108,7 @@ def await_low_steal(
     before, quiet_samples = read_steal_s(), 0
     while before is not None and quiet_samples < SAMPLES and clock() - start < limit_s:
         if cancelled():
-            raise Cancelled("sweep: stopped while this experiment waited for low steal")
+            raise Cancelled("sweep: stopped while waiting for low steal")
         since = clock()
         sleep(SAMPLE_S)
         now = read_steal_s()

@@ -136,7 +136,7 @@ def test_a_busy_port_is_replaced(settings: Settings, tmp_path: Path) -> None:
     # Another process may take a further port meanwhile, which is reported as well.
     for before, after in ((one, now["mine"]), (other, now["other"])):
         for role, port in before.ports.items():
-            line = f"port {port} of {role}@{before.name} is busy; using {after.ports[role]}"
+            line = f"{role}@{before.name}: using port {after.ports[role]} ({port} is busy)"
             assert (after.ports[role] != port) is (line in output)
     assert usual.keys() == settings.ports.keys() == json.loads((settings.home / "ports.json").read_text()).keys()
     every = [*usual.values(), *now["mine"].ports.values(), *now["other"].ports.values()]

@@ -38,7 +38,7 @@ def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
     assert given is not None
     require_proof("key", challenge, 1, given)
     for key, asked, port in (("other", challenge, 1), ("key", new_challenge(), 1), ("key", challenge, 2)):
-        with pytest.raises(InfrastructureError, match="does not show that it is this installation's"):
+        with pytest.raises(InfrastructureError, match="^airflow: server authentication failed"):
             require_proof(key, asked, port, given)
 
 
@@ -68,7 +68,7 @@ def test_a_strangers_server_is_told_by_the_kernel() -> None:
 
     with running_as_stranger(listen) as (pipe, _):
         assert pipe.recv() == "listens"
-        with pytest.raises(InfrastructureError, match=f"is user {NOBODY}'s"):
+        with pytest.raises(InfrastructureError, match=f"is owned by user {NOBODY}"):
             require_own_listener(settings)
 
 
@@ -108,7 +108,7 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
             if late:
                 seen = iter([os.geteuid()])
                 monkeypatch.setattr(server_proof, "listener_of", lambda address: next(seen, listener_of(address)))
-            with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
+            with pytest.raises(httpx.ConnectError, match=f"is owned by user {NOBODY}"):
                 client.get("/x")
             if late:
                 assert pipe.poll(120) and pipe.recv() == b"", "he was called, and told nothing"
@@ -135,7 +135,7 @@ def test_its_secrets_are_for_their_owner_only(settings: Settings, umask: int) ->
 
 
 def test_the_password_is_shown_on_a_terminal_only(settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="./faultline up makes it"):
+    with pytest.raises(ConfigError, match="./faultline up"):
         password(settings)
     write_airflow_home(settings)
     terminal = io.StringIO()
@@ -170,9 +170,9 @@ def test_keys_that_others_can_read_and_a_damaged_configuration_are_refused(
 ) -> None:
     keys = write_airflow_home(settings) / "secrets.json"
     keys.chmod(0o640)
-    with pytest.raises(ConfigError, match=f"others may not see it; chmod 0600 {keys}$"):
+    with pytest.raises(ConfigError, match=f"chmod 0600 {keys}$"):
         write_airflow_home(settings)
     monkeypatch.delenv(DATABASE, raising=False)
     (keys.parent / "airflow.cfg").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"airflow\.cfg: is damaged"):
+    with pytest.raises(ConfigError, match=r"airflow\.cfg: damaged"):
         choose_database(settings, running=False)

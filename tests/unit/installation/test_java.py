@@ -69,9 +69,9 @@ def test_the_first_usable_one_of_java_home_path_and_places_is_taken(tmp_path: Pa
         ("11.0.2", MODULES, 0, "is Java 11.0.2"),
         ("25.0.3", MODULES, 0, "is Java 25.0.3"),
         ("17.0.15", "java.base@17\njdk.incubator.vectors@17\n", 0, "without the module jdk.incubator.vector"),
-        ("17.0.15", MODULES, 1, "does not answer"),
-        ("", b"\x00\x01", 0, "does not answer"),
-        ("", None, 0, "found: none"),
+        ("17.0.15", MODULES, 1, "fails with -version"),
+        ("", b"\x00\x01", 0, "fails with -version"),
+        ("", None, 0, "found none"),
     ],
 )
 def test_refusal_names_what_was_found_and_the_remedy(
@@ -85,7 +85,7 @@ def test_refusal_names_what_was_found_and_the_remedy(
     with pytest.raises(ConfigError) as caught:
         find_java(environ={"PATH": str(executable.parent)}, places=())
     message = str(caught.value)
-    assert words in message and f"Install it with: {java.install_command()}" in message and "\n" not in message
+    assert words in message and f"fix: {java.install_command()}" in message and "\n" not in message
     assert (str(executable) in message) == (modules is not None)
 
 

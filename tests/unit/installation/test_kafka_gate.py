@@ -38,11 +38,11 @@ def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_e
     assert exchange.first_message() == f"n,,n=user,r={NONCE}".encode()
     assert exchange.final_message(CHALLENGE) == PROOF
     exchange.verify_server(END)
-    with pytest.raises(InfrastructureError, match="does not know the password"):
+    with pytest.raises(InfrastructureError, match="wrong proof"):
         exchange.verify_server(END.replace(b"6rr", b"7rr"))
-    with pytest.raises(InfrastructureError, match="another's"):
+    with pytest.raises(InfrastructureError, match="challenge"):
         ScramExchange("user", "pencil", "mine").final_message(CHALLENGE)
-    with pytest.raises(InfrastructureError, match="cannot be read"):
+    with pytest.raises(InfrastructureError, match="challenge"):
         ScramExchange("user", "pencil", NONCE).final_message(b"e=unknown-user")
 
 
@@ -51,7 +51,7 @@ def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_e
     [
         (b"", "closed the connection"),
         (struct.pack(">iihi", 10, 0, 33, 0), "refuses the mechanism"),
-        (struct.pack(">i", 2**30), "is none"),
+        (struct.pack(">i", 2**30), "got an answer"),
     ],
 )
 def test_a_broker_that_refuses_is_said_in_one_line(answer: bytes, said: str) -> None:
@@ -143,7 +143,7 @@ def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path
         server.settimeout(0.5)
         with pytest.raises(TimeoutError):
             server.accept()
-    assert "closed a connection of another user's" in (tmp_path / "said").read_text()
+    assert "connection refused: " in (tmp_path / "said").read_text()
 
 
 # ---- The broker's storage ----

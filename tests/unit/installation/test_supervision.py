@@ -64,9 +64,9 @@ from tests.support.scripts import script
 @pytest.mark.parametrize(
     ("start", "line"),
     [
-        (lambda given: _start_daemon(given, Path("java"), Path("/")), r"supervisord: its start: not within \d+ s"),
-        (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see"),
-        (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: not within \d+ s; see how"),
+        (lambda given: _start_daemon(given, Path("java"), Path("/")), r"supervisord: start: timeout"),
+        (lambda given: provision_airflow(given, print), r"airflow: database: timeout"),
+        (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: timeout"),
     ],
     ids=["supervisord", "database", "storage"],
 )
@@ -132,7 +132,7 @@ def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
         assert [process.pid for process in supervision._owners(settings)] == [run.pid]
         down(settings, said.append)
         run.wait(120)
-    assert said == ["stopping what is measured without Airflow"] and supervision._owners(settings) == []
+    assert len(said) == 1 and supervision._owners(settings) == []
     with use_services(settings, run=True), use_services(settings):
         assert supervision._owners(settings) == [], "not the process that asks"
 
@@ -198,7 +198,7 @@ def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settin
     write_json(settings.home / INSTANCE, {"instance": "i"})
     write_json(attempt.folder / OWNER, {"place": "/dags", "prefix": "theirs_", "instance": "i"})
     assert external_owner(attempt, settings) == ("/dags", "theirs_")
-    with pytest.raises(ConfigError, match=f"{attempt.id}, an experiment of an external Airflow, goes on"):
+    with pytest.raises(ConfigError, match=f"^airflow: {attempt.id} of an external Airflow"):
         up(settings, Path("/nowhere/java"), Path("/nowhere"))
     write_json(settings.home / INSTANCE, {"instance": "of the next start"})
     assert external_owner(attempt, settings) is None
@@ -295,7 +295,7 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
 @pytest.mark.parametrize(
     ("ways", "counted", "expected"),
     [
-        (BackgroundMethods(idle=True, groups=True), True, ("give way", "run delay)")),
+        (BackgroundMethods(idle=True, groups=True), True, ("lowered during", "run delay")),
         (BackgroundMethods(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
     ],
 )

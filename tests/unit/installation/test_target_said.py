@@ -140,28 +140,28 @@ def path(path: str, **extra: str) -> ConnectionSpec:
     [
         (parse_kafka, kafka_extra(), "extra: bootstrap.servers: missing"),
         (parse_kafka, kafka_extra(bootstrap_server="a:1"), "extra: bootstrap.servers: missing"),
-        (parse_kafka, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: 'broker'"),
+        (parse_kafka, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: got 'broker'"),
         (parse_kafka, kafka_extra(bootstrap_servers="a:1", ssl_ca_location="/no/file"), "extra: ssl.ca.location: "),
-        (parse_spark, ConnectionSpec("k", "spark", "local[2]"), "host: local[2]"),
+        (parse_spark, ConnectionSpec("k", "spark", "local[2]"), "host: got local[2]"),
         (parse_spark, ConnectionSpec("k", "spark", "yarn"), "extra: driver-host: missing"),
         (parse_spark, ConnectionSpec("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host"),
         (parse_spark, master(**{"deploy-mode": "cluster"}), "extra: deploy-mode: "),
-        (parse_spark, master(password="two\nlines"), "password: holds"),
+        (parse_spark, master(password="two\nlines"), "password: "),
         (parse_spark, master(conf=["spark.x"]), "extra: conf: "),
-        (parse_spark, master(conf={"x": "y"}), "extra: conf: x is no setting"),
+        (parse_spark, master(conf={"x": "y"}), "extra: conf: got x"),
         (parse_spark, master(conf={"spark.authenticate.secret": "x"}), "extra: conf: spark.authenticate.secret"),
-        (parse_spark, master(conf={"spark.master": "local[2]"}), "extra: conf: spark.master follows"),
+        (parse_spark, master(conf={"spark.master": "local[2]"}), "extra: conf: spark.master"),
         (parse_spark, master(conf={"spark.network.crypto.enabled": "true"}), "password: missing"),
-        (parse_spark, master(ui="master:8081"), "extra: ui: 'master:8081'"),
-        (parse_spark, master(**{"driver-host": "no such host"}), "extra: driver-host: 'no such host'"),
-        (parse_spark, master(**{"driver-host": "::1"}), "extra: driver-host: '::1'"),
-        (parse_storage, path("s3a://bucket/x"), "extra: path: s3a is refused: its files"),
-        (parse_storage, path("gs://bucket/x"), "extra: path: gs is refused: only a"),
-        (parse_storage, path("hdfs://x"), "extra: path: 'hdfs://x'"),
-        (parse_storage, path("hdfs://x:1/a b"), "extra: path: 'hdfs://x:1/a b'"),
-        (parse_storage, path("hdfs://x:1/a", web="x:2"), "extra: web: 'x:2'"),
-        (parse_storage, path("shared"), "extra: path: 'shared'"),
-        (parse_storage, path("/"), "extra: path: '/'"),
+        (parse_spark, master(ui="master:8081"), "extra: ui: got 'master:8081'"),
+        (parse_spark, master(**{"driver-host": "no such host"}), "extra: driver-host: got 'no such host'"),
+        (parse_spark, master(**{"driver-host": "::1"}), "extra: driver-host: got '::1'"),
+        (parse_storage, path("s3a://bucket/x"), "extra: path: got s3a"),
+        (parse_storage, path("gs://bucket/x"), "extra: path: got gs"),
+        (parse_storage, path("hdfs://x"), "extra: path: got 'hdfs://x'"),
+        (parse_storage, path("hdfs://x:1/a b"), "extra: path: got 'hdfs://x:1/a b'"),
+        (parse_storage, path("hdfs://x:1/a", web="x:2"), "extra: web: got 'x:2'"),
+        (parse_storage, path("shared"), "extra: path: got 'shared'"),
+        (parse_storage, path("/"), "extra: path: got '/'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_names_connection_key_and_remedy(
@@ -218,12 +218,12 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
 ) -> None:
     lab = replace(LAB, hosts=("a",))
     for gone, remedy in (
-        ("faultline_kafka", r"\./faultline target add lab --kafka FILE makes it, or Airflow's page"),
-        ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
+        ("faultline_kafka", r"`\./faultline target add lab --kafka FILE`"),
+        ("faultline_host_a", r"add it with --host-file"),
     ):
         told = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
         monkeypatch.setattr(connections, "query_connections", lambda *_, told=told: connections.ConnectionReply(told))
-        with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
+        with pytest.raises(ConfigError, match=f"^Connection {gone}: missing; .*fix: {remedy}"):
             connections.import_target(settings, lab)
 
 
@@ -236,9 +236,9 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
         "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
     )  # fmt: skip
     for act, told in (
-        (lambda: find_target(settings, "lap"), "target: no target is called 'lap'; did you mean lab"),
-        (lambda: endpoints_at(settings, "lab"), "target: lab was not looked at yet; ./faultline target check lab"),
-        (lambda: make_target("lab", ("A",)), "--host: 'A' is no name of a host"),
+        (lambda: find_target(settings, "lap"), "target: 'lap'"),
+        (lambda: endpoints_at(settings, "lab"), "target: lab was not checked yet"),
+        (lambda: make_target("lab", ("A",)), "--host: got 'A'"),
         *((partial(make_target, name), "NAME: ") for name in ("embedded", "Lab", "", "a/b", "a-b")),
     ):
         with refused(told):
@@ -248,7 +248,7 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
 
 def test_a_target_is_forgotten_whole(settings: Settings) -> None:
     register(settings, LAB)
-    assert describe_addresses(settings, LAB) == "not looked at yet"
+    assert describe_addresses(settings, LAB) == "not checked yet"
     write_target(settings, LAB, said())
     assert describe_addresses(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
     register(settings, make_target("other"))
@@ -264,7 +264,7 @@ def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
     host = ConnectionSpec(
         "faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"}
     )
-    with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: /no/key cannot be read"):
+    with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: got /no/key"):
         check_spec(LAB, {host.id: host})
     assert not settings.home.exists()
 
@@ -318,17 +318,17 @@ def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
     [
         ({"kafka": {}}, "--kafka: bootstrap.servers: missing"),
         ({"kafka": {**KAFKA, "sasl.usernme": "u"}}, "--kafka: sasl.usernme: .*; did you mean sasl.username"),
-        ({"kafka": []}, "--kafka: .* holds no JSON object"),
-        ({"spark": "master:7077"}, "--spark: host: master:7077"),
-        ({"spark": MASTER, "spark_file": {"secert": "x"}}, "--spark-file: secert: is not known; did you mean secret"),
+        ({"kafka": []}, "--kafka: .*expected a JSON object"),
+        ({"spark": "master:7077"}, "--spark: host: got master:7077"),
+        ({"spark": MASTER, "spark_file": {"secert": "x"}}, "--spark-file: secert: .*secret"),
         ({"spark": MASTER, "spark_file": {"secret": 5}}, "--spark-file: secret: "),
         ({"spark": MASTER, "spark_file": {"secret": ""}}, "--spark-file: secret: "),
-        ({"spark": MASTER, "spark_file": {"ui": "m:1"}}, "--spark: ui: 'm:1'"),
-        ({"spark_file": {}}, "--spark-file: says more of --spark"),
-        ({"storage": "s3a://bucket/x"}, "--storage: path: s3a is refused"),
-        ({"storage_web": "http://n:1"}, "--storage-web: says more of --storage"),
+        ({"spark": MASTER, "spark_file": {"ui": "m:1"}}, "--spark: ui: got 'm:1'"),
+        ({"spark_file": {}}, "--spark-file: "),
+        ({"storage": "s3a://bucket/x"}, "--storage: path: got s3a"),
+        ({"storage_web": "http://n:1"}, "--storage-web: "),
         ({"hosts": {"a": {"host": "h"}}}, "--host-file: a.user: missing"),
-        ({"hosts": {"a": {"hots": "h"}}}, "--host-file: a.hots: is not known; did you mean host"),
+        ({"hosts": {"a": {"hots": "h"}}}, "--host-file: a.hots: .*host"),
         ({"hosts": {"a": "h"}}, "--host-file: a.host: missing"),
     ],
 )
@@ -354,7 +354,7 @@ def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, t
     open_to_all.chmod(0o644)
     text.write_text("{")
     for file, why in (
-        (open_to_all, ": has mode 0644, and others may not see it; chmod 0600"),
+        (open_to_all, ": got mode 0644; expected no access for others; fix: chmod 0600"),
         (tmp_path / "none", ": No such file or directory; give a JSON file"),
         (text, " is no JSON ("),
     ):

@@ -98,7 +98,7 @@ class _Extra(BaseModel):
             return cls.model_validate({**spec.extra, **more})
         except ValidationError as error:
             first = error.errors()[0]
-            why = first["ctx"]["error"] if first["type"] == "value_error" else f"{first['msg']}"
+            why = first["ctx"]["error"] if first["type"] == "value_error" else f"{first['msg']}; fix: correct it"
             raise spec.refuse(f"extra: {first['loc'][0]}: {why}") from None
 
 

@@ -68,7 +68,7 @@ def check_connection(broker: TargetBroker) -> str:
             trouble = f"{server} failed: {error.strerror or one_line(error)}"
     if not answered:
         raise InfrastructureError(
-            """Connect to the servers. Raises InfrastructureError if none answers, ConfigError for refused certificates."""
+            f"Connection {broker.connection}: extra: bootstrap.servers: {trouble}; fix: start it, or correct it"
         )
     return f"{', '.join(answered)} reachable"
 

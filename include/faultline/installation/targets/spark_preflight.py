@@ -77,8 +77,8 @@ def _require_same_master(endpoints: Endpoints, url: str, connection: str) -> Non
     name = url.removeprefix("spark://")
     if name not in masters and name.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
         raise ConfigError(
-            """Return the standalone master's state. Raises InfrastructureError without an answer or live workers."""
-            "host and port, or ui in the extra"
+            f"Connection {connection}: {endpoints.engine_ui} is the page of {url}; expected {endpoints.engine}; "
+            "fix: correct host and port, or ui in the extra"
         )
 
 
