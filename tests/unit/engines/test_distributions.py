@@ -116,7 +116,7 @@ def test_a_broken_list_fails_only_its_users(settings: Settings, text: Any) -> No
     assert engine.endpoints(settings, plain) == settings.endpoints and engine.alternate_build(settings, plain) is None
     assert len(engine.restart_delays(settings)) == 2 and len(data_services(settings, Path("/java"), "i")) == 4
     _claim_ports(settings, {}, output.append)
-    assert any(f"started: {settings.home / own.FILE}: " in line for line in output)
+    assert any(f"{settings.home / own.FILE}: " in line for line in output)
     for asks in (
         lambda: engine.endpoints(settings, parse_configuration({"spark_build": "mine"})),
         lambda: own.unregister(settings, "mine"),

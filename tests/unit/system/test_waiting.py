@@ -50,7 +50,7 @@ def test_it_ends_when_the_wave_is_over_and_never_much_later_than_the_limit(waves
 def test_a_stopped_sweep_waits_no_longer_and_a_system_that_does_not_count_never() -> None:
     with pytest.raises(Cancelled, match="steal"):
         Host([1.0]).wait(60, cancelled=True)
-    assert await_low_steal(60, cancelled=lambda: True, stolen_s=lambda: None, clock=lambda: 1.0) == 0
+    assert await_low_steal(60, cancelled=lambda: True, read_steal_s=lambda: None, clock=lambda: 1.0) == 0
     first, second = host_steal_s(), host_steal_s()
     assert first is None or second is None or first <= second
 
