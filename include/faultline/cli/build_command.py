@@ -1,7 +1,4 @@
-"""`./faultline build add`, `list` and `remove`: Spark builds, each with its own master and workers.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline build add`, `list` and `remove`: Spark builds, each with its own master and workers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Progress
 
 
-def bundle_records(records: Sequence[Record], path: Path, say: Progress, *, saved: Sequence[Path] = ()) -> None:
+def bundle_records(records: Sequence[Record], path: Path, progress: Progress, *, saved: Sequence[Path] = ()) -> None:
     """Write a bundle of records with their sweep plans, superseded records and raw files.
 
     Paths of this machine are replaced in texts. Raises ConfigError if the records come from a file, or if `path` does
@@ -34,9 +34,9 @@ def bundle_records(records: Sequence[Record], path: Path, say: Progress, *, save
     settings = load_settings()
     without_files = {one.attempt for one in records if not (settings.attempts / one.attempt / "attempt.json").is_file()}
     write_bundle(path, _members(records, settings, without_files))
-    say(f"bundle: {path}, {path.stat().st_size:,} bytes, {len(records) - len(without_files)} attempts")
+    progress(f"bundle: {path}, {path.stat().st_size:,} bytes, {len(records) - len(without_files)} attempts")
     if without_files:
-        say(f"bundle: raw files deleted, record only: {', '.join(sorted(without_files))}")
+        progress(f"bundle: raw files deleted, record only: {', '.join(sorted(without_files))}")
 
 
 def _members(records: Sequence[Record], settings: Settings, without_files: set[str]) -> Iterator[Member]:

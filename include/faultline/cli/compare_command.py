@@ -1,7 +1,4 @@
-"""`./faultline compare` and `./faultline advise`.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline compare` and `./faultline advise`."""
 
 from __future__ import annotations
 

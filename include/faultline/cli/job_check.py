@@ -34,15 +34,15 @@ class JobCheckResult:
     is_usable: bool
 
 
-def check_job(file: str, given: Sequence[str], say: Progress) -> JobCheckResult:
+def check_job(file: str, given: Sequence[str], progress: Progress) -> JobCheckResult:
     """Run the job for a short time and describe the result. Raises ConfigError before the start if it cannot run."""
     from faultline.cli.run_command import parse_order, run_order
 
     workload, words = short_run(file, given)
     order = parse_order(workload, words)
     for line in describe_job(file) if workload == QUERY else []:
-        say(line)
-    record = run_order(order, say)
+        progress(line)
+    record = run_order(order, progress)
     return JobCheckResult(describe_result(record), record.is_usable)
 
 

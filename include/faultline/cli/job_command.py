@@ -1,7 +1,4 @@
-"""`./faultline job check` and `job new`: check and create user jobs.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline job check` and `job new`: check and create user jobs."""
 
 from __future__ import annotations
 

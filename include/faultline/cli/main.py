@@ -1,7 +1,7 @@
 """The command line. Results go to standard output, progress and messages to standard error.
 
 Exit codes: 0 done, 1 the work ran and failed, 2 refused (bad input, missing requirement). Heavy
-modules are imported inside the commands, so that `--help` answers at once.
+modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import Progress, pluralize
 
 
-def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Progress) -> int:
+def measure_gaps(gaps: Sequence[Gap], preset: str | None, progress: Progress) -> int:
     """Measure the missing cells; return 0 if none is left, else 1. Nightly runs of another build are skipped."""
     open_gaps = [gap for gap in gaps if gap.missing]
     if not open_gaps:
-        say("nothing is missing")
+        progress("nothing is missing")
         return 0
-    settings = bring_up(say)
+    settings = bring_up(progress)
     api, code = AirflowApi(settings), 0
     matrix = open_gaps[0].matrix
     await_dags(api, matrix, EXPERIMENT, unpaused=False)
@@ -41,18 +41,18 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Progress) -> int:
     for gap in open_gaps:
         plan = SweepPlans(settings.results).read(gap.sweep_id) if gap.sweep_id else None
         if refusal := nightly_build_mismatch(gap, plan, settings):
-            say(refusal)
+            progress(refusal)
             code = 1
             continue
         cells = gap.cells()
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
-        say(f"{gap.matrix}, series {gap.series}: {pluralize(len(cells), 'experiment')}, about {minutes}")
+        progress(f"{gap.matrix}, series {gap.series}: {pluralize(len(cells), 'experiment')}, about {minutes}")
         submitted = (
             _rerun_nightly(api, gap, plan, cells) if is_nightly(gap.matrix) else _submit_sweep(api, gap, preset, cells)
         )
-        ended = follow_submitted(api, settings, submitted, cells, say)
+        ended = follow_submitted(api, settings, submitted, cells, progress)
         code = max(
-            code, report_result(settings, cells_in(plan) if plan else cells, say, ended=ended, submitted=submitted)
+            code, report_result(settings, cells_in(plan) if plan else cells, progress, ended=ended, submitted=submitted)
         )
     return code
 

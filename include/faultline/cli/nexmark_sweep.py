@@ -104,6 +104,6 @@ def _with_driver(point: Point) -> str:
     return f"{statistics.median(values):,.0f}" if values else "—"
 
 
-def main(given: Sequence[str], say: Progress) -> int:
+def main(given: Sequence[str], progress: Progress) -> int:
     """Run the matrix; return 0 if every query has its valid records, else 1."""
-    return run_request(parse_nexmark(given), say, show=print_queries)
+    return run_request(parse_nexmark(given), progress, show=print_queries)

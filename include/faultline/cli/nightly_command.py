@@ -1,7 +1,4 @@
-"""`./faultline nightly check` and `nightly test-alert`: describe nightly files and test their alerts.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline nightly check` and `nightly test-alert`: describe nightly files and test their alerts."""
 
 from __future__ import annotations
 

@@ -96,22 +96,22 @@ def _victim_text(victim: str, count: int) -> str:
     return f"1 {name}" if count == 1 else f"{count} at once: {name}"
 
 
-def run_single(workload: str, given: Sequence[str], say: Progress, *, keep_topics: bool) -> Record:
+def run_single(workload: str, given: Sequence[str], progress: Progress, *, keep_topics: bool) -> Record:
     """Run one experiment and return its record, whatever its status."""
-    return run_order(parse_order(workload, given, keep_topics=keep_topics), say)
+    return run_order(parse_order(workload, given, keep_topics=keep_topics), progress)
 
 
-def run_order(order: Order, say: Progress) -> Record:
+def run_order(order: Order, progress: Progress) -> Record:
     """Run a parsed order and return its record, whatever its status."""
     settings = load_settings()
     require(settings)
-    preflight_targets(settings, [order.config.target], say)
-    say(experiment_title(order.config))
+    preflight_targets(settings, [order.config.target], progress)
+    progress(experiment_title(order.config))
     if (pause := pause_warning(order.config)) is not None:
-        say(pause)
+        progress(pause)
     if not _is_healthy(settings, "scheduler"):
-        return _run_in_process(order, say)
-    _run_in_airflow(settings, conf_of(order), say)
+        return _run_in_process(order, progress)
+    _run_in_airflow(settings, conf_of(order), progress)
     records = Store(settings.results).query(sweep=order.sweep_id)
     if not records:
         raise InfrastructureError("run: no record; fix: see the logs of the first failed task")
@@ -144,11 +144,11 @@ def _is_healthy(settings: Settings, component: str) -> bool:
     return airflow_health(settings).get(component) == "healthy" and AirflowApi(settings).is_own()
 
 
-def _run_in_airflow(settings: Settings, conf: dict[str, Any], say: Progress) -> None:
+def _run_in_airflow(settings: Settings, conf: dict[str, Any], progress: Progress) -> None:
     api = AirflowApi(settings)
     await_dags(api, EXPERIMENT)
     run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
-    line, journals = ProgressLine(say), JournalCache()
+    line, journals = ProgressLine(progress), JournalCache()
     try:
         while api.run_state(EXPERIMENT, run_id) not in FINISHED:
             _show(settings, conf["sweep_id"], line, journals)
@@ -159,7 +159,7 @@ def _run_in_airflow(settings: Settings, conf: dict[str, Any], say: Progress) -> 
         line.clear()
 
 
-def _run_in_process(order: Order, say: Progress) -> Record:
+def _run_in_process(order: Order, progress: Progress) -> Record:
     """Run the experiment in this process.
 
     Services that were down are started, and stopped afterwards unless another process uses them.
@@ -169,19 +169,19 @@ def _run_in_process(order: Order, say: Progress) -> Record:
         import_target(before, cluster)
     with use_services(before, run=True) as alone:
         were_up = Supervisor(before).is_running()
-        settings = bring_up(say, airflow=False, for_run=True)
+        settings = bring_up(progress, airflow=False, for_run=True)
         try:
-            return _measure(order, settings, say)
+            return _measure(order, settings, progress)
         finally:
             if is_for_runs(settings) and alone():
-                down(settings, say)
+                down(settings, progress)
             elif not were_up:
-                say("services: kept for another process; `./faultline down` stops them")
+                progress("services: kept for another process; `./faultline down` stops them")
 
 
-def _measure(order: Order, settings: Settings, say: Progress) -> Record:
+def _measure(order: Order, settings: Settings, progress: Progress) -> Record:
     """Run the steps with their output in a log file, and show the progress."""
-    over, line, journals = threading.Event(), ProgressLine(say), JournalCache()
+    over, line, journals = threading.Event(), ProgressLine(progress), JournalCache()
 
     def follow() -> None:
         while not over.wait(POLL_S):
@@ -202,7 +202,7 @@ def _measure(order: Order, settings: Settings, say: Progress) -> Record:
         except Exception:
             raise
         except BaseException:
-            line.say("interrupted: stopping the processes of the experiment")
+            line.print_above("interrupted: stopping the processes of the experiment")
             raise
         finally:
             over.set()
@@ -213,9 +213,9 @@ def _measure(order: Order, settings: Settings, say: Progress) -> Record:
             else:
                 os.environ[INSTANCE_MARK] = mark
     if not Attempt(settings.attempts / record.attempt).closed.exists():
-        say(f"{record.attempt}: cleanup incomplete; the next experiment retries it; log: {path}")
+        progress(f"{record.attempt}: cleanup incomplete; the next experiment retries it; log: {path}")
     elif record.status == "failed":
-        say(f"log: {path}")
+        progress(f"log: {path}")
     return record
 
 

@@ -48,7 +48,7 @@ def require(settings: Settings) -> Java:
 
 
 def bring_up(
-    say: Progress,
+    progress: Progress,
     *,
     airflow: bool = True,
     ports: dict[str, int] | None = None,
@@ -62,12 +62,12 @@ def bring_up(
     """
     settings = settings or load_settings()
     java = require(settings)
-    make_archive(settings, say)
+    make_archive(settings, progress)
     with use_services(settings):
         if for_run and not Supervisor(settings).is_running():
             mark_for_runs(settings)
         settings = up(
-            settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
+            settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=progress
         )
         if not for_run:
             mark_for_all(settings)
@@ -87,13 +87,13 @@ def parse_ports(given: Sequence[str]) -> dict[str, int]:
     return ports
 
 
-def close_orphans(settings: Settings, say: Progress) -> None:
+def close_orphans(settings: Settings, progress: Progress) -> None:
     """Close orphaned attempts of single runs, such as after a power loss, with a line for each."""
     from faultline.installation.kafka import delete_own_topics
     from faultline.lifecycle.ending.orphans import close_ownerless
 
     for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):
-        say(line)
+        progress(line)
 
 
 def select_records(

@@ -35,7 +35,7 @@ _REFRESH = re.compile(r' data-refresh="[^"]*"')
 _STATIC_STYLE = "<style>form.choice, .ask, #now { display: none }</style>"
 
 
-def publish(settings: Settings, target: Path, say: Progress) -> Path:
+def publish(settings: Settings, target: Path, progress: Progress) -> Path:
     """Write the site to the folder `target`, replacing an existing site; return the path of its first page.
 
     Raises ConfigError if the folder has other contents or is not writable.
@@ -61,7 +61,7 @@ def publish(settings: Settings, target: Path, say: Progress) -> Path:
     finally:
         if building is not None:
             shutil.rmtree(building, ignore_errors=True)
-    say(f"{pluralize(pages, 'page')} in {target}; open {target / 'index.html'}")
+    progress(f"{pluralize(pages, 'page')} in {target}; open {target / 'index.html'}")
     return target / "index.html"
 
 

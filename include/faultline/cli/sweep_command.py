@@ -1,7 +1,4 @@
-"""`./faultline sweep` and `./faultline missing`.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline sweep` and `./faultline missing`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def follow(
     dag_id: str,
     run_id: str,
     cells: Sequence[PlannedCell],
-    say: Progress,
+    progress: Progress,
     *,
     budget_s: float,
     most: int = MOST_MEASUREMENTS,
@@ -71,30 +71,32 @@ def follow(
     `budget_s`: typical duration of an experiment. `most`: attempts per cell. `keep_invalid`: whether the sweep keeps
     an invalid record after the last attempt instead of failing.
     """
-    line = ProgressLine(say)
-    progress = SweepProgress(
+    line = ProgressLine(progress)
+    sweep = SweepProgress(
         settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_invalid=keep_invalid
     )
     state, asked_s, total, done = "", -math.inf, 0, 0
     try:
         while state not in FINISHED:
-            if time.monotonic() - asked_s >= (POLL_S if total and progress.done >= total else ASK_S):
+            if time.monotonic() - asked_s >= (POLL_S if total and sweep.done >= total else ASK_S):
                 # Checked first, because the API client waits a minute for a server.
                 if not Supervisor(settings).states():
-                    line.say(f"services stopped during {run_id}; records kept; rerun the same command to resume")
-                    return FollowResult("", progress.first_recovery_s)
+                    line.print_above(
+                        f"services stopped during {run_id}; records kept; rerun the same command to resume"
+                    )
+                    return FollowResult("", sweep.first_recovery_s)
                 state, asked_s = api.run_state(dag_id, run_id), time.monotonic()
                 tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
                 mapped = [task for task in tasks if task["map_index"] >= 0]
                 total, done = len(mapped), sum(task["state"] in FINISHED for task in mapped)
-            progress.show(total, done)
+            sweep.show(total, done)
             if state not in FINISHED:
                 time.sleep(POLL_S)
     finally:
         line.clear()
     if state == "failed":
-        say(f"sweep {run_id} failed in part; see {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id}")
-    return FollowResult(state, progress.first_recovery_s)
+        progress(f"sweep {run_id} failed in part; see {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id}")
+    return FollowResult(state, sweep.first_recovery_s)
 
 
 class SweepProgress:
@@ -150,7 +152,7 @@ class SweepProgress:
                     self._journals.pop(attempt.id, None)
                     outcome, judged = self._outcome(cell, attempt)
                     for text in (outcome, *judged):
-                        self._line.say(f"{place}: {text}")
+                        self._line.print_above(f"{place}: {text}")
         # Airflow reports the end of an experiment later than its files.
         self._line.show(self._state(total, max(done, self.done), detail))
 
@@ -167,7 +169,7 @@ class SweepProgress:
             for one in self._watches[attempt.id].poll():
                 number = f", recovery {one.number}" if one.number > 1 else ""
                 if one.is_over:
-                    self._line.say(f"{place}{number}: {one.text}")
+                    self._line.print_above(f"{place}{number}: {one.text}")
                     if one.caught_up_s is not None and self.first_recovery_s is None:
                         self.first_recovery_s = time.time()
                 else:
@@ -301,34 +303,36 @@ class ProgressState:
 class ProgressLine:
     """Progress line: rewritten on a terminal, plain lines elsewhere and with NO_COLOR or TERM=dumb."""
 
-    def __init__(self, say: Progress, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, progress: Progress, out: TextIO | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._out = sys.stderr if out is None else out
         given = os.environ if environment is None else environment
         plain = bool(given.get("NO_COLOR")) or given.get("TERM", "dumb") in ("", "dumb")
         self._rewrites = self._out.isatty() and not plain
-        self._say = say
+        self._progress = progress
         self._began_s = time.monotonic()
         self._shown, self._shown_at = "", 0.0
         self._line = ""
 
-    def say(self, text: str) -> None:
+    def print_above(self, text: str) -> None:
         """Print a line that stays, above the rewritten one."""
         self.clear()
-        self._say(text)
+        self._progress(text)
 
-    def show(self, progress: ProgressState) -> None:
+    def show(self, state: ProgressState) -> None:
         """Rewrite the line; elsewhere print it if its head is new or was printed long ago."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
-            parts = (f"{_clock_text(time.monotonic() - self._began_s)} elapsed", progress.left)
-            head = progress.short or progress.head
-            text = f"{', '.join(part for part in parts if part)}: {head}{progress.detail}"
+            parts = (f"{_clock_text(time.monotonic() - self._began_s)} elapsed", state.left)
+            head = state.short or state.head
+            text = f"{', '.join(part for part in parts if part)}: {head}{state.detail}"
             self._line = text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
             self._out.write(f"{CLEAR}{self._line}")
             self._out.flush()
-        elif progress.head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
-            self._say(progress.text)
-            self._shown, self._shown_at = progress.head, time.monotonic()
+        elif state.head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
+            self._progress(state.text)
+            self._shown, self._shown_at = state.head, time.monotonic()
 
     def clear(self) -> None:
         """Remove the rewritten line, so that other output begins on an empty one."""

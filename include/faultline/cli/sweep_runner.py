@@ -55,13 +55,13 @@ class SubmittedSweep:
         return sweep_id_of(self.run_id)
 
 
-def run_sweep(words: Sequence[str], say: Progress, *, dry_run: bool, rerun: bool) -> int:
+def run_sweep(words: Sequence[str], progress: Progress, *, dry_run: bool, rerun: bool) -> int:
     """Run the command; return 0 if every cell has a valid record or for a dry run, else 1."""
     request = parse_sweep(words)
     if dry_run:
         print("\n".join(dry_run_lines(request, rerun=rerun)))
         return 0
-    return run_request(request, say, rerun=rerun)
+    return run_request(request, progress, rerun=rerun)
 
 
 def dry_run_lines(request: SweepRequest, *, rerun: bool = False) -> list[str]:
@@ -73,58 +73,62 @@ def dry_run_lines(request: SweepRequest, *, rerun: bool = False) -> list[str]:
 
 
 def run_request(
-    request: SweepRequest, say: Progress, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
+    request: SweepRequest,
+    progress: Progress,
+    *,
+    rerun: bool = False,
+    show: Callable[[list[Record]], None] | None = None,
 ) -> int:
     """Measure the cells without a valid record and print all with `show`; return the exit code."""
-    settings = bring_up(say)
+    settings = bring_up(progress)
     cells = cells_of(request, settings)
     missing = cells_to_measure(settings, cells, rerun=rerun)
     for line in outline(request, cells, missing):
-        say(line)
+        progress(line)
     api = AirflowApi(settings)
     await_dags(api, request.spec.name, EXPERIMENT)
     submitted = running_sweep(api, settings, request.spec.name, cells)
     if submitted:
-        say(f"resuming {submitted.sweep_id}")
+        progress(f"resuming {submitted.sweep_id}")
     elif missing:
-        preflight_targets(settings, sorted({cell.config.target for cell in missing}), say)
+        preflight_targets(settings, sorted({cell.config.target for cell in missing}), progress)
         submitted = trigger_sweep(api, request.spec.name, {**request.form, "only_missing": not rerun}, cells)
-        say(
+        progress(
             f"sweep {submitted.sweep_id}: started; it continues without this terminal; see `./faultline sweep --follow`"
         )
-    ended = submitted is None or follow_submitted(api, settings, submitted, missing, say)
-    return report_result(settings, cells, say, ended=ended, submitted=submitted, rerun=rerun, show=show)
+    ended = submitted is None or follow_submitted(api, settings, submitted, missing, progress)
+    return report_result(settings, cells, progress, ended=ended, submitted=submitted, rerun=rerun, show=show)
 
 
-def follow_sweep(sweep: str | None, say: Progress) -> int:
+def follow_sweep(sweep: str | None, progress: Progress) -> int:
     """Show the progress and the result of a sweep (default: the newest); return the exit code."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
     api, cells = AirflowApi(settings), cells_in(plan)
     submitted = SubmittedSweep(plan.matrix, plan.run_id, cells)
-    say(f"{plan.matrix}, sweep {plan.sweep_id}")
-    ended = follow_submitted(api, settings, submitted, cells, say)
-    return report_result(settings, cells, say, ended=ended, submitted=submitted)
+    progress(f"{plan.matrix}, sweep {plan.sweep_id}")
+    ended = follow_submitted(api, settings, submitted, cells, progress)
+    return report_result(settings, cells, progress, ended=ended, submitted=submitted)
 
 
-def stop_sweep(sweep: str | None, say: Progress) -> int:
+def stop_sweep(sweep: str | None, progress: Progress) -> int:
     """Stop a sweep; its records are kept, and its current experiment is cancelled. Return the exit code."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
     api = AirflowApi(settings)
     state = api.run_state(plan.matrix, plan.run_id)
     if state in FINISHED:
-        say(f"{plan.sweep_id}: not running ({state})")
+        progress(f"{plan.sweep_id}: not running ({state})")
         return 0
     done, total = progress_of(settings, plan)
-    say(f"{plan.sweep_id}: stopping; the current experiment may take two minutes to clean up")
+    progress(f"{plan.sweep_id}: stopping; the current experiment may take two minutes to clean up")
     api.fail(plan.matrix, plan.run_id)
     api.set_note(
         plan.matrix,
         plan.run_id,
         f"{STOPPED_PREFIX} by hand after {done} of {pluralize(total, 'experiment')}; the same form resumes it.",
     )
-    say(f"{plan.sweep_id}: stopped after {done} of {pluralize(total, 'experiment')}; cancelling the current one")
+    progress(f"{plan.sweep_id}: stopped after {done} of {pluralize(total, 'experiment')}; cancelling the current one")
     wait_until(
         lambda: not any(_is_open_in(attempt, plan.sweep_id) for attempt in unclosed_attempts(settings)),
         timeout_s=STOP_TIMEOUT_S,
@@ -134,7 +138,7 @@ def stop_sweep(sweep: str | None, say: Progress) -> int:
     if api.run_state(plan.matrix, plan.run_id) != STOPPED_STATE:
         # The scheduler may have overwritten the state: it counts a run whose last tasks are skipped as a success.
         api.fail(plan.matrix, plan.run_id)
-    say("stopped; rerun the same command to resume")
+    progress("stopped; rerun the same command to resume")
     return 0
 
 
@@ -200,17 +204,19 @@ def running_sweep(
 
 
 def follow_submitted(
-    api: AirflowApi, settings: Settings, submitted: SubmittedSweep, missing: Sequence[PlannedCell], say: Progress
+    api: AirflowApi, settings: Settings, submitted: SubmittedSweep, missing: Sequence[PlannedCell], progress: Progress
 ) -> bool:
     """Show the progress until the DAG run ends; return False if the services stop before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
-    return bool(follow(api, settings, submitted.dag_id, submitted.run_id, submitted.cells, say, budget_s=typical_s))
+    return bool(
+        follow(api, settings, submitted.dag_id, submitted.run_id, submitted.cells, progress, budget_s=typical_s)
+    )
 
 
 def report_result(
     settings: Settings,
     cells: Sequence[PlannedCell],
-    say: Progress,
+    progress: Progress,
     *,
     ended: bool,
     submitted: SubmittedSweep | None,
@@ -234,7 +240,7 @@ def report_result(
     for cell in [] if decided else missing:
         record = last.get(cell.cell)
         why = f" ({record.status}{f': {record.reasons[0]}' if record.reasons else ''})" if record else ""
-        say(f"no valid record for {experiment_title(cell.config)}{why}; rerun the same command to retry")
+        progress(f"no valid record for {experiment_title(cell.config)}{why}; rerun the same command to retry")
     return 0 if decided or not missing else 1
 
 
@@ -250,7 +256,7 @@ def print_records(records: list[Record]) -> None:
     print_table(records)
 
 
-def report_times(settings: Settings, records: Sequence[Record], since: datetime, say: Progress) -> None:
+def report_times(settings: Settings, records: Sequence[Record], since: datetime, progress: Progress) -> None:
     """Print the duration of each phase of the experiments measured since `since`."""
     from faultline.reports.views.runs import run_name
 
@@ -258,7 +264,7 @@ def report_times(settings: Settings, records: Sequence[Record], since: datetime,
         split = phase_durations(Attempt(settings.attempts / record.attempt))
         if split and record.attempt > f"{since:%Y%m%dT%H%M%SZ}":
             parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
-            say(f"{run_name(record)}: took {sum(split.values()):.0f} s ({parts})")
+            progress(f"{run_name(record)}: took {sum(split.values()):.0f} s ({parts})")
 
 
 def await_dags(api: AirflowApi, *dag_ids: str, unpaused: bool = True) -> None:
@@ -346,13 +352,13 @@ def _is_open_in(attempt: Attempt, sweep_id: str) -> bool:
         return False
 
 
-def report_running_sweeps(settings: Settings, say: Progress) -> None:
+def report_running_sweeps(settings: Settings, progress: Progress) -> None:
     """Print a line for each sweep that Airflow is running, such as after a reboot."""
     plans = SweepPlans(settings.results)
     for run in AirflowApi(settings).runs("~", "running", "queued"):
         plan = plans.read(sweep_id_of(str(run["dag_run_id"]))) if run["dag_id"] != EXPERIMENT else None
         if plan is not None:
             done, whole = progress_of(settings, plan)
-            say(f"{run['dag_id']} {run['dag_run_id']}: running, {done} of {whole} cells measured")
+            progress(f"{run['dag_id']} {run['dag_run_id']}: running, {done} of {whole} cells measured")
         elif run["dag_id"] in MATRICES:
-            say(f"{run['dag_id']} {run['dag_run_id']}: running, not yet planned")
+            progress(f"{run['dag_id']} {run['dag_run_id']}: running, not yet planned")

@@ -1,7 +1,4 @@
-"""`./faultline target add`, `list`, `check` and `remove`: existing clusters to measure on.
-
-Heavy modules are imported in the commands, to keep `--help` fast.
-"""
+"""`./faultline target add`, `list`, `check` and `remove`: existing clusters to measure on."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SILENCE_TIMEOUT_S = 30.0
 BATCH_SIZE = 20_000
 
 
-def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int:
+def export_topic(bootstrap: str, topic: str, target: Path, progress: Progress) -> int:
     """Copy the current records of a topic; return their number.
 
     Records that Faultline sends outside the schedule, to warm up or to close windows, are left out. The file is
@@ -58,7 +58,7 @@ def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int
         raise ConfigError(f"--to: writing {target} failed: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    say(f"exported {pluralize(copied, 'record')} of {topic} to {target}; replay: data={target}")
+    progress(f"exported {pluralize(copied, 'record')} of {topic} to {target}; replay: data={target}")
     return copied
 
 

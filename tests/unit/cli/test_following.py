@@ -287,7 +287,7 @@ def test_a_terminal_line_is_rewritten() -> None:
     assert lines == [] and out.getvalue().count(CLEAR) == 2 and "\n" not in out.getvalue()
     shown = out.getvalue().rpartition(CLEAR)[2]
     assert shown == "0:00 elapsed, about 5 min left: 1 of 6 measuring, T0 + 33 s"
-    line.say("killed executor 1")
+    line.print_above("killed executor 1")
     assert lines == ["killed executor 1"] and out.getvalue().endswith(CLEAR)
     line.show(STATE)
     line.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -17,13 +18,16 @@ import pytest
 from faultline.cli import run_command, service_control
 from faultline.cli.main import Interrupted
 from faultline.cli.service_control import bring_up
+from faultline.cli.sweep_progress import ProgressLine
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.installation import server_proof
 from faultline.installation.service_users import ENVIRONMENT
 from faultline.lifecycle.prepare import Order
+from faultline.lifecycle.progress import Phase
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
+from faultline.system.journal import JournalCache
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.secrets import make_secrets, read_secrets
 from faultline.system.settings import ROOT, Settings
@@ -193,3 +197,16 @@ def test_an_airflow_of_another_installation_is_not_used(
         assert run_command._is_healthy(there, "scheduler") is own
         assert not run_command._is_healthy(there, "triggerer")
         server.shutdown()
+
+
+@pytest.mark.parametrize(("left_s", "left"), [(95.0, ", about 2 min left"), (None, "")])
+def test_the_progress_line_shows_phase_and_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float | None, left: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(run_command, "current_attempt", lambda *_: SimpleNamespace(id="a1"))
+    monkeypatch.setattr(run_command, "phase_of", lambda *_, **__: Phase("warm-up", "T0 + 3 s", left_s))
+    line = ProgressLine(lines.append, io.StringIO())
+    for _ in range(2):
+        run_command._show(Settings(ROOT, tmp_path, tmp_path), "s", line, JournalCache())
+    assert lines == [f"a1: warm-up, T0 + 3 s{left}"]
