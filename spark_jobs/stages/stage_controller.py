@@ -84,7 +84,7 @@ class StageController(threading.Thread):
         """Check the stage until stopped; keep an error for the main thread."""
         try:
             while not self.stopped.wait(CHECK_INTERVAL_S):
-                self._look(time.monotonic())
+                self._check(time.monotonic())
             self._note(0, math.inf)
         except Exception as error:
             self.error = error
@@ -111,7 +111,7 @@ class StageController(threading.Thread):
         if self._replacing is not None:
             self._replacing.join(timeout_s)
 
-    def _look(self, now_s: float) -> None:
+    def _check(self, now_s: float) -> None:
         queue = self._queue(now_s)
         self._note(queue, now_s)
         self._leave_room()

@@ -159,7 +159,7 @@ def test_heap_sizes_are_parsed_like_spark(number: int, unit: str) -> None:
     assert megabytes(f"{number}{unit}") == int(number * {"k": 1 / 1024, "m": 1, "g": 1024}[unit])
 
 
-# ---- What the workload's JVMs are told_with: the same with and without a fault ----
+# JVM options, equal with and without a fault.
 
 FAULTS: tuple[dict[str, Any], ...] = (
     {"fault": "executor"}, {"fault": "driver", "fault_action": "term"}, {"fault": "worker"}, {"fault": "any"},

@@ -178,7 +178,7 @@ def test_long_paths_use_a_private_socket_folder(tmp_path: Path, monkeypatch: pyt
     assert near.session_socket == Path("/h/session.sock")
 
 
-# ---- Compilers of an attempt's JVMs behind other threads until the gate: real threads under the names of ----
+# JIT priority, with real threads.
 
 # Two threads, one named like an optimising compiler; prints their ids, and ends with its standard input.
 PROGRAM = f"""

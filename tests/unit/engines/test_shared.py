@@ -98,7 +98,7 @@ def test_executors_of_a_target_get_no_local_paths(settings: Settings, endpoints:
     assert str(there.logins / "workload.jaas") in executors and str(settings.secrets) not in executors
 
 
-# ---- A checkpoint on a disk of its own: where it lies, that the attempt leads there, and that nothing of it ----
+# Checkpoint on a separate disk.
 
 
 @pytest.fixture
