@@ -27,17 +27,17 @@ from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"
-# Of what the compressor sees at once; journals of one kind lie together, so most of a line was seen before.
+# A large window: journals of one kind are adjacent, so most of a line repeats.
 _PRESET = 9 | lzma.PRESET_EXTREME
-# Unpacked; what was made elsewhere may say of itself whatever it likes.
+# Limit when unpacked: the sizes that a foreign bundle states are not trusted.
 MOST_BYTES = 4 * 2**30
 _BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of a bundle: its path below `results/`, its content, and, where it is less than the file that it was made
-    of, SHA-256 of that one and what was done, in words."""
+    """File of a bundle: path below `results/` and content. `original`, `how`: SHA-256 of the file before its reduction,
+    and the reduction in words."""
 
     path: str
     content: bytes
@@ -46,7 +46,7 @@ class Member:
 
 
 class BundleEntry(BaseModel):
-    """What a bundle says of one of its files. `original`: SHA-256 of the file that it was made of, where it is less."""
+    """Entry of a file in a bundle. `original`: SHA-256 of the file before its reduction, if it was reduced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,7 +107,7 @@ def sha256(content: bytes) -> str:
 
 def write_bundle(path: Path, members: Iterable[Member]) -> None:
     """Write a bundle, whole or not at all. Raises ConfigError for a file that cannot be written."""
-    # Files of one name beside each other, whatever attempt they are of: they are alike.
+    # Files of one name are adjacent across attempts, because they are alike.
     ordered = sorted(members, key=lambda one: (PurePosixPath(one.path).name, one.path))
     listing = _listing_of(ordered)
     try:
@@ -136,7 +136,7 @@ def _write_archive(packed: IO[bytes], members: Iterable[tuple[str, bytes]]) -> N
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle and holds every file against its hash.
 
-    Raises ConfigError with one line that names the file, for what is no bundle, or not the one that was made.
+    Raises ConfigError with one line that names the file if it is not a bundle or was changed.
     """
     found: dict[str, bytes] = {}
     total = 0
@@ -148,12 +148,12 @@ def read_bundle(path: Path) -> Bundle:
                     raise ConfigError(f"{path}: {member.name}: is larger than a bundle may be; get it from elsewhere")
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is None or member.name in found:
-                    raise ConfigError(f"{path}: {member.name}: is no file that a bundle has; get the bundle again")
+                    raise ConfigError(f"{path}: {member.name}: got an unexpected member; fix: get the bundle again")
                 found[member.name] = file.read()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give a bundle") from None
     except _BROKEN as error:
-        raise ConfigError(f"{path}: is no bundle, or a part of one ({error}); get it again") from None
+        raise ConfigError(f"{path}: got a damaged bundle ({error}); fix: get it again") from None
     listing = _read_listing(path, found.pop(LISTING, None))
     files = {name.removeprefix(f"{ROOT}/"): content for name, content in found.items()}
     for name in sorted(files.keys() ^ listing.files.keys()):

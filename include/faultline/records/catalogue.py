@@ -235,7 +235,7 @@ METRICS = (
 )  # fmt: skip
 BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
 KNOWN = tuple(metric for metric in METRICS if metric.listed)
-# Of which less or more is better, so that one value may be compared with another.
+# Metrics with a better direction, which comparisons need.
 COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
 # What no list offers, whatever its name.
 _ASIDE = ("placebo.", "injections.ended_early.")
@@ -296,7 +296,7 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
 
 
 def metric_for(key: str) -> Metric:
-    """Return the metric of a path; of one that nobody has named in words made of the path."""
+    """Return the metric of a path; an unknown one is named after its path."""
     if key in BY_KEY:
         return BY_KEY[key]
     if key.startswith(_NODES):

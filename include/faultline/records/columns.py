@@ -1,4 +1,4 @@
-"""What a column of the catalogue is: its key, name and unit, the tables that it stands in, and how its values read."""
+"""Column of the catalogue: key, name, unit, tables and text of its values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sheet(Enum):
 
 
 class Over(StrEnum):
-    """How a table of configurations sums up the repetitions of a figure."""
+    """Aggregation of a figure over the repetitions of a configuration."""
 
     MEDIAN = "median, least and greatest"
     TOTAL = "sum"

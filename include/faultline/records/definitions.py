@@ -47,8 +47,8 @@ DEFINITIONS: Mapping[str, str] = {
     "cpu_s_per_million.engine": "CPU seconds of driver, executors and Python workers per million committed records.",
     "cpu_s_per_million.workers": "The same without the driver.",
     "background_cpu.processes": "Cores used by all processes outside the experiment.",
-    "background_cpu.services": "Of these, cores used by Airflow, its tasks and other services of Faultline.",
-    "background_cpu.recorder": "Of these, cores used by the recorder.",
+    "background_cpu.services": "Part of them used by Airflow, its tasks and other services of Faultline.",
+    "background_cpu.recorder": "Part of them used by the recorder.",
     "background_cpu.steal": "Cores taken by the hypervisor; null if the kernel does not report them.",
     "waited.others": "Cores that the measured processes lost to other processes "
     "([method](../explanation/validity.md#lost-cpu)).",

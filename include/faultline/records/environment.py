@@ -1,4 +1,4 @@
-"""Where and with what an attempt ran; and what every part of a record is."""
+"""Environment of an attempt, and the base class of all parts of a record."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Part(BaseModel):
 
 
 class ClockOffsetPart(Part):
-    """How far another host's clock was ahead of this one's, and how long the asking took; seconds."""
+    """Lead of another host's clock over this one's, and round trip of the query; seconds."""
 
     offset_s: float
     round_trip_s: float
 
 
 class HostPart(Part):
-    """Another host of the experiment. `same_machine`: it shares this machine's processors, as a network namespace does.
+    """Another host of the experiment. `same_machine`: it shares this machine's cores, as a network namespace does.
 
-    `clock_ahead_s`: by how much its clock was ahead of this one's, mean of start and end; `clock_uncertain_ms`: its
-    drift between the two, and half a round trip. `cores_used`: by its processes that play a role, in the measured
-    window; `cores_counted`: by the kernel's own counter of the whole host but its recording, null where it has none.
+    `clock_ahead_s`: lead of its clock over this one's, mean of start and end; `clock_uncertain_ms`: its drift in
+    between plus half a round trip. `cores_used`: by its processes with a role, in the measured window; `cores_counted`:
+    by the kernel's counter of the whole host without its recorder, null if there is none.
     """
 
     same_machine: bool
@@ -48,12 +48,12 @@ class HostPart(Part):
 
 
 class LatencyClock(Part):
-    """By whose clock latencies end where hosts are several, or a target's: that of the broker's `host`, which stamps
-    each output.
+    """Clock at which latencies end if there are several hosts or a target: that of the broker's `host`, which stamps
+    outputs.
 
-    `ahead_ms`: by how much it was ahead of the generator's, in whole ms, which all of its instants were moved by.
-    `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end, or
-    never. `uncertain`: whether that is more than 1 ms, or not known: latencies are no more exact.
+    `ahead_ms`: its lead over the generator's clock in whole ms, subtracted from its instants. `uncertain_ms`: its drift
+    from start to end plus half a round trip; null if it was not read at the end. `uncertain`: whether that exceeds 1 ms
+    or is unknown; latencies are then no more exact.
     """
 
     host: str
@@ -63,15 +63,15 @@ class LatencyClock(Part):
 
 
 class CgroupLimits(Part):
-    """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
+    """Limits of a process's control group: cores, and memory in MB (2^20 bytes); null without a limit."""
 
     cpus: float | None
     memory_mb: float | None
 
 
 class Jvm(Part):
-    """How the JVMs of a role are started, with the names of places in capitals in place of paths, and what collects
-    their garbage; null where that is left to Java and no log named it."""
+    """JVM options of a role, with placeholders in capitals for paths, and its garbage collector; null if Java chooses
+    it and no log names it."""
 
     options: list[str]
     heap_mb: int | None
@@ -79,7 +79,7 @@ class Jvm(Part):
 
 
 class BuildPart(Part):
-    """What was under test: the revision, as it was named, its commit, and settings beside the usual ones."""
+    """Software under test: the named revision, its commit, and settings that differ from the defaults."""
 
     revision: str | None
     commit: str | None
@@ -87,11 +87,11 @@ class BuildPart(Part):
 
 
 class RecordEnvironment(Part):
-    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
+    """Environment of the attempt. `clock_offsets`: by remote host; null without one.
 
-    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
-    there, by name. `build_spec`: null for the installed build. `hosts`: those beside this one, by name;
-    `latency_clock`: null where all ran on one. What has a default is null where it was not noted.
+    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and present jars, by name.
+    `build_spec`: null for the installed build. `hosts`: the other hosts, by name; `latency_clock`: null with a single
+    host. Fields with a default are null if they were not recorded.
     """
 
     host: str | None

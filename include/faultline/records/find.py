@@ -1,4 +1,4 @@
-"""Finding the record that a user means, by file, attempt, the beginning of its id, or the last; and saved arrays."""
+"""Lookup of records by file, attempt, beginning of its id, or the last one; and saved arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records in words: figures with their digits, faults, names. One place, so that every table and page says the same."""
+"""Texts of records: figures with their digits, faults and names, the same in every table and page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROL = "control"
 WIDTH = 120
 
 
-# Shown in columns of their own, or following from what is; other differences are named beside the row.
+# Shown in their own columns, or derived from those; the row names other differences.
 FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
 
 
@@ -30,12 +30,12 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
 
 
-# Tuples of one batch share their fate: of fewer batches than this no p99 is told apart from the slowest one.
+# The tuples of a batch share its delay: below this number of batches the p99 equals the slowest batch.
 FEWEST_BATCHES = 100
 
 
 def has_few_batches(batches: float | None) -> bool:
-    """Return whether so many batches are too few for a p99; those of an engine without batches (None) are not."""
+    """Return whether there are too few batches for a p99; None stands for an engine without batches."""
     return batches is not None and batches < FEWEST_BATCHES
 
 

@@ -58,7 +58,7 @@ FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_
 
 @dataclass(frozen=True)
 class StatusCounts:
-    """How many records a sweep or a matrix has, by status; `name` is None for records that belong to none."""
+    """Records of a sweep or matrix by status; `name` is None for records without one."""
 
     name: str | None
     matrix: str | None
@@ -280,7 +280,7 @@ def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[IndexEntry]:
 def _connect(name: str) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=TIMEOUT_S, check_same_thread=False)
     try:
-        # A file of which a power cut left some pages new and some old can look whole, and tell of too few records.
+        # After a power loss a file with new and old pages can look whole and lack records.
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA user_version").fetchone()[0] != _version():
             with closing(connection.cursor()) as cursor:
@@ -300,7 +300,7 @@ def _version() -> int:
 
 
 def _scan(directory: Path) -> dict[str, _File]:
-    """Return each record file by its path under `directory`; what of that is no UTF-8 is written as escapes."""
+    """Return each record file by its path under `directory`; bytes outside UTF-8 are escaped."""
     found: dict[str, _File] = {}
     for folder in _listed(directory):
         if not folder.is_dir():

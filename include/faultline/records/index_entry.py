@@ -15,11 +15,11 @@ from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, wind
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """What the pages show of one record without opening its file.
+    """Figures and identity of one record for the pages, without its file.
 
-    `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
-    with dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, none of
-    any other. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
+    `path` is relative to the folder of records; `metrics`: every known number by its path in the record joined with
+    dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, otherwise
+    empty. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
     """
 
     path: str
@@ -37,7 +37,7 @@ class IndexEntry:
     metrics: Mapping[str, float | bool]
     reasons: tuple[str, ...]
     cores: int | None
-    # As git describes the checkout, with `-dirty` when it had changes; and what would make a night differ from others.
+    # `git describe` of the checkout, with `-dirty` if it had changes; and the environment that nightly runs compare.
     commit: str | None
     surroundings: Mapping[str, str]
     recoveries: tuple[Bounds, ...] = ()
@@ -67,7 +67,7 @@ class IndexEntry:
 
     @property
     def group(self) -> str:
-        """What may be averaged together: one build, and of that one series."""
+        """Averaging group: one build, and one series of it."""
         return self.build if self.series == self.build else f"{self.build} · {self.series}"
 
     @cached_property
@@ -80,8 +80,11 @@ _Measured = TypeVar("_Measured", IndexEntry, Record)
 
 
 def counted_entries(measured: Iterable[_Measured]) -> list[_Measured]:
-    """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build,
-    the newest sound one. Those that are not sound stay."""
+    """Return the entries in order of attempt without superseded ones.
+
+    Of a repetition that was measured twice in one series of one build, the newest usable entry stays. Unusable ones
+    stay.
+    """
     found = list(measured)
     newest = {_place(one): one.attempt for one in found if one.is_usable}
     return [one for one in found if not one.is_usable or newest[_place(one)] == one.attempt]
@@ -92,7 +95,7 @@ def _place(one: IndexEntry | Record) -> tuple[str, int, str, str]:
 
 
 def entry_content(record: Record) -> dict[str, Any]:
-    """Return the fields of a record's `IndexEntry`, as JSON holds them, but for its path and its configuration."""
+    """Return the fields of a record's `IndexEntry` as JSON values, without path and configuration."""
     return {
         "attempt": record.attempt,
         "matrix": record.matrix,
@@ -131,16 +134,12 @@ def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, fl
             yield f"{prefix}{name}", value
 
 
-# What all attempts have harvested, by its size: how much there is to aggregate.
-
-
-# Above it, an aggregate gains more from Spark's optimisations than they cost, and takes longer than one may that the
-# Spark that stays does.
+# Above this size Spark's optimisations pay off, and the job is too long for the persistent Spark session.
 LARGE_BYTES = 100_000_000
 
 
 def is_large(attempts: Path) -> bool:
-    """Return whether aggregating the tuples of these attempts is no short job."""
+    """Return whether aggregating the tuples of these attempts takes longer than a short job."""
     return tuples_bytes(attempts) > LARGE_BYTES
 
 

@@ -63,7 +63,7 @@ class StateBytes(Part):
 
 
 class ScheduleLagMs(Part):
-    """How late the generator sent, in milliseconds."""
+    """Schedule lag of the generator, in milliseconds."""
 
     p50: float | None
     p99: float | None
@@ -71,8 +71,8 @@ class ScheduleLagMs(Part):
 
 
 class TriggerPart(Part):
-    """Why an injection after the first came when it did: seconds from the one before until the engine was found back to
-    normal, commits since then, the place in the checkpoint cycle, and how long was waited in all."""
+    """Trigger of a later injection: seconds from the previous injection until the engine was steady again, commits
+    since then, place in the checkpoint cycle, and total wait."""
 
     normal_s: float | None
     baseline_commits: int | None
@@ -87,7 +87,7 @@ class RecoveryPart(Part):
     `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. What counted as
     recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). `settled_s`: from t0 to when latency
     had its last level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: the generator's largest
-    until the end of the recovery. Of several injections of one fault also `injection`, its number from 1, `at_s`, its
+    until the end of the recovery. For several injections of one fault also `injection`, its number from 1, `at_s`, its
     t0 after T0, `trigger`, `note`, what speaks against this one alone, and `drift_since_first_s`: macro less what it
     would be against the baseline of the first. Older records lack what has defaults.
     """
@@ -122,7 +122,7 @@ class RecoveryPart(Part):
 
 
 class EndedEarlyPart(Part):
-    """Why a run ended before its last injection: the `signal` that was out of its `limit` when the wait was over."""
+    """Reason why a run ended before its last injection: the `signal` above its `limit` when the wait ended."""
 
     signal: str
     value: float | None
@@ -131,7 +131,7 @@ class EndedEarlyPart(Part):
 
 
 class InjectionsPart(Part):
-    """How often a fault was to be injected in the run, and was."""
+    """Planned and made injections of one fault in the run."""
 
     planned: int
     made: int
@@ -139,8 +139,8 @@ class InjectionsPart(Part):
 
 
 class WarmupPart(Part):
-    """A warm-up that lasts until the engine is steady: seconds beyond the shortest one, whether it was steady then, and
-    the latest end that was allowed, in seconds after T0."""
+    """Warm-up until the engine is steady: seconds beyond the shortest one, whether it was steady at its end, and the
+    latest permitted end in seconds after T0."""
 
     waited_s: float | None
     steady: bool | None
@@ -166,8 +166,8 @@ class AuditPart(Part):
 
 
 class WorkPart(Part):
-    """What the engine did in the measured window: batches and tasks, and seconds spent in each kind; of batches also
-    microseconds for each record that was committed."""
+    """Batches and tasks of the engine in the measured window, and their time in seconds; for batches also in
+    microseconds per committed record."""
 
     batches: int | None
     tasks: int | None
@@ -177,17 +177,16 @@ class WorkPart(Part):
 
 
 class CpuPerMillion(Part):
-    """CPU seconds that the engine took in the measured window for a million records that it committed, with its driver
-    and without."""
+    """CPU seconds of the engine per million committed records in the measured window, with and without its driver."""
 
     engine: float | None
     workers: float | None
 
 
 class GarbagePart(Part):
-    """Pauses of garbage collection in the measured window, by the processes' own logs: by role, and of both together.
+    """Garbage-collection pauses in the measured window from the JVM logs, by role and in total.
 
-    Null as a whole where nobody logged them: then `gc_s` is what the engine told of its tasks.
+    Null as a whole without these logs; `gc_s` is then the total that the tasks report.
     """
 
     driver_s: float | None
@@ -197,8 +196,8 @@ class GarbagePart(Part):
 
 
 class DataPart(Part):
-    """Data of the user's that was replayed: its records, how often it was gone through, and how many milliseconds later
-    the times in it were from one cycle to the next; null where it has none."""
+    """Replayed user data: its records, passes through it, and the shift of its times per pass in milliseconds; null
+    without times."""
 
     records: int
     cycles: float
@@ -206,7 +205,8 @@ class DataPart(Part):
 
 
 class KeySkewPart(Part):
-    """How unequal the keys were: Zipf exponents (asked for, estimated, 95 % interval), and the hottest key's share."""
+    """Skew of the keys: Zipf exponents (requested, estimated, 95 % interval), share of the hottest key, distinct
+    keys."""
 
     requested: float | None
     measured: float | None
@@ -217,19 +217,19 @@ class KeySkewPart(Part):
 
 
 class LateRecordsPart(Part):
-    """Records that came too late to count: sent as such, and rows that the engine says it left out."""
+    """Records that were sent too late to count, and rows that the engine reports as dropped."""
 
     sent: int | None
     dropped_rows: int | None
 
 
 class StagesPart(Part):
-    """What the stages of a topology did after the gate, in all.
+    """Totals over the stages of a topology after T0.
 
-    `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s`
-    from the last commit to the next batch's plan, and the longest batch of such a stage in `batch_s`. `most_queued`: in
-    one queue, tuples that no batch had taken in. `unstored`: keys whose count in the store is not the last
-    acknowledged one; None without persist.
+    `signals`: back-pressure signals. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s` from the
+    last commit to the next batch's plan, and the longest batch of such a stage in `batch_s`. `most_queued`: tuples in
+    the longest queue, without the running batch. `unstored`: keys whose stored count differs from the last acknowledged
+    one; None without persist.
     """
 
     signals: int
@@ -243,10 +243,10 @@ class StagesPart(Part):
 
 
 class BackgroundCpuPart(Part):
-    """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host.
+    """Cores of other processes of the machine, and cores taken by the hypervisor (`steal`).
 
-    `services`, among the others: what runs the experiments. `recorder`: the recorder's. Null in records from before
-    they were told apart.
+    `services`, a part of `processes`: those that run the experiments. `recorder`: the recorder's. Null in records
+    without this distinction.
     """
 
     processes: float | None
@@ -256,8 +256,8 @@ class BackgroundCpuPart(Part):
 
 
 class WaitedPart(Part):
-    """Cores that the measured processes lost, since they were ready and another process of the machine (`others`) or
-    its host (`stolen`) had the processor; both together in the worst 5 s (`worst_5s`)."""
+    """Cores that the measured processes lost to other processes (`others`) and to the hypervisor (`stolen`) while they
+    were ready; both together over the worst 5 s (`worst_5s`)."""
 
     others: float | None
     stolen: float | None
@@ -267,12 +267,11 @@ class WaitedPart(Part):
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
-    `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
-    `latency_during_ms` of what was produced from a fault until it was over, and `latency_after_ms` of the rest.
-    `recoveries`: one for each fault, in order; `recovery` is the first, or of several injections of one fault their
-    median. `injections`: null without several. `warmup`: null where it has a fixed length. `placebo`: of a control,
-    what the rule of the end says at the instant that a fault would have had. `not_measured`: of figures that a job of
-    the user's cannot have, why. What comes after `recoveries` is null in records from before it was measured.
+    `latency_ms`: of tuples produced in the measured window, before the first fault if there is one;
+    `latency_during_ms`: from the fault to the end of its recovery; `latency_after_ms`: of the rest. `recoveries`: one
+    per fault, in order; `recovery` is the first, or the median of several injections of one fault. `injections`: null
+    for a single one. `warmup`: null for a fixed length. `placebo`: the recovery rule applied to a control.
+    `not_measured`: reasons by figure, for user jobs. Figures after `recoveries` are null in records older than them.
     """
 
     latency_ms: LatencyMs

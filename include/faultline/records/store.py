@@ -87,8 +87,11 @@ class Store:
         return path
 
     def replace(self, record: Record, kept: Path) -> None:
-        """Put a record of an attempt in the place of the one that stands, of which a copy is made at `kept` before; at
-        every instant one of both is whole in its place. Raises as `write` does, and when `kept` is there already."""
+        """Replace the record of an attempt, after copying the present one to `kept`. At every instant one of both is
+        whole.
+
+        Raises as `write` does, and if `kept` exists.
+        """
         path, text = self.path(record), _checked(record)
         try:
             make_folder(kept.parent)
@@ -162,9 +165,9 @@ def _last(records: Iterable[Record]) -> Record | None:
 
 
 def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
+    """Write a temporary file, sync and move it, and sync the folder: after a crash the file is whole or absent.
 
-    Raises FileExistsError when there is one that is not to be replaced, also when another process was a moment faster.
+    Raises FileExistsError if there is one that may not be replaced, also when another process was faster.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -195,6 +198,6 @@ def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:
         return InfrastructureError(f"{path}: the disk is full; free some space, then clear the task judge")
     if error.errno in _REFUSED:
         return ConfigError(
-            f"{path}: not writable ({error.strerror}); mend its permissions or set FAULTLINE_RESULTS elsewhere"
+            f"{path}: not writable ({error.strerror}); fix: its permissions, or another FAULTLINE_RESULTS"
         )
     return InfrastructureError(f"{path}: cannot be written ({error.strerror}); check the disk")

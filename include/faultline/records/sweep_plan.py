@@ -1,7 +1,7 @@
-"""What a sweep set out to measure: one file for each sweep, so that what is missing can be told.
+"""Sweep plan: the cells that a sweep intends to measure, in one file per sweep.
 
-`<results>/sweeps/<sweep_id>.json`, written by the task `plan` before anything is measured. All cells stand in it, also
-those that had a valid record already.
+`<results>/sweeps/<sweep_id>.json`, written by the task `plan` before anything is measured. It holds all cells, also
+those that already had a valid record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from faultline.records.record import USABLE, Record
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder
 
-# What the series of a night's baseline ends in, after the night.
+# Suffix of the series of a reference build.
 BASELINE = ".baseline"
 
 
@@ -36,12 +36,12 @@ class SweepCell(BaseModel):
 
 
 class SequentialPlan(BaseModel):
-    """What a sweep is to decide, and by which bounds.
+    """Question of a sequential sweep, and the bounds of its test.
 
-    `figure` to `hours`: as asked. `comparisons`: of neighbours along the axis, among which `error` is divided.
-    `blocks`: that are planned; `horizon`: as many as the budget paid for when this was asked first in the series.
-    `method`, `bounds`: of `comparison/statistics/sequential.py`, so that what is said does not change with it.
-    `fresh`: whether only what the sweep measured itself counts.
+    `figure` to `hours`: as requested. `comparisons`: of neighbours along the axis; they share `error`. `blocks`:
+    planned ones; `horizon`: the number that the budget paid for when the series asked this first. `method`, `bounds`:
+    of `comparison/statistics/sequential.py`, stored so that a later version decides alike. `fresh`: whether only
+    records of this sweep count.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,8 +61,8 @@ class SequentialPlan(BaseModel):
 
 
 class ReferenceBuild(BaseModel):
-    """What a night is measured beside, in pairs: its records' series and build, the build as the form names it, and the
-    figure that each configuration is judged by, by its id."""
+    """Reference build of a nightly run: series and build of its records, its specification, and the judged figure of
+    each configuration by id."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,11 +73,13 @@ class ReferenceBuild(BaseModel):
 
 
 class SweepPlan(BaseModel):
-    """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
-    (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
-    null where it is to measure all of its cells; `baseline`: what measures them as well, null where nothing does;
-    `axes`: names of what it varies, none in plans from before that was noted; `since`: from when on records of others
-    count for its cells, UTC; null where all of them do."""
+    """Plan of a sweep.
+
+    `logical_date`: nightly run that it stands for; `schedule`: its cron expression, null in older plans; `planned_at`:
+    UTC; `decide`: question of a sequential sweep, null otherwise; `baseline`: reference build, null without one;
+    `axes`: names of the axes, empty in older plans; `since`: UTC time from which records of other sweeps count for its
+    cells, null if all do.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -97,7 +99,7 @@ class SweepPlan(BaseModel):
     cells: tuple[SweepCell, ...]
 
     def counts(self, one: IndexEntry | Record) -> bool:
-        """Return whether a record of one of its cells counts for it, whoever measured it."""
+        """Return whether a record of one of its cells counts for this sweep, also if another sweep measured it."""
         if one.sweep_id == self.sweep_id:
             return True
         if self.since is not None:
@@ -107,7 +109,7 @@ class SweepPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a valid record; `last`: what its newest record says instead, empty when it was never measured;
+    """Cell without a valid record; `last`: status and reason of its newest record, empty if it was never measured;
     `is_reference`: whether it belongs to the reference build."""
 
     cell: SweepCell
@@ -122,14 +124,14 @@ class SweepPlans:
         self.directory = results / "sweeps"
 
     def write(self, manifest: SweepPlan) -> Path:
-        """Store a plan; that of the same run, planned again, takes the place of the earlier one.
+        """Store a plan; it replaces an earlier plan of the same run.
 
-        Raises ConfigError when another run has a sweep of this id, and for what is no id.
+        Raises ConfigError if another run has a sweep of this id, and for an invalid id.
         """
         require_sweep_id(manifest.sweep_id)
         path = self.directory / f"{manifest.sweep_id}.json"
         present = self.read(manifest.sweep_id)
-        # A night's backfill goes on with it, also when the run that planned it is gone from Airflow.
+        # A backfill of the same logical date continues it, even if Airflow has lost the run that planned it.
         is_same_run = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
         if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not is_same_run)):
             raise ConfigError(

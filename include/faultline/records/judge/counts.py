@@ -1,6 +1,6 @@
-"""What was counted: the audit against a batch recomputation, keys and their skew, late records, state, and stages.
+"""Counts of an attempt: the audit against a batch recomputation, key skew, late records, state, and stages.
 
-All but the stages are read from the table of counts that the harvest leaves.
+All but the stages are read from the harvest's table of counts.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from faultline.system.measured_window import Window
 from generators.state_preload import WORD_CHARACTERS
 from generators.zipf import estimate_exponent, words_of
 
-# A counter is a 64-bit integer, and so is each of the two sums that a row of the state may have beside it.
+# Bytes of a counter and of each of the two sums in a state row: 64-bit integers.
 VALUE_BYTES = 8
 SUMS = ("high", "low")
 # The first keys of each kind are enough to start looking; all of them stand in counts.parquet.
 OFFENDERS_PER_KIND = 10
 # Beyond this many words their ranks are not looked up: the table would take longer than the harvest.
 LARGEST_VOCABULARY = 1_000_000
-# Processors differ in the last digits of a logarithm, and a record must not; no run tells an exponent more exactly.
+# Rounding hides the last digits of a logarithm, in which processors differ.
 DECIMALS = 6
 
 
 @dataclass(frozen=True)
 class Counts:
-    """By keys of `Metrics`; and `totals`, the audit also where the record shows none, with the first `offenders`.
+    """Fields of `Metrics`; `totals`: the audit, also if the record shows none, with the first `offenders`.
 
-    `in_step`: whether it is known which output is of which tuple. After a double count of a key each of its outputs
-    counts one tuple more than have come, so ranks tell no longer; outputs that name their tuple tell all the same.
-    `store_not_read`: whether a chain that persists ended before it had read its store back.
+    `in_step`: whether the mapping of outputs to tuples is known. After a double count, each output of the key counts
+    one tuple more than arrived, so ranks fail; ids still work. `store_not_read`: whether a chain that persists ended
+    before its store was read back.
     """
 
     audit: AuditPart
@@ -99,7 +99,7 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
         drained = most - frame["undrained"].fillna(0) if beyond else most
         known = most > 0
         kinds = {
-            # Of what nobody expected none can be lost.
+            # An unexpected key cannot be lost.
             "lost": (drained - final).clip(lower=0) * is_complete,
             "overcounted": (final - most).clip(lower=0).where(known, 0),
             "unexpected": frame["unreadable"] + (~known).astype("int64"),

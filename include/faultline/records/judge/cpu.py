@@ -1,8 +1,8 @@
-"""CPU and memory by role, from cumulative counters of single processes, and what others took of a machine.
+"""CPU and memory by role, from cumulative counters of single processes, and background CPU of the machine.
 
-A process is its pid *and* creation time, so a reused pid never continues a stranger's counter. Between
-samples a counter is taken as linear, from 0 at the creation of the process; after the last sample it
-keeps its value, so what a dead process used stays counted.
+A process is its pid *and* creation time, so a reused pid never continues another process's counter. A counter is linear
+between samples, from 0 at the creation of the process. After the last sample it keeps its value, so the CPU of a dead
+process stays counted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def background_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int
 
 @dataclass(frozen=True)
 class BackgroundLoad:
-    """Cores that others of the machine and its host took together: on average, and in the worst `WORST_S` seconds."""
+    """Cores taken by other processes and the hypervisor together: mean, and worst `WORST_S` seconds."""
 
     mean: float
     worst: float
@@ -89,9 +89,9 @@ class BackgroundLoad:
 def background_load(
     machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int
 ) -> BackgroundLoad | None:
-    """What the experiment did not get in [start, end], by the machine's counters and those of its own processes.
+    """Return the background load in [start, end], from the counters of the machine and of the experiment's processes.
 
-    None where the machine was not sampled. What the system does not count as stolen is taken as none.
+    None if the machine was not sampled. Unreported steal counts as 0.
     """
     instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
     busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
@@ -107,8 +107,8 @@ def background_load(
 
 @dataclass(frozen=True)
 class Lost:
-    """Cores that the measured processes lost in a window: to `others` of the machine and to its host (`stolen`; None
-    where the system does not count it), and to both together in the worst `WORST_S` seconds."""
+    """Cores that the measured processes lost in a window: to `others` and to the hypervisor (`stolen`; None if
+    unreported), and to both together in the `worst` `WORST_S` seconds."""
 
     others: float
     stolen: float | None
@@ -116,32 +116,32 @@ class Lost:
 
     @property
     def mean(self) -> float:
-        """To both together."""
+        """Mean loss to both together."""
         return self.others + (self.stolen or 0.0)
 
 
 def lost_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Lost | None:
-    """What the measured processes lost in [start, end]; None where their run delay or the machine was not sampled.
+    """Return the CPU lost in [start, end]; None if the run delay of the processes or the machine was not sampled.
 
-    The kernel tells of each thread how long it was ready and had no processor, but not who had it. So of each second:
+    The kernel counts how long each thread was ready without a core, but not which thread had it. So for each second:
 
         lost = min(F, D × F ÷ B)
 
     D: run delay of the measured processes in thread-seconds; B: seconds that the machine's processors worked; F: of
     these, the seconds of processes that are neither the experiment's nor give way (`lowered`). A thread that waits does
-    so behind whoever has the processor, which is a foreign process in F of B seconds. The bound is F: n threads that
+    so behind the thread on the core, which is a foreign process in F of B seconds. The bound is F: n threads that
     wait behind one foreign process count n times in D, and have lost one processor.
 
-    Idle cores: a foreign process on a core that nobody else wants adds to F and not to D, and costs next to nothing.
+    Idle cores: a foreign process on an otherwise idle core adds to F and not to D, and costs next to nothing.
     Bursts: within a second it is not known which thread waited when. Where foreign work and waiting fall into different
     parts of a second the figure is too high, never above F; a burst that does take a core from a batch is found whole,
     since both grow in the same second. The measured processes' own waiting for each other is shared out by F ÷ B, so
     the figure is 0 without foreign work. What threads do to each other without a queue (caches, memory, a core's other
     hyperthread) is not in it. Where the measured processes have more threads than cores most of the time, as JVMs that
     work on half of a small machine have, D is larger than B, and all foreign work counts as lost: an upper bound. A
-    single measured thread is never behind itself, so beside one foreign process only half of its loss counts.
+    single measured thread is never behind itself, so next to one foreign process only half of its loss counts.
 
-    Steal is added as the machine counts it: the host takes a processor from whoever has it, and from all that wait.
+    Steal is added as the machine counts it: the hypervisor takes a core from the running thread and from all that wait.
     """
     instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
     busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
@@ -251,8 +251,8 @@ def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple
 def highest_background_load(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> BackgroundLoad | None:
-    """What others took of the machine that they took most of, among those that do not tell what was lost to them.
-    `machine`: this one's samples; `processes`: of all."""
+    """Return the background load of the machine with the highest, among those that do not report lost CPU. `machine`:
+    samples of this machine; `processes`: of all."""
     known = [
         found
         for samples, own in _machines(machine, processes, hosts)

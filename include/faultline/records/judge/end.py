@@ -105,10 +105,10 @@ def limits_of(
     within: float,
     by_lag: bool = False,
 ) -> Limits | None:
-    """What was seen from warm-up (`start_ns`) to the fault, and so much more as `recovered_within` says: `within`.
+    """Return the recovery thresholds: baseline from warm-up (`start_ns`) to the fault plus the share `within`.
 
-    `production`: PRODUCED_COLUMNS. `by_lag`: no tuple can be told from another, so lag alone decides. None when no
-    tuple was put out otherwise, or nothing committed.
+    `production`: PRODUCED_COLUMNS. `by_lag`: outputs do not identify tuples, so lag alone decides. None if no tuple was
+    emitted otherwise, or nothing was committed.
     """
     before = bins[(bins["end_ns"] > start_ns) & (bins["end_ns"] <= until_ns)]
     highest_ms = None if by_lag else p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
@@ -127,8 +127,8 @@ def limits_of(
 
 @dataclass(frozen=True)
 class RecoveryEnd:
-    """How a recovery ended. `t6_ns`, `t7_ns`: None where they were not seen. `out_ns`: the last instant before the end
-    at which something was out of its bound, the signal's itself when nothing was seen. `out`: what it was."""
+    """End of a recovery. `t6_ns`, `t7_ns`: None if not observed. `out_ns`: last threshold violation before the end, or
+    the signal itself if there is none. `out`: its evidence."""
 
     t6_ns: int | None
     t7_ns: int | None
@@ -149,9 +149,9 @@ def end_of(
 ) -> RecoveryEnd:
     """Return the end of the recovery from a fault at `t0_ns`.
 
-    `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: where what is produced stops to tell (the load's end, or
-    the next fault's reach). `watched_until_ns`: the last commit that tells. `until_ns`: the next fault, from which on
-    nothing tells.
+    `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: end of the usable production (the load's end, or
+    the next fault's reach). `watched_until_ns`: the last usable commit. `until_ns`: the next fault, from which on
+    nothing is usable.
     """
     watched = bins[bins["end_ns"] <= watched_until_ns]
     if t5_ns is None:
@@ -242,7 +242,7 @@ def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, afte
     return int(values.max()) if len(values) else 0
 
 
-# Of an attempt: up to where it counts as recovered, and the same rule where nothing happened.
+# Recovery thresholds of an attempt, and its placebo recovery.
 
 
 def limits_between(evidence: Evidence, signals: Signals, start_ns: int, until_ns: int) -> Limits | None:
@@ -279,7 +279,7 @@ def placebo_of(evidence: Evidence, signals: Signals) -> RecoveryPart | None:
     at_s = config.earliest_fault_s
     if evidence.conductor.injected or not config.paced or any(signals.deaths.values()) or at_s > config.fault_window[1]:
         return None
-    # So long after the warm-up, however long that took.
+    # Relative to the end of the warm-up.
     t0_ns = window.start_ns + round(at_s * NS) - round(config.warmup_s * NS)
     limits = limits_between(evidence, signals, window.start_ns, t0_ns)
     if limits is None:

@@ -45,12 +45,12 @@ JOURNALS = ("services.jsonl", "generator.jsonl", "conductor.jsonl", "topology.js
 TABLES = tuple(f"harvest/{name}.parquet" for name in ("records", "tuples", "counts"))
 LEFT_OUT_ROWS = "{:,} rows came later than the watermark allows and were left out, which a batch does not do"
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
-# Of an engine's traces where no output tells of which input it is.
+# Latency method of traces without identified tuples.
 NO_METHOD = "none"
 
 
 class AttemptFile(BaseModel):
-    """`attempt.json`, and what its plan says was ordered."""
+    """Content of `attempt.json` and the order in its plan."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -82,13 +82,12 @@ class BarrierOpening:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that an attempt is judged by. Tuples and counts stay on disk and are streamed.
+    """All inputs of the judge. Tuples and counts stay on disk and are streamed.
 
-    `services`: lines on those that were started. `stages`: those of a topology's stages.
-    `stored`: what was read back from its store; None where nothing was. `recorder_death`: why samples are missing; None
-    where none are. `processes`: of all hosts; this one's own are those of the host "". `broker_ahead_ms`: by how much
-    the broker's clock was ahead, which latencies end by; None where the engine's own ends them. `clock_jump_ms`: see
-    `system.measured_window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
+    `services`: journal lines of started services. `stages`: of a topology's stages. `stored`: content of its store,
+    None without one. `recorder_death`: why samples are missing, or None. `processes`: of all hosts; those of this one
+    have the host "". `broker_ahead_ms`: lead of the broker's clock, at which latencies end; None if the engine's clock
+    ends them. `clock_jump_ms`: see `system.measured_window`. `not_measured`: reasons by figure that cannot be measured.
     """
 
     folder: Path
@@ -114,17 +113,17 @@ class Evidence:
 
     @property
     def config(self) -> Configuration:
-        """What was to be measured."""
+        """Configuration of the attempt."""
         return self.attempt.config
 
     @property
     def identifies_tuples(self) -> bool:
-        """Whether outputs tell of which input they are."""
+        """True if outputs identify their input."""
         return self.traces.method != NO_METHOD and "latency_ms" not in self.not_measured
 
     @property
     def is_repeated(self) -> bool:
-        """Whether one fault was to be injected several times, each once the engine is back to normal."""
+        """True if the run injects one fault several times, each after the engine is steady again."""
         return self.config.injections > 1
 
     @property

@@ -1,8 +1,8 @@
-"""The raw files of an attempt made small enough to publish, so that its record can still be made of them.
+"""Reduction of an attempt's raw files for publication; its record can still be computed from them.
 
-Journals stay as they are. Of logs those lines stay that the engine's traces are read from. Tables are written without
-what no figure hangs on: instants of tuples in steps, where there are too many of them, and what a filler word of the
-state is called. A latency is then off by half of both steps at most (`off_ms`), which a test holds over saved attempts.
+Journals stay unchanged. Logs keep the lines that the engine's traces are read from. Tables lose what no figure depends
+on: instants of tuples are rounded to steps if there are too many, and filler words get numbers as names. A latency is
+then off by at most half of both steps (`off_ms`), which a test checks on saved attempts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLES = ("records", "tuples", "counts")
 STEPS_MS = ((1, 1), (10, 5), (20, 10), (50, 10), (100, 10))
 MOST_ROWS = 20_000
 _STEPS = "produced in steps of {} ms, put out in steps of {} ms"
-# Of the counts, columns that no figure is read from.
+# Columns of the counts that no figure needs.
 _UNREAD = ("outputs",)
 _CHUNK = 1 << 20
 
@@ -116,9 +116,9 @@ def off_ms(how: str) -> int:
 
 
 def replace_names(table: pa.Table) -> tuple[pa.Table, str]:
-    """Count without what no figure is read from: filler words have numbers for names, sums that agree are 0.
+    """Return the counts without columns that no figure needs: filler words become numbers, equal sums become 0.
 
-    Lengths stay, and so does every row in which something differs.
+    Lengths stay, and so does every row with a difference.
     """
     clean = pc.and_kleene(
         pc.equal(pc.fill_null(table["expected"], 0), pc.fill_null(table["final"], 0)), pc.equal(table["unreadable"], 0)
@@ -155,8 +155,8 @@ def _summed(table: pa.Table, t0_ms: int, produced: int, emitted: int) -> pa.Tabl
 
 
 def _written(table: pa.Table, *, by_step: bool) -> bytes:
-    """As Parquet that a general compressor makes the most of, which sees several attempts at once: nothing compressed
-    yet, sorted texts by what they share. `by_step`: whether numbers are told by their distance from the one before."""
+    """Return Parquet for a general compressor that sees several attempts at once: uncompressed, sorted texts by prefix.
+    `by_step`: whether numbers are stored as differences."""
     encodings: Mapping[str, str] = {
         field.name: "DELTA_BYTE_ARRAY" if pa.types.is_string(field.type) else "DELTA_BINARY_PACKED"
         for field in table.schema

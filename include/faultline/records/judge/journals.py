@@ -1,4 +1,4 @@
-"""What the generator and the conductor of an attempt say in their journals; of the conductor fault by fault."""
+"""Journals of the generator and the fault scheduler; those of the scheduler by fault."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LEFT_OUT = "left-out"
 
 @dataclass(frozen=True)
 class SettledFault:
-    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
+    """Outcome of a planned fault: `effective`, `no-effect`, `missed-window` or `unknown`; None if undetermined.
 
-    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
+    LEFT_OUT: a later injection without a measurable recovery, which does not affect the others.
     """
 
     outcome: str | None
@@ -26,11 +26,10 @@ class SettledFault:
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """One planned fault. `t0_ns`: the first delivery, None when nothing was delivered.
+    """Planned fault. `t0_ns`: first delivery, None without one.
 
-    `victims`: the lines of those that were hit. `end_offsets`: the broker's, read before the signal; None when they
-    came too late. `undone`: the lines about the end of an act that lasts. `trigger`: why an injection after the first
-    came when it did.
+    `victims`: lines of its victims. `end_offsets`: of the broker before the signal; None if they arrived too late.
+    `undone`: lines on the end of an injection with a duration. `trigger`: of a later injection.
     """
 
     index: int
@@ -65,12 +64,12 @@ class GeneratorLog:
 
 @dataclass(frozen=True)
 class ConductorLog:
-    """The conductor's journal. `injected`: each planned fault, without those that were given up. `death`: why it did
-    not reach its end.
+    """Journal of the fault scheduler. `injected`: each planned fault, without abandoned ones. `death`: why it did not
+    finish.
 
-    `bounds`: the lines on when the measured window begins and ends, of those of the two that are not fixed;
-    `begin_source`, `end_source`: why then. `injections`: how many were planned and made. `warmup`: None where it has a
-    fixed length. `clocks`: readings of other hosts' clocks. `signalled`: whom a signal was delivered to.
+    `bounds`: lines on a variable begin and end of the measured window; `begin_source`, `end_source`: their reasons.
+    `injections`: planned and made. `warmup`: None for a fixed length. `clocks`: readings of other hosts' clocks.
+    `signalled`: processes that received a signal.
     """
 
     injected: tuple[InjectedFault, ...]
@@ -85,7 +84,7 @@ class ConductorLog:
 
     @property
     def adaptive(self) -> bool:
-        """Whether it waited until the engine was steady."""
+        """True if the warm-up lasted until the engine was steady."""
         return bool(self.bounds)
 
 
@@ -106,10 +105,9 @@ def read_generator(events: Events) -> GeneratorLog:
 
 
 def read_conductor(events: Events, planned: int, warmup_max_s: float | None = None) -> ConductorLog:
-    """What its journal says of a run with so many `planned` faults. `warmup_max_s`: when the warm-up is over at last.
+    """Read the fault scheduler's journal of a run with `planned` faults. `warmup_max_s`: latest end of the warm-up.
 
-    Injections that were not made, since the engine did not get back to normal, are left out; a fault of which the
-    journal says nothing is not.
+    Injections that were not made because the engine was not steady are omitted; other missing faults are not.
     """
     begun, ended, given_up = (
         events[name][-1] if events[name] else None for name in ("measured_from", "measured_until", "not_normal")

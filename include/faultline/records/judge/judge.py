@@ -1,4 +1,4 @@
-"""From the raw files of one attempt to its record, stage by stage. Reads only the attempt; again gives the same."""
+"""Record of one attempt from its raw files, stage by stage. It reads only the attempt, and repeats exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the raw files of an attempt come to: its record, and what is kept beside them."""
+    """Result of judging an attempt: its record, and the content of the files next to its raw files."""
 
     record: Record
     signals: Signals
@@ -150,7 +150,7 @@ def _record(
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in RecordEnvironment.model_fields} | dict(around or {})
     if settings is not None:
-        # Those that were asked for as they ran, and what a job or program has set for itself beside them.
+        # Requested settings as they were in effect, and those that a job or program set itself.
         asked = environment["spark_conf"] or {}
         own = {name: value for name, value in settings.items() if name in asked or name.startswith(job_settings)}
         environment["spark_conf"] = {**asked, **own}

@@ -1,6 +1,6 @@
 """Latency of tuples: emission of the first output that reflects a tuple − its intended production.
 
-Before a fault, while it is not over, and after it: three figures, which nothing throws together.
+Latency before, during and after recovery; never pooled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class LatencyFigures:
-    """By keys of `Metrics`."""
+    """Fields of `Metrics`."""
 
     latency_ms: LatencyMs
     latency_during_ms: LatencyMs | None

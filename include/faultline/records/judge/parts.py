@@ -26,7 +26,7 @@ PARTS = {
     "catchup_s": ("t5", "t6"),
     "macro_s": ("t0", "t7"),
 }
-# An engine that commits nothing for so long, and for so many bins, has stopped.
+# An engine without a commit for this time and number of bins has stopped.
 HELD_S = 10.0
 HELD_BINS = 3
 
@@ -104,7 +104,7 @@ def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns:
 
     A bin ends with a commit, so an engine that stays silent makes none: time without a commit up to `until`
     counts as a bin without records once it is as long as `held` (10 s and three bins). None when the
-    baseline has no throughput, or when nothing can be said yet.
+    baseline has no throughput, or if it is not known yet.
     """
     if not median_rps > 0:
         return None
@@ -119,10 +119,10 @@ def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns:
 
 
 def settled_ns(bins: pd.DataFrame, t0_ns: int, until_ns: int) -> int | None:
-    """When the last level of the latency began: the end of the first of its bins in (t0, until].
+    """Return the start of the last latency level: the end of the first of its bins in (t0, until].
 
-    Of the p99 of each bin, as a logarithm, since an outage is many times what is usual. t0 itself when the latency
-    stayed on one level; None with too few bins to tell.
+    Based on the logarithm of the p99 of each bin, because an outage is many times the usual value. t0 itself if the
+    latency stayed on one level; None with too few bins.
     """
     watched = bins[(bins["end_ns"] > t0_ns) & (bins["end_ns"] <= until_ns) & (bins["latency_ms"] > 0)]
     if len(watched) < 2 * LEAST:

@@ -1,7 +1,7 @@
-"""The recovery from each planned fault of an attempt, with its timeline and its impact; and that from no fault at all.
+"""Recovery from each planned fault of an attempt, with timeline and impact; and the placebo recovery of a control.
 
-The placebo is the rule of the end applied to a control, at the t0 of a fault: it says how often the rule itself calls a
-healthy engine unrecovered, and how long it takes.
+The placebo applies the rule of the end to a control at the t0 of a fault. It gives the rule's false-positive rate and
+its delay.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from faultline.records.record import RecoveryPart
 from faultline.records.recoveries import run_value
 from faultline.system.measured_window import NS
 
-# The generator's schedule lag in a recovery: it is told by tuples, none of which may be much later than the engine can
+# The generator's schedule lag in a recovery: tuples define the recovery, and none may be much later than the engine can
 # make them.
 LATENESS_MS = 250.0
 
 
 @dataclass(frozen=True)
 class FaultRecovery:
-    """What became of one planned fault; without a timeline when it had no effect.
+    """Recovery from one planned fault; without a timeline if it had no effect.
 
-    `problems`: what makes the whole record invalid. What speaks against one later injection of a run alone is the
-    `note` of its recovery, which has no figures then, or only a baseline that tells little.
+    `problems`: what makes the whole record invalid. A problem of one later injection alone is the `note` of its
+    recovery, which then has no figures or a limited baseline.
     """
 
     settled: SettledFault
@@ -58,13 +58,13 @@ class FaultRecovery:
 
     @property
     def t7_ns(self) -> int | None:
-        """When it was over, if that was seen."""
+        """End of the recovery, None if not observed."""
         return next((event.wall_ns for event in self.events if event.name.partition("#")[0] == "t7"), None)
 
 
 @dataclass(frozen=True)
 class Recoveries:
-    """Those from all planned faults, in order; of a control the placebo. `recovery`: the value of the run."""
+    """Recoveries from all planned faults, in order; the placebo of a control. `recovery`: value of the run."""
 
     faults: tuple[FaultRecovery, ...]
     recovery: RecoveryPart
@@ -73,9 +73,9 @@ class Recoveries:
 
 @dataclass(frozen=True)
 class BaselineWindow:
-    """What one fault is judged against: the bins before it, and up to where the engine counts as recovered.
+    """Baseline window of one fault: the bins before it, and the recovery thresholds.
 
-    `note`: why they tell little; None for the first baseline, of which the rules of the record ask the same.
+    `note`: why it is limited; None for the first baseline, which the rules of the record check.
     """
 
     bins: pd.DataFrame
@@ -91,7 +91,7 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
     """
     injected, repeated, found = evidence.conductor.injected, evidence.is_repeated, list[FaultRecovery]()
     placebo = placebo_of(evidence, signals)
-    if any(signals.deaths.values()):  # what was cut short or not watched is no recovery
+    if any(signals.deaths.values()):  # Unobserved or shortened ones are excluded.
         found = [FaultRecovery(fault.settled, RecoveryPart.empty()) for fault in injected]
     elif injected:
         begun_ns = min((one.t0_ns for one in injected if one.t0_ns is not None), default=0)
@@ -158,9 +158,9 @@ def _of_fault(
 def _own_baseline(
     evidence: Evidence, signals: Signals, fault: InjectedFault, before: FaultRecovery, first: BaselineWindow
 ) -> BaselineWindow:
-    """What was between the end of the recovery before and this fault; the first baseline where that tells nothing.
+    """Return the baseline between the previous recovery and this fault, or the first baseline if that is too short.
 
-    That recovery was over at its t7, else when the conductor found the engine back to normal.
+    The previous recovery ended at its t7, or when the fault scheduler found the engine steady.
     """
     over_ns, since_ns = before.t7_ns, evidence.conductor.injected[fault.index - 1].t0_ns
     if over_ns is None and fault.trigger is not None and fault.trigger.normal_s is not None and since_ns is not None:

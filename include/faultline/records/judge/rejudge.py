@@ -1,4 +1,4 @@
-"""Records of attempts as they are stored: by the step `judge`, or judged once more from their raw files."""
+"""Stored records of attempts: by the step `judge`, or judged again from their raw files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultline.system.files import sync_files
 from faultline.system.settings import Settings
 from faultline.system.text import one_line
 
-# Beside `records`: what another judgement took the place of, by configuration, attempt and the schema it had.
+# Folder of replaced records, by configuration, attempt and schema.
 SUPERSEDED = "superseded"
 
 
@@ -69,9 +69,9 @@ def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
 
 @dataclass(frozen=True)
 class RejudgedAttempt:
-    """One attempt: its record as it stands, and by each `recovered_within` what its raw files come to today.
+    """One attempt: its stored record, and by each `recovered_within` its record by the current rules.
 
-    `problem`: why they could not be judged; `found` is empty then.
+    `problem`: why it could not be judged; `found` is then empty.
     """
 
     before: Record
@@ -85,15 +85,15 @@ def rejudge(records: Sequence[Record], settings: Settings, within: Sequence[floa
 
 
 def store_rejudged(again: RejudgedAttempt, settings: Settings) -> Path | None:
-    """Put the record of today in the place of the one that stands, which is kept in `superseded`.
+    """Replace the stored record by the current one, and keep the old one in `superseded`.
 
-    Returns where the old one lies now; None when nothing changed. The new one has the configuration's own
-    `recovered_within`, and `series.json` and `audit.json` beside the raw files are made anew.
+    Returns the path of the old one, or None if nothing changed. The new record uses the configuration's own
+    `recovered_within`; `series.json` and `audit.json` next to the raw files are written again.
     """
     store = Store(settings.results)
     record = judge(settings.attempts / again.before.attempt)
     path = store.path(again.before)
-    # The record of an older schema that differs in its names only stays.
+    # A record of an older schema that differs only in names stays.
     if record == again.before:
         return None
     schema = json.loads(path.read_bytes())["schema"]

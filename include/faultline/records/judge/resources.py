@@ -1,4 +1,4 @@
-"""What an attempt took of its machines, what others took of them, and how sure the clocks of other hosts are."""
+"""CPU and memory of an attempt, background CPU of its machines, and uncertainty of other hosts' clocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cores = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Resources:
-    """By keys of `Metrics` and of `Environment` (the last three of each); `lost`, `taken`: see `cpu`."""
+    """Fields of `Metrics` and, the last three, of `RecordEnvironment`; `lost`, `taken`: see `cpu`."""
 
     cpu_cores: ByRole
     rss_mb: ByRole
@@ -40,10 +40,11 @@ class Resources:
 
 
 def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
-    """Return `throughput_rps`: records committed per second of the measured window, None where that is not known."""
+    """Return the resources of an attempt. `throughput_rps`: committed records per second of the measured window, None
+    if unknown."""
     span = signals.window.start_ns, signals.window.end_ns
     machine, processes, others = evidence.machine, evidence.processes, evidence.hosts
-    # Null of roles whose processes are out of sight, where 0 would look like none.
+    # Null for roles whose processes are not visible; 0 would mean no use.
     unseen = {name.rpartition(".")[::2] for name in evidence.not_measured}
     used, memory = (
         {role: None if (name, role) in unseen else value for role, value in found.items()}
@@ -102,8 +103,7 @@ def _host(one: OtherHost, used: float, counted: float | None) -> HostPart:
 
 
 def _latency_clock(evidence: Evidence) -> LatencyClock | None:
-    """Return the broker's, which is the generator's where both run here, and nobody knows what where it was never
-    asked."""
+    """Return the broker's clock: that of the generator if both are local, otherwise unknown without a reading."""
     if evidence.broker_ahead_ms is None:
         return None
     clock, here = evidence.clocks.get(KAFKA_HOST), evidence.config.target == EMBEDDED
@@ -118,7 +118,7 @@ def _latency_clock(evidence: Evidence) -> LatencyClock | None:
 
 
 def is_clock_uncertain(uncertain_ms: float) -> bool:
-    """Return whether latencies that end by a clock which is known to so many ms are to be marked."""
+    """Return whether a clock known to `uncertain_ms` marks its latencies as uncertain."""
     return uncertain_ms > CLOCK_UNCERTAIN_MS
 
 

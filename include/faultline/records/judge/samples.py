@@ -1,4 +1,4 @@
-"""What the recorders of all hosts sampled of processes and machines, on this host's clock."""
+"""Samples of processes and machines from the recorders of all hosts, on this host's clock."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes"
 
 
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
-# Seconds by which what the journal of services tells of a start may differ from the process's own time.
+# Largest difference in s between a start in the journal of services and the process's creation time.
 START_S = 2.0
-# Of what a host's group has used, and its recording as a part of that.
+# CPU of a host's control group, and its recorder's part of it.
 GROUP_COLUMNS = ["wall_ns", "cpu_s", "recording_s"]
 
 
 @dataclass(frozen=True)
 class HostClock:
-    """A host's clock against this one's: how far it was ahead at the start and at the end, and half the longer of the
-    round trips over which that was asked, in seconds; `end_s` is None where it could not be asked any more."""
+    """A host's clock compared with this one's: its lead at start and end, and half the longer round trip, in seconds.
+    `end_s`: None if it could not be read at the end."""
 
     start_s: float
     end_s: float | None
@@ -33,13 +33,13 @@ class HostClock:
 
     @property
     def ahead_s(self) -> float:
-        """The mean of both readings."""
+        """Mean of both readings."""
         return self.start_s if self.end_s is None else (self.start_s + self.end_s) / 2
 
     @property
     def uncertain_ms(self) -> float:
-        """By how much an instant of that host may be wrong on this host's clock: its drift, and half a round trip.
-        Without an end: nobody knows, which is infinite. Exact to the nanosecond, since rules have limits."""
+        """Largest error of an instant of that host on this host's clock: its drift plus half a round trip; infinite
+        without a reading at the end. Exact to the nanosecond, because rules compare it with limits."""
         if self.end_s is None:
             return math.inf
         drift_ns = abs(round(self.end_s * NS) - round(self.start_s * NS))
@@ -48,10 +48,10 @@ class HostClock:
 
 @dataclass(frozen=True)
 class OtherHost:
-    """One other host. `same_machine`: it shares this machine's processors, as network namespaces do.
+    """Another host. `same_machine`: it shares this machine's cores, as network namespaces do.
 
-    `processes`, `machine`: its samples, by this host's clock; `group`: what the kernel counted for its group together.
-    `ended`: whether its recording was told to end, so that none of it is missing.
+    `processes`, `machine`: its samples, on this host's clock; `group`: kernel totals of its control group. `ended`:
+    whether its recorder was stopped regularly, so that no sample is missing.
     """
 
     name: str
@@ -119,7 +119,7 @@ def _read(name: str, lines: Sequence[Line], clock: HostClock | None, here: Line)
     processes["create_time"] -= ahead_ns / NS
     same = here.get("boot") is not None and start.get("boot") == here["boot"]
     if same and here.get("space") is not None and start.get("space") == here["space"]:
-        # As in containers with one space of process ids: whoever records here has counted them all.
+        # In containers with one space of process ids this recorder has counted them all.
         processes, group = processes[:0], group[:0]
     ended = bool(lines) and lines[-1].get("kind") == "stop"
     return OtherHost(name, same, clock, processes, machine, group, ended)
@@ -131,7 +131,7 @@ def all_processes(recorder: Sequence[Line], started: Sequence[Line], hosts: Sequ
     frames = [processes_of(recorder), *(one.processes for one in hosts)]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
     for line in started:
-        # The process is made at once, and told of when it may go on. A pid may have been another's before.
+        # The process exists before it may continue. Its pid may have belonged to another one.
         began_s = line["wall_ns"] / NS - float(line.get("waited_s") or 0.0)
         is_it = frame["create_time"].between(began_s - START_S, began_s + START_S)
         frame.loc[is_it & (frame["pid"] == line["pid"]) & (frame["role"] == SERVICES), "role"] = RESTARTED

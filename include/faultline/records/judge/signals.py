@@ -1,8 +1,8 @@
-"""What the raw files of one attempt say together: window, schedule, tuples, bins, and what was before the first fault.
+"""Signals of one attempt from its raw files: window, schedule, tuples, time bins, and the baseline window.
 
-A bin is the grain of time in which throughput, latency and lag are read. Of a micro-batch engine it is one committed
-batch: it ends at the commit and spans the time since the commit before it, so no interpolation stands between the
-engine's own steps and the figures. Engines without batches (method `rank`) get bins of 1 s.
+A time bin is the resolution of throughput, latency and lag. For a micro-batch engine it is one committed batch: it ends
+at the commit and spans the time since the previous one, so no figure is interpolated. Engines without batches (method
+`rank`) get bins of 1 s.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ SHORTEST_SPAN_NS = 1_000_000
 
 @dataclass(frozen=True)
 class Signals:
-    """What the figures, the recoveries and the rules have in common.
+    """Inputs that figures, recoveries and rules share.
 
-    `reference`: the bins of the baseline, from the warm-up to the first fault. `resolution_s`: the grain of the bins, 0
-    without any. `deaths`: by process, why it did not reach its end; None when it did. `growth`: the 95 % interval of
-    the slope of the lag over the baseline, in records/s; None for an engine that makes its events itself, and with too
-    few bins. `offered_rps`: what the source put out meanwhile, by its schedule. `drifts`: how latency and lag moved.
-    `t0_backlog`: offsets of the primer that were not committed at T0; `undrained`: of the input, at the end.
+    `reference`: bins of the baseline window. `resolution_s`: length of the bins, 0 without any. `deaths`: by process,
+    why it did not finish; None if it did. `growth`: 95 % interval of the lag slope over the baseline, in records/s;
+    None for an engine source and with too few bins. `offered_rps`: scheduled rate in that time. `drifts`: of latency
+    and lag. `t0_backlog`: preload offsets not committed at T0; `undrained`: input offsets not committed at the end.
     """
 
     window: Window
@@ -68,7 +67,7 @@ def signals_of(evidence: Evidence) -> Signals:
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
     watched, fewest = reference, 0
     if conductor.adaptive and len(reference):
-        # The same as the conductor asked: over as few of the last commits as can tell, perhaps back into the warm-up.
+        # As the fault scheduler does: over as few of the last commits as suffice, perhaps back into the warm-up.
         watched = between(bins, window.t0_ns, int(reference["end_ns"].iloc[-1]))
         each = max(1, round(config.checkpoint_interval_s)) if by_rank else 1
         fewest = baseline_commits(config.checkpoint_interval_s) * each
@@ -192,7 +191,7 @@ def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: 
     """Return one row of BIN_COLUMNS per batch committed after T0, in order of time.
 
     A batch begins where the commit before it ended, the first one of a new lineage at its start offsets: what
-    was skipped in between is in nobody's throughput, and counts as done in the lag.
+    was skipped in between is in no throughput, and counts as processed in the lag.
 
     `records` leaves the primer out; `latency_ms` is the p99 of the batch's tuples (NaN without any);
     `lag` counts records due by the commit and not committed.

@@ -16,12 +16,12 @@ Floats = npt.NDArray[np.float64]
 
 # A drift up to here, of what it is a share of, leaves a baseline steady.
 STEADY_SHARE = 0.25
-# Fewer values than this tell nothing of a drift.
+# Least number of values for a drift.
 FEWEST = 4
 # How alike successive commits may be: their correlation. In 85 runs it was about 0 (median -0.07 of the latency, -0.15
 # of the lag), and this is on the safe side of it.
 NEIGHBOURS = 0.2
-# Of a normal distribution, 90 % lie so many deviations around the middle.
+# Half width of the central 90 % of a normal distribution, in standard deviations.
 NINETY = 1.6449
 # An engine keeps up when its lag is shown to grow by no more than this share of the rate.
 SUSTAINED_SHARE = 0.01
@@ -32,7 +32,7 @@ LEAST = 3
 SHORTEST_HOLD_S = 10.0
 HOLD_INTERVALS = 3
 HOLD_RESULTS = 3
-# A bound lies at least so much of an interval above what was seen: a batch may begin that much later.
+# Least margin of a threshold above the baseline, as a share of an interval: a batch may start that much later.
 SLACK_INTERVALS = 0.1
 # The share of H, of its tuples or of its time, that must be within the bound.
 HELD_SHARE = 0.95
@@ -48,18 +48,17 @@ class Drift:
 
     @property
     def steady(self) -> bool:
-        """Whether it is shown to be small: not only the move itself, the whole interval."""
+        """True if the whole interval of the drift is small."""
         return -STEADY_SHARE <= self.low and self.high <= STEADY_SHARE
 
 
 def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | None:
-    """How far the values move from the first time to the last, as a share of `level`, with its 90 % interval.
+    """Return the change of the values from first to last time, as a share of `level`, with its 90 % interval.
 
-    The slope is the median of those between all pairs of points (H. Theil 1950), and its interval that of P. K. Sen
-    (1968): of the same slopes, those at the ranks which Kendall's S allows. It is widened for neighbours that are alike
-    by NEIGHBOURS. (A bootstrap in blocks is too sure of itself here: of ten values, its 90 % hold the truth in 62 to 76
-    cases of a hundred, these in 88 to 97.) NaN are left out. None for fewer than FEWEST values, and for a level that is
-    not above 0.
+    The slope is the median of the slopes between all pairs of points (H. Theil 1950). Its interval is that of P. K. Sen
+    (1968): the slopes at the ranks that Kendall's S allows, widened for autocorrelation by NEIGHBOURS. (The 90 %
+    interval of a block bootstrap covers the truth in only 62 to 76 % of cases with ten values; this one in 88 to 97 %.)
+    NaN are omitted. None for fewer than FEWEST values, and for a level that is not above 0.
     """
     known = ~np.isnan(values)
     times, y = times_s[known], values[known]
@@ -79,12 +78,12 @@ def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | Non
 def drifts_of(
     times_s: Floats, latency_ms: Floats, lag: Floats, *, checkpoint_interval_s: float, offered_rps: float
 ) -> dict[str, Drift | None]:
-    """How `latency` and `lag` move over a baseline of commits at `times_s`, each as a share of its own level or of an
-    interval's worth, whichever is more; empty without commits.
+    """Return the drift of `latency` and `lag` over a baseline of commits at `times_s`; empty without commits.
 
-    Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter to
-    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells.
-    `checkpoint_interval_s`: the nominal time between commits. `offered_rps`: records/s that the source puts out.
+    Each is a share of its own level or of an interval's worth, whichever is larger: right after a commit lag is small,
+    so a batch that takes 0.1 s longer would double it, without effect on a recovery. `latency_ms`: NaN without
+    identified tuples. `checkpoint_interval_s`: nominal time between commits. `offered_rps`: scheduled rate in
+    records/s.
     """
     if not len(lag):
         return {}
@@ -104,7 +103,7 @@ def is_steady(
 ) -> tuple[bool, dict[str, Drift | None]]:
     """Return whether latency and lag are both shown to stay where they are, and their drifts; as `drifts_of`.
 
-    A signal without any value is not asked: outputs of some workloads do not tell of which input they are. Too few
+    A signal without any value is ignored: outputs of some workloads do not identify their input. Too few
     values show nothing, so they are not steady.
     """
     drifts = drifts_of(times_s, latency_ms, lag, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps)
@@ -115,7 +114,7 @@ def is_steady(
 
 
 def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
-    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
+    """Return the signals that may have moved in the baseline window, with their drift, or None."""
     moved = [
         f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
         for name, drift in drifts.items()
@@ -125,9 +124,9 @@ def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
 
 
 def trailing_lengths(fewest: int, commits: int) -> list[int]:
-    """How many of the last `commits` are looked at: `fewest`, and each time half as many again where those cannot tell.
+    """Return the numbers of trailing commits to examine: `fewest`, then half as many again for each further try.
 
-    A root of two from one length to the next, so that few are tried. Empty where there are fewer than `fewest`.
+    The ratio is the root of two, so that few are tried. Empty if there are fewer than `fewest`.
     """
     lengths: list[int] = []
     while (length := round(fewest * 2 ** (len(lengths) / 2))) <= commits and fewest > 0:
@@ -176,7 +175,7 @@ def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | Non
 def sustained(growth: tuple[float, float] | None, rate: float) -> bool | None:
     """Return whether the engine is shown to keep up with `rate` (records/s): lag that grows by no more than 1 % of it.
 
-    `growth`: the 95 % interval of the lag's slope in records/s. False: it is shown not to. None: nobody can tell.
+    `growth`: the 95 % interval of the lag's slope in records/s. False: it is shown not to. None: inconclusive.
     """
     if growth is None or rate <= 0:
         return None
@@ -204,10 +203,10 @@ def level_begins(values: npt.NDArray[np.float64], least: int = LEAST) -> list[in
 
 @dataclass(frozen=True)
 class Limits:
-    """Up to where an engine counts as recovered.
+    """Recovery thresholds.
 
     `latency_ms` is L*, `lag` is lag* in records, `hold_s` is H. `baseline_p99_ms`: of the tuples before the fault. Both
-    latencies are None where no output tells what it is of: then lag alone decides.
+    latencies are None if outputs do not identify their input; lag alone then decides.
     """
 
     latency_ms: float | None

@@ -81,7 +81,8 @@ class FaultEvidence:
 
     @property
     def produced_until_ns(self) -> int:
-        """Until when what is produced tells of this recovery: the load's end, or what the next fault can make late."""
+        """Last instant of production that belongs to this recovery: end of the load, or before the next fault's
+        effect."""
         end = self.window.end_ns
         if self.until_ns is None or self.limits is None or self.limits.latency_ms is None:
             return end
@@ -134,7 +135,7 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
 
 
 def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
-    """What else happened while this fault was watched, in order of time; a name may come more than once.
+    """Return the other events while this fault was observed, in order of time; a name may repeat.
 
     `driver_restarted`, `state_epoch`, `service_up` and `fault_undone`.
     """
@@ -233,7 +234,7 @@ def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | 
 
 
 def _only_the_broker(evidence: FaultEvidence) -> bool:
-    """Return whether the engine lost no process: its tasks wait for the broker, and go on."""
+    """Return whether the engine lost no process: its tasks wait for the broker and continue."""
     return {hit.role for hit in hits(evidence)} == {KAFKA.name}
 
 
@@ -322,7 +323,7 @@ def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: i
 
 
 def detect(evidence: FaultEvidence) -> EvidenceEvent | None:
-    """Return t2. Of victims of several roles the last one's; None when nothing was noticed."""
+    """Return t2, the last one for victims of several roles; None without a detection."""
     noticed, undone = _noticed(evidence), undo_of(evidence)
     if undone is None or (noticed is not None and noticed.wall_ns <= undone.wall_ns):
         return noticed

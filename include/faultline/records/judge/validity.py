@@ -1,9 +1,9 @@
-"""The rules that a record may break. Each is a pure function from findings to a reason or nothing.
+"""Rules that a record may break. Each is a pure function from its inputs to a reason or None.
 
-Most say that the measurement failed: the record is `invalid`, kept and measured again. Those of UNMET say that the
-engine did not do what was asked of it: a result, which counts as every other, under its label.
+Most rules detect a failed measurement: the record is `invalid`, kept, and its cell measured again. Rules in UNMET
+detect that the engine missed the request: a result that counts, with this label.
 
-A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
+A reason starts with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """What the rules look at. A `…_died` text is None while all is well.
+    """Inputs of the rules. A `…_death` text is None for a process that finished.
 
-    `recovery_lateness_ms`: the generator's largest lateness during any recovery; None when there was none.
+    `recovery_lateness_ms`: largest schedule lag during any recovery; None without one.
 
-    `baseline_bins`: how many there are before the fault. `drifts`: by signal, how it moved over them. `growth`: of the
-    lag, the 95 % interval of its slope in records/s, and `offered_rps` what the source put out all the while, by its
-    schedule; None without one. `spans_s`: the time between commits before the fault.
-    `outcomes`: how each planned fault was settled, in order.
-    `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
-    `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
+    `baseline_bins`: number of bins before the fault. `drifts`: drift over them, by signal. `growth`: 95 % interval of
+    the lag slope in records/s, and `offered_rps` the scheduled rate; None without a schedule. `spans_s`: times between
+    commits before the fault. `outcomes`: outcome of each planned fault, in order. `losses`: faults that a control saw.
+    `*_backlog`, `undrained`: offsets. `chain_problems`: from the recovery. `last_batch_lost`: for an engine without a
+    schedule, whether nothing was committed after the window.
     """
 
     configuration: Configuration
@@ -84,7 +83,7 @@ class RuleInputs:
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     background: BackgroundCpuPart | None = None
-    # What was lost to others; what they took, of machines that do not tell that.
+    # Lost CPU; background load of machines that do not report lost CPU.
     lost: Lost | None = None
     taken: BackgroundLoad | None = None
     # The host whose instants are the least sure on this host's clock, and by how many ms.
@@ -92,12 +91,12 @@ class RuleInputs:
 
     @property
     def control(self) -> bool:
-        """Whether no fault was planned."""
+        """True if no fault was planned."""
         return self.configuration.fault == "none"
 
     @property
     def overload_asked_for(self) -> bool:
-        """Whether `sustained` and the effective interval are to say what became of a rate, and no rule is."""
+        """True if overload is part of the request: `sustained` and the effective interval report it, not a rule."""
         return self.control and self.configuration.accept_overload
 
 
@@ -201,7 +200,7 @@ def clock_skew(findings: RuleInputs) -> str | None:
         return None
     host, uncertain_ms = findings.clock_uncertain
     if math.isinf(uncertain_ms):
-        return f"the clock of {host} was not asked at the end: nobody knows how far it moved"
+        return f"the clock of {host} was not read at the end, so its drift is unknown"
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
 
 
@@ -280,7 +279,7 @@ def interval_not_held(findings: RuleInputs) -> str | None:
     if not len(findings.spans_s):
         return "no commit in the measured window"
     if not findings.configuration.paced:
-        return None  # batches follow each other, at an interval that nobody set
+        return None  # Batches follow each other; no interval was set.
     if findings.overload_asked_for:
         return None
     usual, rare = float(np.median(findings.spans_s)), float(np.quantile(findings.spans_s, 0.9))
@@ -304,7 +303,7 @@ def missed_window(findings: RuleInputs) -> str | None:
 def fault_outcome_unknown(findings: RuleInputs) -> str | None:
     """Return it is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
-    return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
+    return _of_faults(findings, others, "has an unknown outcome")
 
 
 def fault_in_control(findings: RuleInputs) -> str | None:

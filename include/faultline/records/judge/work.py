@@ -1,4 +1,4 @@
-"""What the engine did in the measured window: throughput, batches, tasks, time spent computing, time spent waiting."""
+"""Work of the engine in the measured window: throughput, batches, tasks, computing time and waiting time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRIVER, EXECUTORS = "driver", "executors"
 
 @dataclass(frozen=True)
 class WorkFigures:
-    """By keys of `Metrics`."""
+    """Fields of `Metrics`."""
 
     throughput_rps: float | None
     sustained: bool | None
@@ -64,7 +64,7 @@ def work_of(evidence: Evidence, signals: Signals, *, in_step: bool) -> WorkFigur
 
 
 def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> WorkPart:
-    """Count and times over the window; None where nobody reported. `throughput_rps`: records committed, per second.
+    """Return counts and times over the window; None without a report. `throughput_rps`: committed records per second.
 
     Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
     """
@@ -141,7 +141,7 @@ def acknowledging(stages: Events) -> pd.DataFrame | None:
 def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | None:
     """Return mean over tuples of latency less the time in which their batch was computed, in ms, at least 0.
 
-    Over the batches that were committed in the window. None without batches, or when nobody told of such times, and
+    Over the batches that were committed in the window. None without batches or reported times, and
     for several state lineages, whose batches have the same numbers.
     """
     frame = tuples.by_batch
@@ -163,7 +163,7 @@ def source_rps(schedule: TopicSchedule, window: Window) -> float:
 
 
 def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | None:
-    """Return whether outputs came while batches still ran: whoever looks at a random moment sees two outputs around it
+    """Return whether outputs came while batches still ran: a random moment has two outputs around it
     that lie no more than half a batch apart, as likely as not.
 
     That is the median spacing weighted by time: the plain one says nothing of an engine that is silent for seconds
@@ -183,7 +183,7 @@ def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | 
 
 
 def garbage_of(traces: Traces, window: Window) -> GarbagePart | None:
-    """Return pauses within the window, by the processes' own logs; None where nobody logged.
+    """Return pauses within the window, from the processes' own logs; None without logs.
 
     A pause that lies across an edge counts with its part inside. None of a role of which a process logged nothing.
     """
@@ -202,7 +202,7 @@ def garbage_of(traces: Traces, window: Window) -> GarbagePart | None:
 def gc_s(traces: Traces, garbage: GarbagePart | None, window: Window) -> float | None:
     """Return garbage collection of all processes that do work, in seconds; None where it is not known of all.
 
-    By their logs where there are any. Otherwise by what the engine last told of each, dead ones included, since the
+    By their logs where there are any. Otherwise from the engine's last report of each, dead ones included, since the
     window began: brought up to date when a task ends, and one pause counts once for each task that was running.
     """
     if garbage is not None:

@@ -1,4 +1,4 @@
-"""What is kept beside the raw files of an attempt that was judged: `series.json`, `audit.json` and `latency.hlog`."""
+"""Files that the judge writes next to an attempt's raw files: `series.json`, `audit.json` and `latency.hlog`."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ LATE = {"schedule_lag_p99_ms": 80.0}
         (GOOD, {"recovery_lateness_ms": 312.0}, ["schedule-lag: up to 312 ms > 250 ms during a recovery"]),
         (GOOD, {"outcomes": [SettledFault("effective"), SettledFault("no-effect", "gone before"), SettledFault(None)]},
          ["no-effect: fault 2 changed nothing (gone before)",
-          "fault-outcome-unknown: fault 3 was not settled: nobody can say whether it took effect"]),
+          "fault-outcome-unknown: fault 3 has an unknown outcome"]),
         (CONTROL, {"losses": ["executor 0 was lost"]}, ["fault-in-control: executor 0 was lost"]),
         (GOOD, {"drifts": MOVED},
          ["not-steady: latency moved by +40% (+30% to +50%) before the fault, and not surely within 25%"]),
