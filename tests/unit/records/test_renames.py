@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.nightly_verdict import NightlyVerdict
-from faultline.comparison.slo import parse_limits
+from faultline.comparison.slo import parse_slos
 from faultline.records.record import SCHEMA, Record
 from faultline.records.renames import (
     CODES,
@@ -93,7 +93,7 @@ def test_malformed_records_are_left_to_the_model(values: dict[str, Any]) -> None
 
 def test_names_in_settings_and_saved_verdicts_are_read() -> None:
     assert renamed_figure("cpu_nodes.big-1") == "cpu_by_host.big-1" and renamed_event("t0#2") == "t0#2"
-    assert [limit.metric.key for limit in parse_limits({"audit.wrong": 0})] == ["audit.unexpected"]
+    assert [limit.metric.key for limit in parse_slos({"audit.wrong": 0})] == ["audit.unexpected"]
     row = {"metric": "audit.wrong", "finding": "no change seen"}
     verdict = NightlyVerdict.model_validate({"cells": [row], "limits": {"audit.sums_differ": 1.0}})
     assert verdict.cells == ({"metric": "audit.unexpected", "finding": "no change detected"},)
