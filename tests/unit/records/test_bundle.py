@@ -129,17 +129,17 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
         about = tarfile.TarInfo("results/link")
         about.type, about.linkname = tarfile.SYMTYPE, "elsewhere"
         archive.addfile(about)
-    with pytest.raises(ConfigError, match="results/link: is no file that a bundle has"):
+    with pytest.raises(ConfigError, match="results/link: "):
         read_bundle(path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("x", lambda whole: b"", "x.tar.xz: is no bundle"),
-        ("x", lambda whole: b"text", "x.tar.xz: is no bundle"),
-        ("x", lambda whole: lzma.compress(b"text"), "x.tar.xz: is no bundle"),
-        ("x", lambda whole: whole[:200], "or a part of one"),
+        ("x", lambda whole: b"", "x.tar.xz: got a damaged bundle"),
+        ("x", lambda whole: b"text", "x.tar.xz: got a damaged bundle"),
+        ("x", lambda whole: lzma.compress(b"text"), "x.tar.xz: got a damaged bundle"),
+        ("x", lambda whole: whole[:200], "got a damaged bundle"),
         ("y", lambda whole: whole, "y.tar.xz: cannot be read"),
     ],
     ids=["empty", "text", "no archive", "half of one", "none"],
