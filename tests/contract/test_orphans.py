@@ -1,4 +1,4 @@
-"""What dead attempts left is cleaned up by the next one, and nothing else is: with real processes."""
+"""Cleanup of orphaned attempts, with real processes; other attempts are untouched."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_brought_is_refused_by_name(settings: Settings, monkeypat
     with pytest.raises(ConfigError, match="a.py differs from v1; fix: delete .*builds"):
         build_of(BuildSpec("v1"), settings, key="baseline")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="^baseline.revision: there is no git here"):
+    with pytest.raises(ConfigError, match="^baseline.revision: git not found"):
         build_of(BuildSpec("v1"), settings, key="baseline")
 
 
