@@ -197,7 +197,7 @@ def cells_of(text: str) -> list[int]:
 
 
 def markdown(text: str) -> list[tuple[str, ...]]:
-    """The elements that a reader of Markdown makes of the text."""
+    """Return the elements that a Markdown parser makes of the text."""
     return Skeleton(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)).parts
 
 

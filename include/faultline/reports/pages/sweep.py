@@ -148,7 +148,6 @@ def nightly_page(site: ResultsSite, choice: NightlyPageQuery | None = None) -> s
         title="Nightly runs",
         view=view,
         figures={"history": view.figure} if view.figure is not None else {},
-        axes=AXES,
         metric_groups=by_group(view.metrics),
         kinds=kinds,
         rows=view.rows(view.dates[offset : offset + nightly.RUNS_PER_PAGE]),
