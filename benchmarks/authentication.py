@@ -32,7 +32,7 @@ SEED = 2031
 _OPEN, _CLOSED = 0.0, 1.0
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run ten pairs, or one if `quick`, which decides nothing.
 
     `FIGURE_change`: of the metric with its 95 % interval.
@@ -41,19 +41,19 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
     def measure_side(side: float, number: int) -> Record:
         os.environ[NO_AUTH] = "1" if side == _OPEN else ""
-        return measure(parameters, number, 0.0, say)
+        return measure(parameters, number, 0.0, progress)
 
     with own_home("authentication"):
-        measured = measure_blocks((_OPEN, _CLOSED), pairs, SEED, measure_side, say)
-    return figures(measured, say)
+        measured = measure_blocks((_OPEN, _CLOSED), pairs, SEED, measure_side, progress)
+    return figures(measured, progress)
 
 
-def figures(pairs: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
+def figures(pairs: Sequence[Block], progress: Progress) -> dict[str, BenchmarkFigure]:
     """Return the increase of each metric with authentication."""
     found = {}
     for name, key in FIGURES.items():
         verdict = judge_blocks(pairs, _CLOSED, key)
-        say(f"authentication, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+        progress(f"authentication, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
         if (change := change_of(verdict)) is not None:
             found[f"{name}_change"] = change
     return found

@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 def measure_blocks(
-    sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], say: Progress
+    sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], progress: Progress
 ) -> list[dict[S, V]]:
     """Measure every side once per block, in a reproducible random order."""
     found = []
@@ -25,13 +25,13 @@ def measure_blocks(
         order = list(sides)
         random.Random(f"{seed}/{number}").shuffle(order)
         found.append({side: measure(side, number) for side in order})
-        say(f"block {number + 1} of {blocks}: measured")
+        progress(f"block {number + 1} of {blocks}: measured")
     return found
 
 
 def run_until_usable(
     words: Sequence[str],
-    say: Progress,
+    progress: Progress,
     *,
     usable: Callable[[Record], bool] = lambda record: record.is_usable,
     during: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -45,5 +45,5 @@ def run_until_usable(
             record = run_single("word_count", list(words), lambda text: None, keep_topics=False)
         if usable(record):
             return record
-        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measuring again")
+        progress(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measuring again")
     return None

@@ -123,8 +123,8 @@ class BrokenSweeps(ABC, Generic[A]):
     triggers = 1
     end_s = LONGEST_SWEEP_S
 
-    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Progress) -> None:
-        self.settings, self.diary, self.say = settings, diary, say
+    def __init__(self, settings: Settings, diary: BenchmarkLog, progress: Progress) -> None:
+        self.settings, self.diary, self.progress = settings, diary, progress
 
     @abstractmethod
     def deliver(self, act: A, run_id: str) -> bool:
@@ -141,18 +141,18 @@ class BrokenSweeps(ABC, Generic[A]):
     def go_through(self, acts: Sequence[A]) -> dict[str, BenchmarkFigure]:
         """Perform the remaining actions, then an undisturbed experiment; return the counts of leftovers."""
         for former in self.api.runs(MATRIX, "queued", "running"):
-            self.say(f"{former['dag_run_id']}: continuing an interrupted call")
+            self.progress(f"{former['dag_run_id']}: continuing an interrupted call")
             await_run(self.api, former["dag_run_id"])
         for series, runs in self.diary.unfinished.items():
-            self.say(f"{series}: {self.finish(series, runs).outcome}, from an interrupted call")
+            self.progress(f"{series}: {self.finish(series, runs).outcome}, from an interrupted call")
         while left := [act for act in acts if act.number not in self.diary.done]:
-            self.say(f"{len(acts) - len(left)} of {len(acts)} {self.diary.act}s done")
+            self.progress(f"{len(acts) - len(left)} of {len(acts)} {self.diary.act}s done")
             sweep = self._sweep(left[: self.per_sweep])
             if not sweep.acts:
                 raise InfrastructureError(f"{self.name}: the time of {left[0]} never came")
-            self.say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
-        run_undisturbed(self.settings, self.say)
-        return count_leftovers(self.settings, self.say)
+            self.progress(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
+        run_undisturbed(self.settings, self.progress)
+        return count_leftovers(self.settings, self.progress)
 
     def finish(self, series: str, runs: Sequence[str]) -> Sweep:
         """Wait for the end of an interrupted call's sweep, without further actions, and count its cells."""
@@ -220,10 +220,10 @@ def new_series(name: str) -> str:
     return f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def run_undisturbed(settings: Settings, say: Progress) -> None:
+def run_undisturbed(settings: Settings, progress: Progress) -> None:
     """Run one experiment without actions, which cleans up after the last one; wait until no run is left."""
     api = AirflowApi(settings)
-    say("running one undisturbed experiment")
+    progress("running one undisturbed experiment")
     run_id = new_series("calm")
     api.trigger(MATRIX, form(run_id, RATES[:1], 1), run_id=run_id)
     if (state := await_run(api, run_id)) != "success":
@@ -236,7 +236,7 @@ def run_undisturbed(settings: Settings, say: Progress) -> None:
     )
 
 
-def count_leftovers(settings: Settings, say: Progress) -> dict[str, BenchmarkFigure]:
+def count_leftovers(settings: Settings, progress: Progress) -> dict[str, BenchmarkFigure]:
     """Count leftover processes, ports, topics and attempts, and unreadable records; report each of them."""
     found = {
         "orphan_processes": stray_processes(settings),
@@ -246,7 +246,7 @@ def count_leftovers(settings: Settings, say: Progress) -> dict[str, BenchmarkFig
     }
     problems = list(Store(settings.results).read().problems)
     for line in [*(line for lines in found.values() for line in lines), *problems]:
-        say(line)
+        progress(line)
     figures = {name: total([len(lines)]) for name, lines in found.items()}
     figures["orphans"] = total([sum(map(len, found.values()))])
     figures["unreadable_records"] = summarise([len(problems)], "1")

@@ -30,7 +30,7 @@ NEGLIGIBLE = 0.05
 SEED = 2046
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 1,000 studies of each kind, or 40 if `quick`.
 
     `QUESTION_METHOD_error_CASE`: studies with a false result; `…_covers_…`: whose 95 % interval contains the truth;
@@ -38,7 +38,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     correlations and numbers of recoveries, else the 95 % interval (Wilson).
     """
     draws = QUICK_DRAWS if quick else DRAWS
-    study = Study(say, SEED)
+    study = Study(progress, SEED)
     for question in (two_sides, uneven_sides, direction, same, limit, advice, blocks):
         question(study, draws, study.rng(len(study)))
         study.report()

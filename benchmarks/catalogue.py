@@ -15,7 +15,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import Progress, suggest
 
 
-def run_benchmark(name: str, say: Progress, *, quick: bool) -> dict[str, Any]:
+def run_benchmark(name: str, progress: Progress, *, quick: bool) -> dict[str, Any]:
     """Return {"name", "figures": {FIGURE: {"value", "unit", "low", "high", "n"}}, "machine"}.
 
     Raises ConfigError for an unknown name, with the nearest known one.
@@ -23,7 +23,7 @@ def run_benchmark(name: str, say: Progress, *, quick: bool) -> dict[str, Any]:
     if name not in BENCHMARKS:
         raise ConfigError(f"bench: got {name!r}; expected a benchmark{suggest(name, BENCHMARKS)}")
     benchmark = import_module(f"benchmarks.{BENCHMARKS[name]}")
-    figures = {key: asdict(figure) for key, figure in benchmark.run(say, quick).items()}
+    figures = {key: asdict(figure) for key, figure in benchmark.run(progress, quick).items()}
     return {"name": name, "figures": figures, "machine": machine()}
 
 

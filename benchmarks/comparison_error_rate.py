@@ -28,7 +28,7 @@ SEED = 2026
 Shapes = dict[str, list[float]]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 1,000 draws of everything and 200 of each power, or 100 and 20 if `quick`.
 
     Figures are shares; `low` and `high` are their 95 % interval (Wilson). `aa_…`: two samples of 5 from one profile,
@@ -39,7 +39,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """
     count, shapes = QUICK_COMPARISONS if quick else COMPARISONS, load_shapes()
     each = count // 5
-    rng, study = np.random.default_rng(SEED), Study(say, SEED)
+    rng, study = np.random.default_rng(SEED), Study(progress, SEED)
     _equal(study, shapes, count, rng)
     for name, shape in shapes.items():
         for size in SIZES:

@@ -94,7 +94,7 @@ def plan_kills() -> list[Kill]:
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all planned kills, or six if `quick`.
 
     Figures: kills by victim, results of the cells, leftovers, and the wall time. Raises InfrastructureError naming
@@ -102,10 +102,10 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
     database = os.environ.get(BENCH_DATABASE, "")
-    with own_services("crash_postgresql" if database else "crash", say, database) as settings:
+    with own_services("crash_postgresql" if database else "crash", progress, database) as settings:
         # The quick kills are the first of all; a separate log keeps them apart.
         diary = BenchmarkLog(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
-        leftovers = Kills(settings, diary, say).go_through(kills)
+        leftovers = Kills(settings, diary, progress).go_through(kills)
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all kills are done: the next call measures again
     require_zero("crash", found)
@@ -148,7 +148,7 @@ class Kills(BrokenSweeps[Kill]):
             process.kill()
         except psutil.NoSuchProcess:
             return False
-        self.say(f"kill {kill.number}: {kill}, pid {process.pid}")
+        self.progress(f"kill {kill.number}: {kill}, pid {process.pid}")
         self.note(kill, run_id, pid=process.pid, create_time=created, at=datetime.now(UTC).isoformat())
         _await_recovery(self.settings, kill, process)
         return True

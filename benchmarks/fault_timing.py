@@ -53,19 +53,19 @@ _STOP_S = 10.0
 FULL, QUICK = (4, 50), (2, 20)
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `fault_timing`.
 
     It starts a broker, and creates and deletes a topic. The journals stay under `bench` of the installation. Raises
     InfrastructureError if a part fails or a fault was not delivered.
     """
-    settings, (count, faults) = bring_up(say, airflow=False), QUICK if quick else FULL
+    settings, (count, faults) = bring_up(progress, airflow=False), QUICK if quick else FULL
     runs: list[list[float]] = []
     for number in range(count):
         loaded = number % 2 == 1
         runs.append(measure(settings, faults, loaded=loaded))
         what = "loaded" if loaded else "idle"
-        say(f"run {number + 1} of {count}, {what}: {faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
+        progress(f"run {number + 1} of {count}, {what}: {faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
     return figures(runs)
 
 

@@ -80,14 +80,14 @@ NOISE_MODELS = {
 }  # fmt: skip
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 1,000 seasons of 90 equal nightly runs, and 1,000 slowdowns of each size per metric; 40 each if `quick`.
 
     `FIGURE_false_seasons_N`: seasons of N configurations with a failed gate. `FIGURE_WORK_night`: slowdowns by WORK
     percent more work per batch that the first run suspects; `…_two`: that fail the gate by the second; `…_week`: by the
     seventh.
     """
-    study = Study(say, SEED)
+    study = Study(progress, SEED)
     seasons, slowed = (QUICK_SEASONS, QUICK_SLOWED) if quick else (SEASONS, SLOWED)
     for number, (name, scatter) in enumerate(NOISE_MODELS.items()):
         rng = study.rng(number)

@@ -30,7 +30,7 @@ LONGEST_SWEEP_S = 8 * 3600.0
 
 
 @contextlib.contextmanager
-def own_services(name: str, say: Progress, database: str = "") -> Iterator[Settings]:
+def own_services(name: str, progress: Progress, database: str = "") -> Iterator[Settings]:
     """Run separate services under `.faultline/bench/NAME` for the block.
 
     `database`: address of an empty PostgreSQL for Airflow; empty: SQLite. Records stay there, so an interrupted
@@ -40,11 +40,11 @@ def own_services(name: str, say: Progress, database: str = "") -> Iterator[Setti
         # Also if the other installation configures another database.
         os.environ[DATABASE] = database
         try:
-            settings = bring_up(say, settings=settings)
+            settings = bring_up(progress, settings=settings)
             await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
             yield settings
         finally:
-            down(settings, say)
+            down(settings, progress)
 
 
 @contextlib.contextmanager

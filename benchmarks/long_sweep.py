@@ -37,7 +37,7 @@ _TIMEOUT_S = 12 * 3600.0
 Sample = dict[str, tuple[float, int]]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 200 cells, or 10 if `quick`.
 
     Figures: cells, attempts, `fixed_s` per experiment, lock errors, and for each service the memory and descriptors in
@@ -45,7 +45,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     the database was locked.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
-    with own_services("sweep", say) as settings:
+    with own_services("sweep", progress) as settings:
         diary = BenchmarkLog(settings.home / f"sweep-{repetitions}.jsonl", "run")
         series, runs = next(iter(diary.unfinished.items()), (new_series("long"), list[str]()))
         api = AirflowApi(settings)
@@ -55,13 +55,13 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
             diary.note("run", series=series, run_id=runs[-1])
             api.trigger(MATRIX, form(series, RATES, repetitions), run_id=runs[-1])
         began = time.monotonic()
-        samples = _sample_services(settings, runs[-1], say)
+        samples = _sample_services(settings, runs[-1], progress)
         seconds = time.monotonic() - began
         sweeps = [sweep_id_of(run_id) for run_id in runs]
         outcome = count_series(settings, series, sweeps)
         starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts_of(settings, sweeps[-1]))
         locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
-    say(f"{series}: {outcome}")
+    progress(f"{series}: {outcome}")
     if outcome.once == outcome.planned:
         diary.move_aside()  # the next call measures again
     found = {name: summarise([value], "1") for name, value in asdict(outcome).items()}
@@ -121,7 +121,7 @@ def sample(settings: Settings) -> Sample:
     return found
 
 
-def _sample_services(settings: Settings, run_id: str, say: Progress) -> list[Sample]:
+def _sample_services(settings: Settings, run_id: str, progress: Progress) -> list[Sample]:
     """Sample the services until the run ends."""
     api = AirflowApi(settings)
     samples: list[Sample] = []
@@ -129,7 +129,7 @@ def _sample_services(settings: Settings, run_id: str, say: Progress) -> list[Sam
     def ended() -> bool:
         samples.append(sample(settings))
         if len(samples) % 30 == 0:
-            say(f"{run_id}: {len(list(settings.records.glob('*/*.json')))} records")
+            progress(f"{run_id}: {len(list(settings.records.glob('*/*.json')))} records")
         return api.run_state(MATRIX, run_id) in FINISHED
 
     wait_until(ended, timeout_s=_TIMEOUT_S, every_s=SAMPLE_S, what=f"{MATRIX}: the end of the run {run_id}")

@@ -57,23 +57,23 @@ class MatrixOutcome:
         ]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all matrices, or two if `quick`.
 
     Figures per matrix: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`. Each call has its own series, so it
     measures again. Raises InfrastructureError after the last matrix if one has no valid record or a failed run, or if a
     page has a wrong status.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     api = AirflowApi(settings)
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     names = [name for name in MATRICES if not quick or name in QUICK]
     await_dags(api, EXPERIMENT, *names)
     outcomes = []
     for number, name in enumerate(names, start=1):
-        say(f"{number} of {len(names)}: {name}")
-        outcomes.append(_run_matrix(api, settings, name, stamp, say))
-        _show(outcomes[-1], say)
+        progress(f"{number} of {len(names)}: {name}")
+        outcomes.append(_run_matrix(api, settings, name, stamp, progress))
+        _show(outcomes[-1], progress)
     answers = [answer for outcome in outcomes for answer in _pages(settings, outcome, api.token())]
     problems = [problem for outcome in outcomes for problem in problems_of(outcome)]
     problems += [problem for problem in answers if problem is not None]
@@ -108,7 +108,7 @@ def form(series: str) -> dict[str, Any]:
     return {"preset": PRESET, "series": series, "only_missing": False}
 
 
-def _run_matrix(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Progress) -> MatrixOutcome:
+def _run_matrix(api: AirflowApi, settings: Settings, matrix: str, stamp: str, progress: Progress) -> MatrixOutcome:
     """Trigger one matrix and wait for its end."""
     began = time.monotonic()
     run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")
@@ -119,7 +119,7 @@ def _run_matrix(api: AirflowApi, settings: Settings, matrix: str, stamp: str, sa
         state = api.run_state(matrix, run_id)
         if (text := _progress(settings, sweep_id)) != shown:
             shown = text
-            say(f"{matrix}: {text}, {time.monotonic() - began:.0f} s")
+            progress(f"{matrix}: {text}, {time.monotonic() - began:.0f} s")
         return state if state in FINISHED else None
 
     state = wait_until(ended, timeout_s=TIMEOUT_S, every_s=POLL_S, what=f"{matrix}: the end of the run {run_id}")
@@ -132,11 +132,11 @@ def _progress(settings: Settings, sweep_id: str) -> str:
     return "planning" if attempt is None else f"{attempt.id} {phase_of(attempt).name}"
 
 
-def _show(outcome: MatrixOutcome, say: Progress) -> None:
+def _show(outcome: MatrixOutcome, progress: Progress) -> None:
     head = f"{outcome.matrix}: {outcome.state} after {outcome.seconds:.0f} s"
-    say(f"{head}, {len(outcome.records)} experiments, {outcome.valid} valid")
+    progress(f"{head}, {len(outcome.records)} experiments, {outcome.valid} valid")
     for reason in outcome.reasons:
-        say(f"   {reason}")
+        progress(f"   {reason}")
 
 
 def _pages(settings: Settings, outcome: MatrixOutcome, token: str) -> list[str | None]:

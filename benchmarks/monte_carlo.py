@@ -21,9 +21,9 @@ Bools = npt.NDArray[np.bool_]
 class Study(dict[str, BenchmarkFigure]):
     """Figures by name, in order of computation."""
 
-    def __init__(self, say: Progress, seed: int) -> None:
+    def __init__(self, progress: Progress, seed: int) -> None:
         super().__init__()
-        self._say, self._seed, self._reported = say, seed, 0
+        self._progress, self._seed, self._reported = progress, seed, 0
 
     def rng(self, case: int) -> np.random.Generator:
         """Return the random numbers of a case, independent of other cases."""
@@ -36,7 +36,7 @@ class Study(dict[str, BenchmarkFigure]):
     def report(self) -> None:
         """Report the figures since the last call."""
         new, self._reported = list(self.items())[self._reported :], len(self)
-        self._say("\n".join(f"{name}: {_text(figure)}" for name, figure in new))
+        self._progress("\n".join(f"{name}: {_text(figure)}" for name, figure in new))
 
 
 def _text(figure: BenchmarkFigure) -> str:

@@ -26,7 +26,7 @@ EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all queries of the matrix's preset `default`, or of `smoke` if `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY; for event
@@ -34,11 +34,11 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     InfrastructureError if no query has a valid record.
     """
     records: list[Record] = []
-    run_request(parse_nexmark(["preset=smoke"] if quick else []), say, show=records.extend)
+    run_request(parse_nexmark(["preset=smoke"] if quick else []), progress, show=records.extend)
     found = figures(records)
     if not found:
         raise InfrastructureError("bench nexmark: no valid record; see the failed runs in the UI")
-    say("nexmark: measuring event generation")
+    progress("nexmark: measuring event generation")
     found |= source_figures(source_per_core(load_settings(), quick), per_core(records))
     return found
 

@@ -86,7 +86,7 @@ class SweepResult:
     experiments: int
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 400 sweeps for each noise model and planted step (1,000 without), and 200 with fixed repetitions; 40 and 4 if
     `quick`.
 
@@ -95,7 +95,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     minimum and maximum of the sweeps, of 100 in the budget; the mean is `…_experiments_mean`. With `_fixed_N` after the
     percent: N repetitions and the verdicts of `compare`.
     """
-    study = Study(say, SEED)
+    study = Study(progress, SEED)
     for number, (name, scatter) in enumerate(noise_models().items()):
         rng = study.rng(number)
         limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))

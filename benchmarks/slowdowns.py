@@ -37,7 +37,7 @@ SEED = 2029
 Block = Mapping[float, Record]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run eight blocks of four experiments, or one if `quick`, which decides nothing.
 
     `busy_us`: microseconds of a core that make ten percent. `FIGURE_PERCENT_change`: change of the metric with its 95 %
@@ -45,22 +45,28 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     within two runs at 80 % power, by the variation of these pairs.
     """
     parameters, blocks = (QUICK_PARAMETERS, QUICK_BLOCKS) if quick else (PARAMETERS, BLOCKS)
-    plain = measure(parameters, 0, 0.0, say)
+    plain = measure(parameters, 0, 0.0, progress)
     cost_us = _cost_us(plain)
-    say(f"engine CPU per record: {cost_us:,.0f} µs; ten percent: {cost_us / 10:,.1f} µs")
+    progress(f"engine CPU per record: {cost_us:,.0f} µs; ten percent: {cost_us / 10:,.1f} µs")
     found = measure_blocks(
-        (0.0, *PLANTED), blocks, SEED, lambda share, number: measure(parameters, number, share * cost_us, say), say
+        (0.0, *PLANTED),
+        blocks,
+        SEED,
+        lambda share, number: measure(parameters, number, share * cost_us, progress),
+        progress,
     )
-    return {"busy_us": exact_figure(cost_us / 10, "µs"), **figures(found, say)}
+    return {"busy_us": exact_figure(cost_us / 10, "µs"), **figures(found, progress)}
 
 
-def figures(blocks: Sequence[Block], say: Progress) -> dict[str, BenchmarkFigure]:
+def figures(blocks: Sequence[Block], progress: Progress) -> dict[str, BenchmarkFigure]:
     """Return the gate's result for each metric and planted share."""
     found: dict[str, BenchmarkFigure] = {}
     for share in PLANTED:
         for name, key in FIGURES.items():
             verdict = judge_blocks(blocks, share, key)
-            say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+            progress(
+                f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}"
+            )
             at = f"{name}_{share * 100:.0f}"
             if (change := change_of(verdict)) is not None:
                 found[f"{at}_change"] = change
@@ -91,14 +97,14 @@ def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
     return BenchmarkFigure(change.value, "1", change.low, change.high, verdict.pairs)
 
 
-def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Progress) -> Record:
+def measure(parameters: Sequence[str], repetition: int, busy_us: float, progress: Progress) -> Record:
     """Return a usable record; a disturbed experiment is repeated, the others of its block stay.
 
     Raises InfrastructureError if the maximum number of measurements of a cell is exceeded.
     """
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
     words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
-    if (record := run_until_usable(words, say)) is None:
+    if (record := run_until_usable(words, progress)) is None:
         raise InfrastructureError(f"bench: no usable record after {MOST_MEASUREMENTS} measurements; see their reasons")
     return record
 

@@ -276,7 +276,7 @@ def _p(values: Floats) -> Floats:
 
 
 def _rank_chances(runs: int) -> Floats:
-    """Chances of each sum of ranks of the positive ones among so many differences."""
+    """Return the probability of each sum of positive ranks among `runs` differences."""
     chances = np.ones(1)
     for rank in range(1, runs + 1):
         chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2

@@ -29,14 +29,14 @@ COMMON = {"fault": "none", "warmup_s": 15, "duration_s": 25, "checkpoint_interva
 QUICK = ("pi",)
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Find the highest sustained rate of each workload.
 
     Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD. A tuple is the workload's unit: a word, a record,
     or a joined refresh. Cores are those of executors and their Python workers. Records of earlier calls are reused, so
     an interrupted benchmark resumes.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     figures: dict[str, BenchmarkFigure] = {}
     for name, (values, guess) in WORKLOADS.items():
         if quick and name not in QUICK:
@@ -46,9 +46,9 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
             config,
             partial(highest_sustained_near, guess=guess, precision=PRECISION),
             lambda there: _known(settings, there),
-            lambda there: _measure(there, say),
+            lambda there: _measure(there, progress),
         )
-        say(f"{name}: sustains {_text(found.sustained)} records/s, exceeded at {_text(found.exceeded)}")
+        progress(f"{name}: sustains {_text(found.sustained)} records/s, exceeded at {_text(found.exceeded)}")
         if found.sustained is None:
             continue
         highest = found.exceeded or found.sustained
@@ -76,11 +76,11 @@ def _known(settings: Settings, config: Configuration) -> Record | None:
     return found[-1] if found else None
 
 
-def _measure(config: Configuration, say: Progress) -> Record:
+def _measure(config: Configuration, progress: Progress) -> Record:
     values = config.model_dump(mode="json", exclude_defaults=True, exclude={"workload"})
     given = [f"{key}={'' if value is None else value}" for key, value in values.items()]
     record = run_single(config.workload, given, lambda text: None, keep_topics=False)
-    say(f"{config.workload} at {config.rate:g} records/s: {record.status}, sustained: {record.metrics.sustained}")
+    progress(f"{config.workload} at {config.rate:g} records/s: {record.status}, sustained: {record.metrics.sustained}")
     return record
 
 

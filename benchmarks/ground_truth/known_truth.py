@@ -41,13 +41,13 @@ _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 Outcome = dict[str, Any]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run the missing scenarios.
 
     Figures: scenarios, worst_time_error_bins, count_errors, and differing_tables (Spark's harvest and the judged one).
     Raises InfrastructureError if a scenario has no valid record.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     folder, build = settings.home / "bench", code_build(settings.root)
     folder.mkdir(exist_ok=True)
     diary = BenchmarkLog(folder / "known_truth.jsonl", "outcome")
@@ -56,10 +56,10 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     for number, scenario in enumerate(QUICK if quick else SCENARIOS, start=1):
         key = f"{build}/{scenario.name}/{scenario.configuration.config_id}"
         if key not in known:
-            known[key] = _measure(settings, scenario, say)
+            known[key] = _measure(settings, scenario, progress)
             diary.note("outcome", key=key, outcome=known[key])
         outcomes.append(known[key])
-        _show(say, number, scenario, known[key])
+        _show(progress, number, scenario, known[key])
     return figures(outcomes)
 
 
@@ -98,11 +98,11 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
     return compare(found, record)
 
 
-def _measure(settings: Settings, scenario: Scenario, say: Progress) -> Outcome:
+def _measure(settings: Settings, scenario: Scenario, progress: Progress) -> Outcome:
     """Measure one valid record of the scenario and compare it with the planted values."""
     record: Record | None = None
     for number in range(MOST_MEASUREMENTS):
-        say(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
+        progress(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
         record = run_single("known_truth", scenario.parameters(), lambda text: None, keep_topics=True)
         attempt = Attempt(settings.attempts / record.attempt)
         try:
@@ -113,7 +113,7 @@ def _measure(settings: Settings, scenario: Scenario, say: Progress) -> Outcome:
         finally:
             if attempt.folder.exists():
                 delete_own_topics(settings, [one.name for one in read_plan(attempt).topics.values()])
-        say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
+        progress(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(
         f"{scenario.name}: no valid record after {MOST_MEASUREMENTS} measurements; last attempt "
@@ -145,20 +145,20 @@ def _alike(first: Path, second: Path) -> bool:
     return bool(a.equals(b))
 
 
-def _show(say: Progress, number: int, scenario: Scenario, outcome: Outcome) -> None:
+def _show(progress: Progress, number: int, scenario: Scenario, outcome: Outcome) -> None:
     """Report one line, and one for each value with an error of a tenth of a bin, or a count."""
     times, counts = _of_kind(outcome, "time"), _of_kind(outcome, "count")
     worst = max(times, key=lambda item: float(item["error"]))
     wrong = sum(float(item["error"]) for item in counts)
-    say(
+    progress(
         f"{number}. {scenario.name} ({outcome['attempt']}): worst time error {worst['error']:.3f} bins "
         f"({worst['name']}), count errors {wrong:g}"
     )
     for table in outcome["differing_tables"]:
-        say(f"   {table}: Spark's harvest differs")
+        progress(f"   {table}: Spark's harvest differs")
     for item in [*times, *counts]:
         if float(item["error"]) >= (0.1 if item["kind"] == "time" else 1):
-            say(f"   {item['name']}: planted {_text(item['planted'])}, measured {_text(item['measured'])}")
+            progress(f"   {item['name']}: planted {_text(item['planted'])}, measured {_text(item['measured'])}")
 
 
 def _of_kind(outcome: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:

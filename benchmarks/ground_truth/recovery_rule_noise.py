@@ -37,7 +37,7 @@ WINDOW_FACTORS = (0.5, 1.0, 2.0)
 RuleOutcome = tuple[RecoveryEnd, float | None]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Return shares over all levels of noise (`low` and `high` are those of one level), for each choice."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, BenchmarkFigure] = {}
@@ -46,7 +46,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
             if within != RECOVERED_WITHIN and hold != 1.0:
                 continue
             name = "" if (within, hold) == (RECOVERED_WITHIN, 1.0) else f"_within_{within:g}_hold_{hold:g}"
-            say(f"noise: recovered_within {within:g}, H x {hold:g}")
+            progress(f"noise: recovered_within {within:g}, H x {hold:g}")
             found |= {f"{key}{name}": figure for key, figure in figures(runs, within, hold).items()}
     return found
 

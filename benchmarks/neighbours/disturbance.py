@@ -61,24 +61,24 @@ Values = Mapping[str, float | None]
 Block = Mapping[str, Values]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run ten blocks of ten experiments (four hours), or one of three if `quick`; an interrupted call resumes.
 
     For each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: relative change from the quiet run of the
     block, with its 95 % interval; `…_lost`, `…_worst_5s`: cores lost. `scatter_FIGURE`: relative standard deviation of
     one repetition; `limit_FIGURE`: cores lost at which the bias reaches it, by a line through the origin.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     shares, blocks = (QUICK_SHARES, QUICK_BLOCKS) if quick else (SHARES, BLOCKS)
     place = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
     with exclusive(place):
         place.mkdir(exist_ok=True)
         diary = BenchmarkLog(place / "diary.jsonl", MEASURED)
-        found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
+        found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, progress)
         diary.move_aside()
     made = figures(found)
     for name, figure in made.items():
-        say(f"{name}: {figure.value:.3f} {figure.unit} ({figure.low:.3f} to {figure.high:.3f}, n = {figure.n})")
+        progress(f"{name}: {figure.value:.3f} {figure.unit} ({figure.low:.3f} to {figure.high:.3f}, n = {figure.n})")
     return made
 
 
@@ -89,7 +89,7 @@ def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
 
 
 def measure(
-    diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Progress
+    diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], progress: Progress
 ) -> list[Block]:
     """Return the values of each block by neighbour; logged ones are not measured again."""
     known = {(line["block"], line["neighbour"]): line for line in diary.acts}
@@ -98,21 +98,21 @@ def measure(
     def values(one: Neighbour, number: int) -> Values | None:
         if (line := known.get((number, one.name))) is None:
             words = [*parameters, f"repetition={number}", f"series={series}-{one.name}"]
-            record = measure_one(one, words, say)
+            record = measure_one(one, words, progress)
             found = None if record is None else values_of(record)
             line = {"block": number, "neighbour": one.name, "series": series, "values": found}
             diary.note(MEASURED, number=len(diary.acts), **line)
-            say(f"block {number + 1} of {blocks}, {one.name}: {_text(found)}")
+            progress(f"block {number + 1} of {blocks}, {one.name}: {_text(found)}")
         known_values: Values | None = line["values"]
         return known_values
 
-    made = measure_blocks(of_block, blocks, SEED, values, say)
+    made = measure_blocks(of_block, blocks, SEED, values, progress)
     return [{one.name: value for one, value in block.items() if value is not None} for block in made]
 
 
-def measure_one(one: Neighbour, words: Sequence[str], say: Progress) -> Record | None:
+def measure_one(one: Neighbour, words: Sequence[str], progress: Progress) -> Record | None:
     """Return a record with no problem other than the neighbour; None after the maximum number of measurements."""
-    return run_until_usable(words, say, usable=_usable, during=lambda: neighbour(one.kind, one.share, LONGEST_S))
+    return run_until_usable(words, progress, usable=_usable, during=lambda: neighbour(one.kind, one.share, LONGEST_S))
 
 
 def _usable(record: Record) -> bool:

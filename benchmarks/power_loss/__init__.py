@@ -1,1 +1,1 @@
-"""What an installation keeps when the power is cut."""
+"""Durability of an installation through power failures."""

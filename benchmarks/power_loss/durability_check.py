@@ -1,4 +1,4 @@
-"""What must be as it was after the power was cut: records, databases, tables, and the index of the records."""
+"""Checks after a power failure: records, databases, tables, and the index of the records."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from faultline.system.process_ledger import LedgerEntry, is_own, read_ledger, se
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
-# A record is seen for a moment before its writer knows that the disk has it. Seconds.
+# Time after which the writer of a visible record has synced it, in s.
 SETTLED_S = 2.0
 _PARTS = ("", "-wal", "-journal")
 
 
 @dataclass(frozen=True)
 class DurableRecords:
-    """Hashes of the records that the disk had, by path; `young`: paths of those that may not have been synced yet."""
+    """Hashes of the synced records by path; `young`: paths of records that may not be synced yet."""
 
     records: Mapping[str, str]
     young: frozenset[str]
 
     @classmethod
     def of(cls, settings: Settings) -> DurableRecords:
-        """As they are now."""
+        """Return the present records."""
         settled, young = {}, set()
         for path in settings.records.glob("*/[!.]*.json"):
             name = str(path.relative_to(settings.records))
@@ -50,19 +50,19 @@ class DurableRecords:
         return cls(settled, frozenset(young))
 
     def damage(self, settings: Settings) -> list[str]:
-        """A line for each record that is gone or another one, and for each that is neither whole nor absent."""
+        """Return a line for each record that is missing, changed or unreadable."""
         lines = []
         for name, digest in sorted(self.records.items()):
             path = settings.records / name
             if not path.exists():
-                lines.append(f"record {name}: is gone")
+                lines.append(f"record {name}: missing")
             elif file_hash(path) != digest:
-                lines.append(f"record {name}: has changed")
+                lines.append(f"record {name}: changed")
         return lines + [f"record {problem}" for problem in Store(settings.results).read().problems]
 
 
 def broken_databases(settings: Settings) -> list[str]:
-    """A line for each of Airflow's databases that SQLite finds fault with; they are looked at in copies."""
+    """Return a line for each of Airflow's databases with an error; copies are checked."""
     return [
         f"database {path.name}: {fault}"
         for path in sorted(settings.airflow_home.glob("*.db"))
@@ -71,7 +71,7 @@ def broken_databases(settings: Settings) -> list[str]:
 
 
 def broken_tables(settings: Settings) -> list[str]:
-    """A line for each summary table that is there and cannot be read."""
+    """Return a line for each summary table that cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -83,26 +83,26 @@ def broken_tables(settings: Settings) -> list[str]:
             except (OSError, pa.ArrowException) as error:
                 lines.append(f"table {path.name}: {error}")
         elif path.suffix == ".csv" and not path.stat().st_size:
-            lines.append(f"table {path.name}: is empty")
+            lines.append(f"table {path.name}: empty")
     return lines
 
 
 def refresh_index(settings: Settings) -> None:
-    """What whoever looks at the page does."""
+    """Refresh the index, as a page view does."""
     with closing(Index(settings.results, settings.home)) as index:
         index.refresh()
 
 
 def index_differences(settings: Settings) -> list[str]:
-    """A line for each record that the index has not, or has and should not, or has otherwise."""
+    """Return a line for each record that the index lacks, should not have, or has with another status."""
     before = _statuses(settings)
     with closing(Index(settings.results, settings.home)) as index:
         index.refresh()
         found = {entry.attempt: entry.status for entry in index.all()}
-    after = _statuses(settings)  # a record may have come meanwhile
+    after = _statuses(settings)  # a record may be new
     differing = [name for name in sorted(after) if found.get(name) not in (before.get(name), after[name])]
     lines = [f"index: {name} is {found.get(name)}, its record {after[name]}" for name in differing]
-    return lines + [f"index: {name} has no record" for name in sorted(set(found) - set(after))]
+    return lines + [f"index: {name} without a record" for name in sorted(set(found) - set(after))]
 
 
 def _statuses(settings: Settings) -> dict[str, str]:
@@ -110,7 +110,7 @@ def _statuses(settings: Settings) -> dict[str, str]:
 
 
 def _database_fault(database: Path) -> str | None:
-    """What SQLite's own check says of a copy, in which it may mend what it mends at each start."""
+    """Return the error of SQLite's integrity check on a copy, which may be repaired as at any start."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / database.name
         for part in _PARTS:
@@ -119,13 +119,13 @@ def _database_fault(database: Path) -> str | None:
                 shutil.copyfile(file, f"{copy}{part}")
         try:
             with closing(sqlite3.connect(copy)) as connection:
-                said: Sequence[tuple[str]] = connection.execute("PRAGMA integrity_check").fetchall()
+                rows: Sequence[tuple[str]] = connection.execute("PRAGMA integrity_check").fetchall()
         except sqlite3.Error as error:
             return str(error)
-    return None if said == [("ok",)] else "; ".join(line for (line,) in said[:3])
+    return None if rows == [("ok",)] else "; ".join(line for (line,) in rows[:3])
 
 
-# All processes of an installation, known beforehand, so that they can be killed when its disk is gone.
+# Processes of an installation, listed before its disk is gone
 
 
 _END_S = 20.0
@@ -134,7 +134,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class InstallationProcesses:
-    """`mark`: of the services; `attempts`: ids of those that are in work; `entries`: what their ledgers name."""
+    """`mark`: tag of the services; `attempts`: ids of running attempts; `entries`: their ledgers."""
 
     mark: str
     attempts: frozenset[str]
@@ -142,37 +142,37 @@ class InstallationProcesses:
 
     @classmethod
     def of(cls, settings: Settings) -> InstallationProcesses:
-        """Of the installation, as its disk tells now."""
+        """Return the processes by the present state of the disk."""
         open_ones = [attempt for attempt in attempts_of(settings) if not attempt.over]
         entries = [entry for attempt in open_ones for entry in read_ledger(attempt.ledger)]
         return cls(instance(settings)["instance"], frozenset(one.id for one in open_ones), tuple(entries))
 
     def alive(self) -> list[psutil.Process]:
-        """Those that live, the oldest first, with all that they started."""
+        """Return the live processes and their descendants, the oldest first."""
         spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
         others = [one for one in psutil.process_iter() if one.pid not in spared and _parent(one) is not None]
         named = [process for entry in self.entries if (process := victim_of(entry)) is not None]
-        found = {one.pid: one for one in [*named, *filter(self._bears, others)]}
+        found = {one.pid: one for one in [*named, *filter(self._is_tagged, others)]}
         while more := {one.pid: one for one in others if _parent(one) in found and one.pid not in found}:
             found |= more
         return sorted(found.values(), key=_created)
 
     def kill(self, known: Sequence[psutil.Process]) -> int:
-        """SIGKILL for all at once, those first that are `known`; returns how many there were.
+        """Send SIGKILL to all processes, to the `known` ones first; return their number.
 
-        Raises InfrastructureError for one that stays.
+        Raises InfrastructureError if a process survives.
         """
         killed, there, deadline = set[int](), list(known), time.monotonic() + _END_S
         while there:
             killed |= {process.pid for process in there if send_signals(process, signal.SIGKILL)}
             if time.monotonic() > deadline:
                 stubborn = ", ".join(str(process.pid) for process in there)
-                raise InfrastructureError(f"power_cut: processes {stubborn}: alive after SIGKILL; look at them with ps")
+                raise InfrastructureError(f"power_cut: processes {stubborn}: alive after SIGKILL; see them with ps")
             time.sleep(_LOOK_S)
-            there = self.alive()  # what was killed may have begun another one just before
+            there = self.alive()  # a killed process may have started another one
         return len(killed)
 
-    def _bears(self, process: psutil.Process) -> bool:
+    def _is_tagged(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error, OSError):
             if is_own(process):
                 inherited = process.environ()
@@ -181,7 +181,7 @@ class InstallationProcesses:
 
 
 def _parent(process: psutil.Process) -> int | None:
-    """Pid of its parent; None for one that has ended, buried or not."""
+    """Return the parent's pid; None if the process has ended."""
     with contextlib.suppress(psutil.Error):
         if process.status() != psutil.STATUS_ZOMBIE:
             return process.ppid()

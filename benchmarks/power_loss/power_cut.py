@@ -1,9 +1,9 @@
 """Survival of a sweep through power failures, on a disk that drops unsynced writes (root, 45 minutes).
 
-An installation of its own lies on a disk of its own. While a sweep of short experiments with known truth runs on it,
-the disk is shut down at a random instant, so that nothing more reaches it, and all processes are killed. Then the disk
-is mounted again and `./faultline up` is called, and nothing else is done: the sweep must go on by itself. Each cut is
-noted as it happens, outside of that disk, so a benchmark that was interrupted goes on with the next.
+A separate installation lies on a simulated disk. While a sweep of short scripted experiments runs, the disk is shut
+down at a random time and all processes are killed. Then the disk is mounted again and `./faultline up` is called: the
+sweep must resume by itself. Each power cut is logged outside of that disk, so an interrupted benchmark continues with
+the next one.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from faultline.system.waiting import wait_until
 
 NAME = "power_cut"
 CUTS, QUICK_CUTS = 30, 3
-# Of the disk, most of which is never written.
+# Size of the disk, which is sparse.
 SIZE_MB = 2048
 _POLL_S = 0.5
-# An experiment begins, or a sweep ends, within so many seconds, or something is wrong.
+# Time limits for the start of an experiment and the end of a sweep.
 _BEGIN_S, _END_S = 300.0, 1800.0
 _UP_S = 600.0
-# Of a cut's line, what must be 0.
+# Figures of a power cut that must be 0.
 _MUST_BE_ZERO = ("records_damaged", "databases_damaged", "tables_damaged", "index_differences", "unsaid")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One failure of the power, `wait_s` seconds after an experiment has begun."""
+    """One power failure, `wait_s` seconds after the start of an experiment."""
 
     number: int
     wait_s: float
@@ -63,37 +63,37 @@ class Cut:
 
 @dataclass(frozen=True)
 class Power:
-    """What loses its power, and what makes this another start of the machine."""
+    """Disk that loses its power, and function that simulates a reboot."""
 
     disk: Disk
-    start_anew: Callable[[], None]
+    new_boot: Callable[[], None]
 
 
 def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
-    """So many, at instants that are spread evenly over an experiment."""
+    """Return `number` power cuts at random times of an experiment."""
     chance = random.Random(seed)
     return [Cut(one, chance.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Thirty cuts, or three when `quick`. Figures: cuts, what became of cells, records, databases and tables, what was
-    left behind, and seconds until the services are up and until the sweep goes on.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Run thirty power cuts, or three if `quick`.
 
-    Raises ConfigError for whoever may not mount a disk, and InfrastructureError naming what was lost, measured twice or
-    left behind.
+    Figures: power cuts, results of cells, records, databases and tables, leftovers, and seconds until the services are
+    up and until the sweep resumes. Raises ConfigError without permission to mount a disk, and InfrastructureError
+    naming cells that were lost or measured twice, and leftovers.
     """
     diary_name = f"{NAME}-quick.jsonl" if quick else f"{NAME}.jsonl"
-    found = run_cuts(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, say)
+    found = run_cuts(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, progress)
     return found
 
 
-def run_cuts(cuts: Sequence[Cut], diary_name: str, say: Progress) -> dict[str, BenchmarkFigure]:
-    """Deliver the cuts that the diary of this name does not have yet; raise as `run` does."""
+def run_cuts(cuts: Sequence[Cut], diary_name: str, progress: Progress) -> dict[str, BenchmarkFigure]:
+    """Perform the power cuts that the log of this name lacks; raises like `run`."""
     home = home_of(NAME)
     boot = home.with_name(f"{NAME}.boot")
-    with own_disk(home, SIZE_MB) as disk, own_boots(boot) as start_anew, own_services(NAME, say) as settings:
+    with own_disk(home, SIZE_MB) as disk, own_boots(boot) as new_boot, own_services(NAME, progress) as settings:
         diary = BenchmarkLog(home.with_name(diary_name), "cut")
-        leftovers = PowerCuts(settings, diary, say, Power(disk, start_anew)).go_through(cuts)
+        leftovers = PowerCuts(settings, diary, progress, Power(disk, new_boot)).go_through(cuts)
         found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all cuts are done: the next call measures again
     require_zero(NAME, found, ("red_sweeps", *_MUST_BE_ZERO))
@@ -101,7 +101,7 @@ def run_cuts(cuts: Sequence[Cut], diary_name: str, say: Progress) -> dict[str, B
 
 
 def figures(sweeps: Sequence[dict[str, Any]], cuts: Sequence[dict[str, Any]]) -> dict[str, BenchmarkFigure]:
-    """Sums over all sweeps and cuts; of seconds the median."""
+    """Return sums over all sweeps and power cuts; for seconds the median."""
     found = {"cuts": total([1.0 for _ in cuts])} | sum_sweeps(sweeps)
     found["red_sweeps"] = total([float(sweep["state"] != "success") for sweep in sweeps])
     found["killed"] = total([cut["killed"] for cut in cuts])
@@ -118,21 +118,23 @@ class PowerCuts(BrokenSweeps[Cut]):
     per_sweep = 3
     end_s = _END_S
 
-    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Progress, power: Power) -> None:
-        super().__init__(_current_settings(settings), diary, say)
+    def __init__(self, settings: Settings, diary: BenchmarkLog, progress: Progress, power: Power) -> None:
+        super().__init__(_current_settings(settings), diary, progress)
         self._power = power
 
     def deliver(self, cut: Cut, run_id: str) -> bool:
         if not _await_moment(self.settings, cut, run_id):
             return False
-        self.note(cut, run_id, **_cut_power(self.settings, self._power, cut, run_id, self.say))
+        self.note(cut, run_id, **_cut_power(self.settings, self._power, cut, run_id, self.progress))
         self.settings = _current_settings(self.settings)
         return True
 
 
 def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
-    """Returns when its seconds have passed since one more experiment of the sweep has begun; False when the sweep ended
-    before."""
+    """Wait until the given time after the start of another experiment of the sweep.
+
+    Return False if the sweep ends before.
+    """
     api, before = AirflowApi(settings), _attempts(settings, run_id)
     began, due = time.monotonic(), 0.0
     while not due or time.monotonic() < due:
@@ -141,31 +143,31 @@ def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
         if not due and _attempts(settings, run_id) - before:
             due = time.monotonic() + cut.wait_s
         if not due and time.monotonic() - began > _BEGIN_S:
-            raise InfrastructureError(f"{run_id}: no experiment began within {_BEGIN_S:g} s")
+            raise InfrastructureError(f"{run_id}: no experiment started within {_BEGIN_S:g} s")
         refresh_index(settings)
         time.sleep(min(_POLL_S, max(0.0, due - time.monotonic())) if due else _POLL_S)
     return True
 
 
-def _cut_power(settings: Settings, power: Power, cut: Cut, run_id: str, say: Progress) -> dict[str, Any]:
-    """The power fails and comes back; what of that the diary notes."""
-    everybody, done = InstallationProcesses.of(settings), _records(settings, run_id)
-    there, kept = everybody.alive(), DurableRecords.of(settings)
+def _cut_power(settings: Settings, power: Power, cut: Cut, run_id: str, progress: Progress) -> dict[str, Any]:
+    """Cut the power and restore it; return the facts to log."""
+    processes, done = InstallationProcesses.of(settings), _records(settings, run_id)
+    there, kept = processes.alive(), DurableRecords.of(settings)
     power.disk.cut()
     try:
-        killed = everybody.kill(there)
+        killed = processes.kill(there)
     finally:
         power.disk.detach()
         power.disk.attach()
-        power.start_anew()
-    say(f"cut {cut.number}: at {cut.wait_s:.1f} s, {killed} processes, {len(kept.records)} records on the disk")
+        power.new_boot()
+    progress(f"cut {cut.number}: at {cut.wait_s:.1f} s, {killed} processes, {len(kept.records)} records on the disk")
     damaged = {"databases_damaged": broken_databases(settings), "tables_damaged": broken_tables(settings)}
     before = _attempts(settings, run_id)
 
-    def goes_on() -> bool:
+    def is_resumed() -> bool:
         return bool(_attempts(settings, run_id) - before) or _records(settings, run_id) > done
 
-    said, up_s, goes_on_s = _call_up(settings, run_id, goes_on, say)
+    output, up_s, goes_on_s = _call_up(settings, run_id, is_resumed, progress)
     facts: dict[str, Any] = {
         "killed": killed,
         "records": len(kept.records),
@@ -173,30 +175,32 @@ def _cut_power(settings: Settings, power: Power, cut: Cut, run_id: str, say: Pro
         **damaged,
         "records_damaged": kept.damage(settings),
         "index_differences": index_differences(settings),
-        "unsaid": [] if f"{run_id}: goes on" in said else [run_id],
+        "unsaid": [] if f"{run_id}: running" in output else [run_id],
         "up_s": up_s,
         "goes_on_s": goes_on_s,
     }
     for name in _MUST_BE_ZERO:
         for line in facts[name]:
-            say(f"cut {cut.number}: {name}: {line}")
+            progress(f"cut {cut.number}: {name}: {line}")
     return facts
 
 
-def _call_up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Progress) -> tuple[str, float, float]:
-    """Calls `up` as a user does; returns what it said, seconds until its end, and until the run goes on, or is over.
+def _call_up(
+    settings: Settings, run_id: str, is_resumed: Callable[[], bool], progress: Progress
+) -> tuple[str, float, float]:
+    """Call `up` like a user; return its output, and the seconds until its end and until the run resumes or ends.
 
-    Raises InfrastructureError when it fails, and when the run does not go on.
+    Raises InfrastructureError if `up` fails, or if the run does not resume.
     """
     began, times = time.monotonic(), dict[str, float]()
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as output:
         call = subprocess.Popen(
             [sys.executable, "-P", "-m", "faultline", "up"],
             env={**os.environ, **installation_environment(settings)},
             cwd=settings.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
 
         def both() -> bool:
@@ -205,37 +209,37 @@ def _call_up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: 
             ended = (
                 call.returncode == 0 and AirflowApi(_current_settings(settings)).run_state(MATRIX, run_id) in FINISHED
             )
-            if "goes_on" not in times and (goes_on() or ended):
+            if "goes_on" not in times and (is_resumed() or ended):
                 times["goes_on"] = time.monotonic() - began
             return len(times) == 2 or bool(call.returncode)
 
         try:
-            wait_until(both, timeout_s=_UP_S, every_s=_POLL_S, what=f"{run_id}: that it goes on after a power cut")
+            wait_until(both, timeout_s=_UP_S, every_s=_POLL_S, what=f"{run_id}: resumption after a power cut")
         finally:
             call.kill()
             call.wait()
-        said.seek(0)
-        text = said.read()
+        output.seek(0)
+        text = output.read()
     for line in text.splitlines():
-        say(f"  up: {line}")
+        progress(f"  up: {line}")
     if call.returncode:
         raise InfrastructureError(f"{NAME}: `up` failed after a power cut: {text.strip() or 'no message'}")
     return text, times["up"], times["goes_on"]
 
 
 def _attempts(settings: Settings, run_id: str) -> set[str]:
-    """Ids of the attempts that the sweep has made."""
+    """Return the ids of the sweep's attempts."""
     return {attempt.id for attempt in attempts_of(settings, sweep_id_of(run_id))}
 
 
 def _records(settings: Settings, run_id: str) -> set[str]:
-    """Those of them that have a record."""
+    """Return the ids of the sweep's attempts with a record."""
     present = {path.stem for path in settings.records.glob("*/[!.]*.json")}
     return present & _attempts(settings, run_id)
 
 
 def _current_settings(settings: Settings) -> Settings:
-    """With the ports that the last `up` chose."""
+    """Return the settings with the ports that the last `up` chose."""
     try:
         ports = json.loads((settings.home / "ports.json").read_text())
     except (OSError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""How fast Faultline itself is."""
+"""Self-benchmarks: speed of Faultline itself."""

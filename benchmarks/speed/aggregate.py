@@ -1,8 +1,8 @@
 """Growth of the time of `aggregate` with the number of tuples in the store.
 
-The store grows as a real one does: by attempts, each with a record, a course by second and its tuples, where those
-that are alike share a row (four rows for ten tuples of a line, as attempts of word count have them). What the program
-writes is compared with what was planted, so that no wrong answer is timed.
+The store grows by attempts, each with a record, a time series and its tuples, in which equal tuples share a row (four
+rows for ten tuples of a line, as with word count). The output is compared with the planted data, so that no wrong
+result is timed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from faultline.system.measured_window import NS
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Progress
 
-# Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
+# Tuples of one attempt: 200 s of 50 lines per second, each of ten words.
 ATTEMPT_TUPLES = 10**5
 RATE, INTERVAL_S = 50, 2
-# How the ten words of a line fall on rows that are alike.
+# Multiplicities of the rows of one line.
 ROWS_OF_LINE = (1, 2, 3, 4)
 WORDS = sum(ROWS_OF_LINE)
-# The first lines are the primer's, and the last ones were never emitted: neither belongs to a percentile.
+# The first lines are the preload, the last ones were never emitted: neither is part of a percentile.
 PRIMER_SHARE, UNREFLECTED_SHARE = 0.02, 0.001
 T0_MS = 1_795_000_000_000
 SCHEMA = pa.schema(
@@ -52,20 +52,20 @@ SCHEMA = pa.schema(
 )
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """The figures of `growth_figures` for the program `aggregate`; needs no services.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Return the figures of `growth_figures` for the program `aggregate`; services are not needed.
 
-    Raises InfrastructureError when the program fails, or when its tables are not what the store holds.
+    Raises InfrastructureError if the program fails, or if its tables differ from the store.
     """
     settings = load_settings()
     require(settings)
-    prepare_spark(settings)  # only its logging settings are needed
+    prepare_spark(settings)  # for its logging settings
 
     def measure(asked: int, times: int) -> Size:
         with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
             planted = plant(Path(folder), asked)
             costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
-        say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
+        progress(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
         return Size(asked, asked, costs)
 
     return growth(measure, QUICK_SIZES if quick else SIZES, huge=not quick)
@@ -73,7 +73,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 @dataclass(frozen=True)
 class PlantedRows:
-    """What the tables must say: records, rows of `samples`, and tuples with a latency by configuration."""
+    """Expected table contents: records, rows of `samples`, and tuples with a latency by configuration."""
 
     records: int
     samples: int
@@ -81,13 +81,13 @@ class PlantedRows:
 
 
 def attempts_of(tuples: int) -> list[int]:
-    """How many tuples each attempt gets, at most ATTEMPT_TUPLES; multiples of WORDS."""
+    """Return the number of tuples of each attempt, at most ATTEMPT_TUPLES; multiples of WORDS."""
     whole, rest = divmod(tuples, ATTEMPT_TUPLES)
     return [ATTEMPT_TUPLES] * whole + ([rest // WORDS * WORDS] if rest >= WORDS else [])
 
 
 def plant(results: Path, tuples: int) -> PlantedRows:
-    """Makes a store of so many tuples under `results`; returns what `aggregate` must find in it."""
+    """Create a store with this number of tuples under `results`; return the expected output of `aggregate`."""
     cells: Counter[str] = Counter()
     seconds = 0
     sizes = attempts_of(tuples)
@@ -107,7 +107,7 @@ def plant(results: Path, tuples: int) -> PlantedRows:
 
 
 def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
-    """tuples.parquet of one attempt: the columns of SCHEMA, four rows a line, each batch emitted soon after its end."""
+    """Return tuples.parquet of one attempt: columns of SCHEMA, four rows per line, each batch emitted at its end."""
     chance = np.random.default_rng(seed)
     lines = tuples // WORDS
     line = np.repeat(np.arange(lines), len(ROWS_OF_LINE))
@@ -129,7 +129,7 @@ def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
 
 
 def series_json(seconds: int) -> dict[str, Any]:
-    """A series.json of so many seconds; `aggregate` gives second s the CPU at s and the latency that began at s - 1."""
+    """Return a series.json; `aggregate` gives second s the CPU at s and the latency that began at s - 1."""
     latency = {"p50_ms": 1350.0, "p99_ms": 2200.0, "max_ms": 2400.0, "n": 500}
     cpu = {"driver": 0.1, "executors": 0.5, "python_workers": 0.0, "kafka": 0.1, "generator": 0.05}
     return {
@@ -144,12 +144,12 @@ def series_json(seconds: int) -> dict[str, Any]:
 
 
 def _window(lasted_s: float) -> tuple[int, int]:
-    """The measured window in ms since the epoch: the latter nine tenths."""
+    """Return the measured window in ms since the epoch: the last nine tenths."""
     return T0_MS + round(lasted_s * 100), T0_MS + round(lasted_s * 1000)
 
 
 def _with_window(record: Record, lasted_s: float) -> Record:
-    """The record with the window that its tuples were made for."""
+    """Return the record with the window of its tuples."""
     events = [
         TimelineEvent(name=name, wall_ns=at * (NS // 1000), mono_ns=at * (NS // 1000), source="gate.json: T0")
         for name, at in zip(("measured_from", "measured_until"), _window(lasted_s), strict=True)
@@ -158,7 +158,7 @@ def _with_window(record: Record, lasted_s: float) -> Record:
 
 
 def _count_measured(rows: pd.DataFrame, lasted_s: float) -> int:
-    """The number of tuples that have a latency in the measured window."""
+    """Return the number of tuples with a latency in the measured window."""
     start, end = _window(lasted_s)
     measured = (
         rows["produced_ms"].ge(start) & rows["produced_ms"].lt(end) & ~rows["primer"] & rows["emitted_ms"].notna()
@@ -173,12 +173,12 @@ def _measure(settings: Settings, results: Path, planted: PlantedRows) -> Cost:
     cost = run_job(settings, command, results)
     problems = differences(results / "summary", planted)
     if problems:
-        raise InfrastructureError(f"aggregate: {problems[0]}; the benchmark times no wrong answer")
+        raise InfrastructureError(f"aggregate: {problems[0]}; expected the planted data")
     return cost
 
 
 def differences(summary: Path, planted: PlantedRows) -> list[str]:
-    """How the summary tables differ from what was planted; empty when they do not."""
+    """Return how the summary tables differ from the planted data; empty if they do not."""
     problems = []
     for name, rows in (("experiments", planted.records), ("samples", planted.samples)):
         found = pq.read_metadata(summary / f"{name}.parquet").num_rows

@@ -1,16 +1,15 @@
 """Throughput of one generator process, compared with the JVM's `ProducerPerformance` on the same broker.
 
-Both send in turn (ours, JVM, ours, JVM, …) to fresh topics of the same shape with the same settings
-(idempotent, acks=all, linger 5 ms, batches of 128 KiB, no compression), the same number of records of the same
-size. The batch size is set on both sides because it decides the rate: with its default of 16 KiB the JVM is about
-half as fast, so the ratio would flatter us. In the Zipf comparison our side draws its lines
-as it sends them, while the JVM picks from lines made before; both send 99 bytes. The rate is records ÷
-time from the first record to the last acknowledgement, without start-up on either side; for the JVM
-it is the steady part after its warm-up records, which is the better of the two numbers it prints.
-Each figure is the median over the repetitions; `low` and `high` are their smallest and largest.
+Both send alternately to fresh topics of the same shape with the same settings (idempotent, acks=all, linger 5 ms,
+batches of 128 KiB, no compression), the same number of records of the same size. The batch size is set on both sides
+because it determines the rate: with its default of 16 KiB the JVM is about half as fast, which would bias the ratio. In
+the Zipf comparison the generator draws its lines while sending, and the JVM picks from prepared lines; both send 99
+bytes. The rate is records ÷ time from the first record to the last acknowledgement, without start-up; for the JVM it is
+the steady part after its warm-up records, the better of its two numbers. Each figure is the median over the
+repetitions; `low` and `high` are their minimum and maximum.
 
-How punctual it is, is measured with Zipf's lines, too: at steady rates, along a curve, and at half of what it was
-seen to send at most.
+Schedule lag is measured with Zipf's lines as well: at steady rates, along a curve, and at half of the highest measured
+rate.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from generators.stream import make_source
 
 PARTITIONS = 2
 RECORD_BYTES = 100
-# Lines that the JVM draws from in the Zipf comparison; it holds them all in memory.
+# Lines of the JVM in the Zipf comparison, all in memory.
 _PAYLOAD_LINES = 100_000
 _TIMEOUT_S = 300.0
 _T0_AHEAD_NS = 300_000_000
@@ -53,7 +52,7 @@ _JVM_RATE = re.compile(r"records sent, ([0-9.]+) records/sec")
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """How much is measured."""
+    """Amount of measurements."""
 
     repetitions: int
     records: int
@@ -65,31 +64,31 @@ class LoadPlan:
 
 FULL = LoadPlan(9, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
 QUICK = LoadPlan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=5, steady_s=5.0, paced_s=5.0)
-# Records a second at which the rate is held against the schedule's; by their names in figures.
+# Steady rates in records/s, by their names in figures.
 STEADY = {"1e3": 1_000.0, "1e4": 10_000.0, "1e5": 100_000.0}
-# A rate that goes from one to one and a half, to a half, and back, within 10 s.
+# Rate along a sine: between a half and one and a half, with a period of 10 s.
 CURVE_RATE = 20_000.0
 CURVE = {"kind": "sine", "period_s": 10.0, "amplitude": 10_000.0}
 
 
 def parse_jvm_rate(output: str) -> float:
-    """Records per second from the last summary line of ProducerPerformance.
+    """Return records per second from the last summary line of ProducerPerformance.
 
-    Raises InfrastructureError when there is none.
+    Raises InfrastructureError without one.
     """
     rates = _JVM_RATE.findall(output)
     if not rates:
-        raise InfrastructureError(f"ProducerPerformance printed no rate; its output ends: {output.strip()[-300:]!r}")
+        raise InfrastructureError(f"ProducerPerformance printed no rate; output: {output.strip()[-300:]!r}")
     return float(rates[-1])
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `generator`.
 
-    Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when a part fails.
+    Starts a broker; creates topics and deletes them. Raises InfrastructureError if a part fails.
     """
     java = require(load_settings())
-    settings = bring_up(say, airflow=False)
+    settings = bring_up(progress, airflow=False)
     jars = [*classpath(settings.home, "kafka"), *classpath(settings.home, "kafka-tools")]
     with tempfile.TemporaryDirectory(prefix="faultline-bench-") as folder:
         of = (settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable))
@@ -104,12 +103,12 @@ class _Bench:
         self._plan, self._folder = plan, folder
 
     def measure(self) -> dict[str, BenchmarkFigure]:
-        """All figures by name."""
+        """Return all figures by name."""
         constant, zipf = self._spec(source="constant", payload_bytes=RECORD_BYTES), self._spec(source="zipf")
         lines = self._folder / "lines.txt"
         records = np.arange(_PAYLOAD_LINES, dtype=np.uint64)
         lines.write_bytes(b"\n".join(make_source(zipf).payloads(records)))
-        self._generate(constant)  # the broker's own warm-up, thrown away
+        self._generate(constant)  # warm-up of the broker, discarded
         ratios: dict[str, list[float]] = {"constant": [], "zipf": []}
         rates, cpu_rates, two, highest = [], [], [], []
         for _ in range(self._plan.repetitions):
@@ -132,7 +131,7 @@ class _Bench:
         }
 
     def _punctuality(self, half: float) -> dict[str, BenchmarkFigure]:
-        """How far rates are from what was asked for, as shares of it; lateness at `half` of the highest; cores."""
+        """Return relative rate errors, schedule lag at the rate `half`, and cores."""
         found: dict[str, list[float]] = {}
         for _ in range(self._plan.punctual_repetitions):
             for name, rate in STEADY.items():
@@ -148,7 +147,7 @@ class _Bench:
         return {name: summarise(values, units.get(name, "1")) for name, values in found.items()}
 
     def _paced(self, rate: float, seconds: float, **values: Any) -> list[dict[str, Any]]:
-        """The events of one process that sends Zipf's lines by a schedule."""
+        """Return the events of one process that sends Zipf's lines by a schedule."""
         return self._follow(self._spec(source="zipf", rate=rate, seconds=seconds, records=None, **values))
 
     def _spec(self, **values: Any) -> GeneratorSpec:
@@ -156,11 +155,11 @@ class _Bench:
         return GeneratorSpec.model_validate({"bootstrap": self._bootstrap, **defaults, **values})
 
     def _generate(self, spec: GeneratorSpec) -> dict[str, Any]:
-        """Runs one generator to its end; returns its `done` event."""
+        """Run one generator to its end; return its `done` event."""
         return self._follow(spec)[-1]
 
     def _follow(self, spec: GeneratorSpec) -> list[dict[str, Any]]:
-        """Runs one generator to its end; returns its events, the last of which is `done`."""
+        """Run one generator to its end; return its events, the last of which is `done`."""
         with fresh_topics(self._bootstrap, PARTITIONS, 1) as (topic,):
             folder = self._folder / topic
             folder.mkdir()
@@ -185,7 +184,7 @@ class _Bench:
                 process.wait(10)
 
     def _jvm(self, *payload: str) -> float:
-        """Records per second of one ProducerPerformance run."""
+        """Return records per second of one ProducerPerformance run."""
         with fresh_topics(self._bootstrap, PARTITIONS, 1) as (topic,):
             command = [self._java, "-cp", self._classpath, "org.apache.kafka.tools.ProducerPerformance"]
             command += ["--bootstrap-server", self._bootstrap, "--topic", topic, "--throughput", "-1"]
@@ -203,19 +202,19 @@ class _Bench:
 
 
 def _rate(done: dict[str, Any]) -> float:
-    """Acknowledged records per second of a `done` event."""
+    """Return acknowledged records per second of a `done` event."""
     return float(done["acked"] / done["elapsed_s"])
 
 
 def curve_error(events: Sequence[Mapping[str, Any]]) -> float:
-    """By how much the records that were sent between two progress events differ from those that came due, at worst."""
+    """Return the largest relative difference of sent and due records between two progress events."""
     seen = [(int(event["sent"]), int(event["due"])) for event in events if event["event"] == "progress"]
     steps = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(seen)]
     return max(abs(sent / due - 1) for sent, due in steps if due)
 
 
 def _follow(process: subprocess.Popen[str], gate: Path, expected: int) -> list[dict[str, Any]]:
-    """Opens the gate when the generator is primed; returns its events, with every record acknowledged."""
+    """Open the start barrier after the preload; return the generator's events, with every record acknowledged."""
     events: list[dict[str, Any]] = []
     for line in process.stdout or ():
         events.append(json.loads(line))
@@ -228,8 +227,8 @@ def _follow(process: subprocess.Popen[str], gate: Path, expected: int) -> list[d
             ready.write_text(json.dumps(t0), encoding="utf-8")
             ready.rename(gate)
     if not events or events[-1]["event"] != "done":
-        said = events[-1].get("message", "it ended without a word") if events else "it said nothing"
-        raise InfrastructureError(f"the generator failed: {said}")
+        message = events[-1].get("message", "ended without a message") if events else "no output"
+        raise InfrastructureError(f"generator: failed: {message}")
     if events[-1]["acked"] != expected:
-        raise InfrastructureError(f"the broker acknowledged {events[-1]['acked']} of {expected} records")
+        raise InfrastructureError(f"broker: acknowledged {events[-1]['acked']} of {expected} records")
     return events

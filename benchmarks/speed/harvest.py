@@ -1,8 +1,8 @@
 """Growth of the time of `harvest` with the number of tuples of an experiment.
 
-The real program over a real broker's topics. A longer experiment has more of everything: records, batches, outputs;
-so the schedule gets longer, at the default rate. Each harvest's tables are held against what was put into the topics,
-so that no wrong answer is timed.
+The real program reads topics of a real broker. The schedule gets longer at the default rate, so records, batches and
+outputs all grow. The tables of each harvest are compared with the content of the topics, so that no wrong result is
+timed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from faultline.system.text import Progress
 
 @dataclass(frozen=True)
 class Subject:
-    """A workload whose harvest is measured: tuples that one of its records makes, about, and its sizes."""
+    """Workload to harvest, with its approximate tuples per record, and its sizes."""
 
     workload: str
     tuples_per_record: float
     sizes: tuple[int, ...]
 
     def records(self, asked: int) -> int:
-        """How many records make about so many tuples."""
+        """Return the records for about this number of tuples."""
         return max(1, round(asked / self.tuples_per_record))
 
 
@@ -50,19 +50,20 @@ SUBJECTS = (
 )
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Return the figures of `growth_figures` for the program `harvest`, by workload; those of word count have no
+    prefix.
 
-    Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when the program fails, or
-    when its tables are not what the topics hold.
+    Starts a broker; creates topics and deletes them. Raises InfrastructureError if the program fails, or if its tables
+    differ from the topics.
     """
-    settings = bring_up(say, airflow=False)
+    settings = bring_up(progress, airflow=False)
     figures: dict[str, BenchmarkFigure] = {}
     for subject in SUBJECTS:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
 
         def measure(asked: int, times: int, subject: Subject = subject, config: Configuration = config) -> Size:
-            return _measure(settings, config, asked, subject.records(asked), times, say)
+            return _measure(settings, config, asked, subject.records(asked), times, progress)
 
         first = subject is SUBJECTS[0]
         found = growth(measure, QUICK_SIZES if quick else subject.sizes, huge=first and not quick)
@@ -71,8 +72,10 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     return figures
 
 
-def _measure(settings: Settings, config: Configuration, asked: int, records: int, times: int, say: Progress) -> Size:
-    """Fill topics once, and harvest them as often as asked for."""
+def _measure(
+    settings: Settings, config: Configuration, asked: int, records: int, times: int, progress: Progress
+) -> Size:
+    """Fill topics once, and harvest them `times` times."""
     with (
         fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
@@ -80,7 +83,7 @@ def _measure(settings: Settings, config: Configuration, asked: int, records: int
         filled = fill_topics(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
         costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
-    say(
+    progress(
         f"{config.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} batches, "
         f"{filled.outputs:,} outputs): {', '.join(map(str, costs))}"
     )
@@ -90,7 +93,7 @@ def _measure(settings: Settings, config: Configuration, asked: int, records: int
 def write_configuration(
     folder: Path, settings: Settings, topics: Sequence[str], config: Configuration, filled: FilledTopics
 ) -> Path:
-    """Writes what the step `harvest` gives its program; returns the path."""
+    """Write the program's configuration like the step `harvest`; return the path."""
     method = config.kind.latency_method_of(config.own)
     write_batches(folder, filled.batches, method=method, reached=filled.batches[-1].ends)
     path = folder / "harvest_config.json"
@@ -112,12 +115,12 @@ def _harvest(settings: Settings, configuration: Path, filled: FilledTopics) -> C
     cost = run_job(settings, command, configuration.parent)
     problems = differences(Path(json.loads(configuration.read_text())["target"]), filled)
     if problems:
-        raise InfrastructureError(f"harvest: {problems[0]}; the benchmark times no wrong answer")
+        raise InfrastructureError(f"harvest: {problems[0]}; expected the content of the topics")
     return cost
 
 
 def differences(target: Path, filled: FilledTopics) -> list[str]:
-    """How the harvest's tables differ from what the topics hold; empty when they do not."""
+    """Return how the harvest's tables differ from the topics; empty if they do not."""
     found, _ = audit(target / "counts.parquet", None, 0)
     rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])
     emitted = pc.sum(pc.multiply(pc.subtract(rows["emitted_ms"], filled.t0_ms), rows["n"])).as_py()

@@ -1,6 +1,6 @@
 """Fixed cost of an experiment, by step: time outside its warm-up and measured window.
 
-Measured over a sweep, since the start of an experiment goes on beside the harvest of the one before it.
+Measured over a sweep, since an experiment starts during the harvest of the previous one.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
 MATRIX = "state_size_x_checkpoint_interval"
-# The default word count, kill and all: a cell of the demo's kind.
+# The default word count with a kill, a cell like those of the demo.
 WARMUP_S, DURATION_S = 20.0, 55.0
 QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 10.0
 REPETITIONS = 6
 TIMEOUT_S = 3600.0
-# Of an experiment, in order: what follows on what, and the files that say when.
+# Steps of an experiment, in order; `steps_of` defines their limits.
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
-    next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
-    part of a default experiment; and the seconds of each step.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Run a sweep of six default word counts, or of six short ones if `quick`.
+
+    Figures: `fixed_s`, from one T0 to the next less the window; `single_s`, the time of a single experiment outside its
+    window; `share`, the fixed cost's part of a default experiment; and the seconds of each step.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     warmup_s, duration_s = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
-    attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, say)
-    ours = {one.id for one in attempts}
-    foreign = [gate for one in attempts_of(settings) if one.id not in ours and (gate := gate_s(one)) is not None]
+    attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, progress)
+    own = {one.id for one in attempts}
+    foreign = [gate for one in attempts_of(settings) if one.id not in own and (gate := gate_s(one)) is not None]
     return figures(attempts, warmup_s + duration_s, foreign)
 
 
-def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Progress) -> list[Attempt]:
-    """Measures one cell so often in a sweep of its own; its attempts in the order of their gates."""
+def sweep(
+    settings: Settings, repetitions: int, warmup_s: float, duration_s: float, progress: Progress
+) -> list[Attempt]:
+    """Measure one cell `repetitions` times in a new sweep; return its attempts in the order of T0."""
     series = f"overhead-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     default = parse_configuration({})
     form = {
@@ -64,15 +67,15 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     await_run(api, run_id, MATRIX, timeout_s=TIMEOUT_S)
     measured = [one for one in attempts_of(settings, sweep_id_of(run_id)) if gate_s(one) is not None]
     for one in measured:
-        say(f"{one.id}: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps_of(one).items()) + " s")
+        progress(f"{one.id}: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps_of(one).items()) + " s")
     return sorted(measured, key=lambda one: gate_s(one) or 0.0)
 
 
 def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[float] = ()) -> dict[str, BenchmarkFigure]:
-    """The figures of attempts in the order of their gates.
+    """Return the figures of attempts in the order of T0.
 
-    `foreign`: gates of experiments of others, in seconds since the epoch. Between two of ours the time is not our cost
-    where one of them lies.
+    `foreign`: T0 of other experiments, in seconds since the epoch. Time between two attempts does not count if it
+    contains one of them.
     """
     gates = [gate_s(one) or 0.0 for one in attempts]
     fixed = [
@@ -93,17 +96,17 @@ def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[floa
 
 
 def gate_s(attempt: Attempt) -> float | None:
-    """T0 in seconds since the epoch; None when it was never reached."""
+    """Return T0 in seconds since the epoch; None if it was never reached."""
     gate = find_last(read_journal(attempt.conductor_journal), event="gate")
     return None if gate is None else int(gate["t0_wall_ns"]) / 1e9
 
 
 def steps_of(attempt: Attempt) -> dict[str, float]:
-    """Seconds of each step of a measured attempt, by STEPS; those that its files do not tell of are left out.
+    """Return the seconds of each step of a measured attempt, by STEPS; steps without data are omitted.
 
-    processes: its turn to the start of the engine · engine: to the start of its query · warm: to the query's first
-    commit · gate: to T0 · drain: end of the schedule to the end of all processes · harvest, judge, close: to the last
-    table, to the record's series, to the closing.
+    processes: start of the attempt to the start of the engine · engine: to the start of its query · warm: to the
+    query's first commit · gate: to T0 · drain: end of the schedule to the end of all processes · harvest, judge, close:
+    to the last table, to the record's series, to the end of the attempt.
     """
     began_s, gate = attempt.begun_at_ns() / 1e9, gate_s(attempt)
     marks: list[tuple[str, float | None]] = [

@@ -20,13 +20,14 @@ from faultline.system.text import Progress
 RECORDS = 10_000
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Figures in seconds: `first_look_s`, when nothing is indexed yet, `restart_s`, the first page of a new process,
-    and one for each page, 20 times each, or 5 times when `quick`. The store always holds 10,000 records.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Return figures in seconds: `first_look_s` without an index, `restart_s` for the first page of a new process.
+
+    In addition, one figure per page, measured 20 times, or 5 times if `quick`. The store always has 10,000 records.
     """
     with tempfile.TemporaryDirectory(prefix="faultline-pages-") as folder:
         results = Path(folder)
-        say(f"writing {RECORDS} records")
+        progress(f"writing {RECORDS} records")
         for number in range(RECORDS):
             write_record(results, made_record(number))
         figures = {"first_look_s": [_timed(_app(results), "/")], "restart_s": [_timed(_app(results), "/")]}
@@ -34,7 +35,7 @@ def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
         for name, address in _addresses().items():
             _timed(app, address)
             figures[f"{name}_s"] = [_timed(app, address) for _ in range(5 if quick else 20)]
-            say(f"{address}: {max(figures[f'{name}_s']):.3f} s at most")
+            progress(f"{address}: {max(figures[f'{name}_s']):.3f} s at most")
     return {name: summarise(values, "s") for name, values in figures.items()}
 
 
@@ -56,7 +57,7 @@ def _app(results: Path) -> FastAPI:
 
 
 def _timed(app: FastAPI, address: str) -> float:
-    """Seconds until the whole answer is there. Raises RuntimeError when it is not a page."""
+    """Return the seconds until the whole response. Raises RuntimeError if its status is not 200."""
     path, _, query = address.partition("?")
     scope: dict[str, Any] = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": "GET",

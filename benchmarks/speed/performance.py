@@ -1,4 +1,4 @@
-"""Faultline's own speed: the benchmarks of it one after another, and the page that says what they came to."""
+"""All self-benchmarks in turn, and the page with their figures."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from faultline.system.text import Progress, one_line
 
 Outcome = Mapping[str, Any]
 
-# What each measures, in words; the benchmarks of speed, in the order in which they run.
+# Description of each self-benchmark, in the order of execution.
 SPEED: Mapping[str, str] = {
-    "generator": "One generator process beside Kafka's own `ProducerPerformance`: same broker, record size, "
-    "acknowledgements and partitions, in turns. Ratios are of records a second.",
-    "overhead": "What an experiment costs beside its warm-up and its measured window, in a sweep and alone, by step.",
-    "recorder": "What the recorder and the services take of a core in the measured windows of a sweep, and how much of "
-    "it gave way.",
-    "fault_timing": "How far the instant of a SIGKILL lies from the one that was planned.",
-    "harvest": "How the harvest of an experiment grows with its tuples; an exponent of 1 is linear.",
-    "aggregate": "How the tables over all records grow with the tuples behind them.",
-    "page": "How long the results page takes over many records.",
+    "generator": "One generator process and Kafka's `ProducerPerformance` in turn: same broker, record size, "
+    "acknowledgements and partitions. Ratios are of records per second.",
+    "overhead": "Time of an experiment outside its warm-up and measured window, in a sweep and alone, by step.",
+    "recorder": "Cores used by the recorder and the services in the measured windows of a sweep, and how much of "
+    "that had lowered priority.",
+    "fault_timing": "Difference between the actual and the planned time of a SIGKILL.",
+    "harvest": "Growth of the harvest of an experiment with its tuples; an exponent of 1 is linear.",
+    "aggregate": "Growth of the tables over all records with their tuples.",
+    "page": "Response time of the results pages with many records.",
 }
 HEAD = """\
 # Faultline's own speed
 
-What `./faultline bench` came to on the machine below. A figure is the median of `n` repetitions, between the least and
-the greatest of them. Ratios are of figures that one run measured in turns: times themselves belong to this machine.
+Figures of `./faultline bench` on the machine below: the median of `n` repetitions with their minimum and maximum.
+Ratios compare figures that one run measured in turn; times depend on the machine.
 
 | | |
 | --- | --- |
@@ -37,31 +37,31 @@ the greatest of them. Ratios are of figures that one run measured in turns: time
 
 @dataclass(frozen=True)
 class Failure:
-    """A benchmark that gave no figures, and why, in one line."""
+    """Benchmark without figures, and the reason in one line."""
 
     name: str
     reason: str
 
 
 def run_all(
-    run: Callable[[str], Outcome], say: Progress, names: Sequence[str] = tuple(SPEED)
+    run: Callable[[str], Outcome], progress: Progress, names: Sequence[str] = tuple(SPEED)
 ) -> tuple[list[Outcome], list[Failure]]:
-    """Runs each benchmark by `run`; one that fails keeps none of the others from running."""
+    """Run each benchmark by `run`; a failure does not stop the others."""
     outcomes, failures = [], []
     for name in names:
-        say(f"bench {name}")
+        progress(f"bench {name}")
         try:
             outcomes.append(run(name))
         except FaultlineError as error:
             failures.append(Failure(name, one_line(str(error))))
-            say(f"bench {name}: {failures[-1].reason}")
+            progress(f"bench {name}: {failures[-1].reason}")
     return outcomes, failures
 
 
 def page(
     outcomes: Sequence[Outcome], failures: Sequence[Failure], *, build: str, quick: bool, now: datetime | None = None
 ) -> str:
-    """The document as Markdown; `build`: the revision of Faultline that was measured."""
+    """Return the page as Markdown; `build`: the measured revision of Faultline."""
     measured = (now or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC")
     machine = outcomes[0]["machine"] if outcomes else {}
     about = {

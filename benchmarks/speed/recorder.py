@@ -24,53 +24,53 @@ from faultline.system.text import Progress
 REPETITIONS, QUICK_REPETITIONS = 5, 2
 WARMUP_S, DURATION_S = 20.0, 55.0
 QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 20.0
-# How long the services are looked at while nothing is measured, once they have read the DAG files.
+# Duration of the idle period, after the services have read the DAG files.
 SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
-# Parts of what is measured itself.
+# Services that are part of the measured system.
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
 
-def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
+def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Run a sweep of five word counts, or of two short ones if `quick`, after an idle period of the services.
 
-    Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
-    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of them that gave way), `lost_cores`
-    (what the measured processes lost to others), and `rest_cores`, of the services without an experiment.
-    `recorder_late`: samples that came late.
+    Figures in cores: during the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
+    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of them with lowered priority),
+    `lost_cores` (lost by the measured processes); and `rest_cores`, of the idle services. `recorder_late`: late
+    samples.
     """
-    settings = bring_up(say)
+    settings = bring_up(progress)
     time.sleep(SETTLE_S)
     rest = cores(lambda: _services(settings), QUICK_REST_S if quick else REST_S)
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     window = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
-    attempts = sweep(settings, repetitions, *window, say)
+    attempts = sweep(settings, repetitions, *window, progress)
     records = {one.attempt: one for one in Store(settings.results).query()}
     found = figures([(one, records[one.id]) for one in attempts if one.id in records])
     for name, figure in found.items():
-        say(f"{name}: {figure.value:.4f} {figure.unit}")
+        progress(f"{name}: {figure.value:.4f} {figure.unit}")
     return {**found, "rest_cores": summarise([rest], "cores")}
 
 
 def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, BenchmarkFigure]:
-    """The figures of attempts with their records. Raises InfrastructureError when none was judged."""
+    """Return the figures of attempts with their records. Raises InfrastructureError if none was judged."""
     values: dict[str, list[float]] = {}
     for attempt, record in measured:
         for name, value in _of_attempt(attempt, record).items():
             if value is not None:
                 values.setdefault(name, []).append(value)
     if "services_cores" not in values:
-        raise InfrastructureError("services: no experiment of the sweep was judged; see its records")
+        raise InfrastructureError("services: no judged experiment in the sweep; see its records")
     return {name: summarise(known, "samples" if name == "recorder_late" else "cores") for name, known in values.items()}
 
 
 def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
-    besides, waited = record.metrics.background_cpu, record.metrics.waited
-    if besides is None:
+    background, waited = record.metrics.background_cpu, record.metrics.waited
+    if background is None:
         return {}
     lines = read_journal(attempt.recorder_journal)
     return {
-        "recorder_cores": besides.recorder,
-        "services_cores": besides.services,
+        "recorder_cores": background.recorder,
+        "services_cores": background.services,
         "given_way_cores": _lowered_cores(record, lines),
         "lost_cores": None if waited is None else waited.others,
         "recorder_late": float(sum(line.get("kind") == "overrun" for line in lines)),
@@ -78,7 +78,7 @@ def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
 
 
 def _lowered_cores(record: Record, lines: Sequence[Line]) -> float:
-    """Cores of services between the first and the last sample in the window at which they gave way."""
+    """Return the cores of services between their first and last sample with lowered priority in the window."""
     instants = {event.name: event.wall_ns for event in record.timeline}
     samples = processes_of([line for line in lines if line.get("kind") == "proc"])
     inside = samples["wall_ns"].between(instants["measured_from"], instants["measured_until"])
@@ -88,17 +88,17 @@ def _lowered_cores(record: Record, lines: Sequence[Line]) -> float:
 
 
 def cores(counter: Callable[[], float], seconds: float) -> float:
-    """By how much a counter of CPU seconds grows in a second of the next `seconds`."""
+    """Return the growth of a counter of CPU seconds per second, over the next `seconds`."""
     before, began = counter(), time.monotonic()
     time.sleep(seconds)
     return (counter() - before) / (time.monotonic() - began)
 
 
 def _services(settings: Settings) -> float:
-    """CPU seconds of all that runs the experiments, since each process started."""
+    """Return the CPU seconds of all services since the start of each process."""
     pids = [pid for name, pid in Supervisor(settings).pids().items() if name not in MEASURED]
     if not pids:
-        raise InfrastructureError("services: none runs; ./faultline up first")
+        raise InfrastructureError("services: none running; fix: ./faultline up")
     found: dict[int, psutil.Process] = {}
     for pid in pids:
         try:

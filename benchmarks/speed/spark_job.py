@@ -1,4 +1,4 @@
-"""One program of spark_jobs/ handed to spark-submit, as the DAGs hand harvest and aggregate to it; and its cost."""
+"""A program of spark_jobs/ run by spark-submit, as the DAGs run harvest and aggregate, and its cost."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took: seconds from start to exit, CPU seconds, and the greatest resident memory in MB (10⁶ bytes).
+    """Cost of one run: seconds from start to exit, CPU seconds, and peak resident memory in MB (10⁶ bytes).
 
-    CPU and memory are of all its processes together: the JVM and the program's Python.
+    CPU and memory are sums over its processes: the JVM and the program's Python.
     """
 
     seconds: float
@@ -45,16 +45,15 @@ class Cost:
 
 
 def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
-    """The spark-submit of program `name`; `large` as in `batch_settings`."""
+    """Return the spark-submit command of program `name`; `large` as in `batch_settings`."""
     conf = batch_settings(settings, archive=find_archive(settings), large=large)
     return spark_submit(settings, conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
 
 
 def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
-    """Runs a command of `submit_command` in `folder`, where its log stays.
+    """Run a command of `submit_command` in `folder`, which keeps its log.
 
-    Raises InfrastructureError with the line of its log that says most when it fails or takes half an hour. Whatever
-    ends the wait, no process of it is left.
+    Raises InfrastructureError with the log's error line if it fails or takes half an hour. Its processes always end.
     """
     log = folder / "spark.log"
     environment = {**clean_environment(), **spark_environment(settings, find_java(settings.home / "java.json").home)}
@@ -77,7 +76,7 @@ def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
 
 
 def _follow(process: psutil.Popen, deadline: float) -> int:
-    """Waits for the end; returns the greatest number of resident bytes of the process and its children together."""
+    """Wait for the end; return the peak resident bytes of the process and its children together."""
     peak = 0
     while True:
         peak = max(peak, _resident(process))
@@ -90,36 +89,36 @@ def _follow(process: psutil.Popen, deadline: float) -> int:
 
 
 def _resident(process: psutil.Popen) -> int:
-    """Resident bytes, with what processes share counted once: a JVM that forks would otherwise count twice."""
+    """Return resident bytes with shared memory counted once, since a forking JVM would count twice."""
     total = 0
     try:
         for one in (process, *process.children(recursive=True)):
             total += one.memory_full_info().pss
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        pass  # it is ending; the next look sees what is left
+        pass  # it is ending; the next sample has the rest
     return total
 
 
 def _end(process: psutil.Popen) -> None:
-    """Ends the process and its children, if they still run."""
+    """End the process and its children, if they still run."""
     if process.poll() is None:
         end_processes((*process.children(recursive=True), process))
         process.wait()
 
 
-# How the time of a job grows with the number of tuples: the slope of log time over log n.
+# Growth of a job's time: slope of log time over log n
 
 
 SIZES = (10**5, 10**6, 10**7)
 QUICK_SIZES = (10**4, 10**5)
-# Tuples of hours of measurement: run once, to see that time and memory stay in proportion.
+# Tuples of hours of measurement: run once, to verify that time and memory stay proportional.
 HUGE = 10**8
 REPETITIONS = 5
 
 
 @dataclass(frozen=True)
 class Size:
-    """What was measured at one size: the tuples that there really were, and the cost of each repetition."""
+    """Measurements at one size: actual tuples, and the cost of each repetition."""
 
     asked: int
     tuples: int
@@ -127,23 +126,23 @@ class Size:
 
 
 def exponent(times: Mapping[int, float]) -> float:
-    """Least-squares slope of ln(time) over ln(n), for times by n; at least two different n, all positive."""
+    """Return the least-squares slope of ln(time) over ln(n), for times by n; at least two different positive n."""
     slope, _ = np.polyfit(np.log(list(times)), np.log(list(times.values())), 1)
     return float(slope)
 
 
 def growth(measure: Callable[[int, int], Size], sizes: Sequence[int], *, huge: bool) -> dict[str, BenchmarkFigure]:
-    """Measure each size five times, and HUGE once if `huge`; `measure` takes the tuples and the repetitions."""
+    """Measure each size five times, and HUGE once if `huge`; `measure` takes tuples and repetitions."""
     found = [measure(asked, REPETITIONS) for asked in sizes]
     return growth_figures(found) | (huge_figures(found[-1], measure(HUGE, 1)) if huge else {})
 
 
 def growth_figures(sizes: Sequence[Size]) -> dict[str, BenchmarkFigure]:
-    """Figures of sizes in ascending order, at least two, with equally many repetitions.
+    """Return the figures of at least two sizes in ascending order, with equal numbers of repetitions.
 
-    `exponent` is that of the time between the two largest sizes, `exponent_all` the one that fits all sizes best: the
-    start of a JVM is part of every time, and hides the growth of the small ones. `cpu_exponent` is as `exponent`, of
-    CPU seconds, which other work on the machine changes less. Each repetition gives an exponent of its own.
+    `exponent`: of the time between the two largest sizes. `exponent_all`: the fit over all sizes, in which the JVM's
+    start hides the growth at small ones. `cpu_exponent`: like `exponent`, for CPU seconds, which background load
+    affects less. Each repetition has its own exponent.
     """
     figures = {name: figure for size in sizes for name, figure in _costs(size).items()}
     for name, chosen, attribute in (
@@ -160,7 +159,7 @@ def growth_figures(sizes: Sequence[Size]) -> dict[str, BenchmarkFigure]:
 
 
 def huge_figures(largest: Size, huge: Size) -> dict[str, BenchmarkFigure]:
-    """Figures of the one run at HUGE; its exponent is that of the time since the `largest` of the usual sizes."""
+    """Return the figures of the run at HUGE; its exponent is that of the time since the `largest` other size."""
     usual = statistics.median(one.seconds for one in largest.costs)
     found = exponent({largest.tuples: usual, huge.tuples: huge.costs[0].seconds})
     return {**_costs(huge), f"exponent_{power(huge.asked)}": summarise([found], "1")}
@@ -176,6 +175,6 @@ def _costs(size: Size) -> dict[str, BenchmarkFigure]:
 
 
 def power(size: int) -> str:
-    """A size in the name of a figure: 100000 is 1e5."""
+    """Return a size for the name of a figure: 100000 is 1e5."""
     mantissa, exponent_text = f"{size:.0e}".split("e")
     return f"{mantissa}e{int(exponent_text)}"

@@ -28,12 +28,10 @@ ALLOWED: Final[tuple[Allowed, ...]] = (
 PENDING: Final = (
     "tests/",
     "include/faultline/bootstrap.py",
-    "include/faultline/comparison/",
     "include/faultline/experiment/",
     "include/faultline/installation/",
     "include/faultline/records/",
     "include/faultline/system/",
-    "benchmarks/",
     "scripts/",
 )
 

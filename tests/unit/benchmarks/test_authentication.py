@@ -1,4 +1,4 @@
-"""What authentication costs is told by pairs, each in an installation of its own that lets all in, or nobody."""
+"""The authentication benchmark runs pairs, each in its own installation with or without authentication."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ def test_what_is_calibrated_is_what_the_product_computes(open_share: float) -> N
 def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(two_sides, "RUNS", (2, 5))
     monkeypatch.setattr(two_sides, "CORRELATIONS", (0.4,))
-    figures = run(said.append, True)
-    assert len(said) == 7
+    figures = run(lines.append, True)
+    assert len(lines) == 7
     assert {f"two_sides_{name}_error_normal_5" for name in TWO_SIDES} <= figures.keys()
     for name in ("paired", "apart"):
         errors = [one.value for key, one in figures.items() if key.startswith(f"two_sides_{name}_error")]

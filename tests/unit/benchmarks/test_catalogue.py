@@ -17,7 +17,7 @@ from faultline.system.errors import ConfigError
 @pytest.mark.parametrize("name", catalogue.BENCHMARKS)
 def test_every_benchmark_has_its_module(name: str) -> None:
     module = import_module(f"benchmarks.{catalogue.BENCHMARKS[name]}")
-    assert list(signature(module.run).parameters) == ["say", "quick"]
+    assert list(signature(module.run).parameters) == ["progress", "quick"]
 
 
 def test_an_outcome_holds_figures_as_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,5 +33,5 @@ def test_an_outcome_holds_figures_as_plain_values(monkeypatch: pytest.MonkeyPatc
 def test_a_figure_is_called_a_value_since_a_worst_one_is_no_median(capsys: pytest.CaptureFixture[str]) -> None:
     figure = {"value": 0.4, "low": 0.1, "high": 0.4, "n": 20, "unit": "bins"}
     catalogue.print_figures({"name": "known_truth", "figures": {"worst_time_error_bins": figure}})
-    said = capsys.readouterr().out
-    assert "median" not in said and all(word in said for word in ("value", "worst_time_error_bins", "0.4"))
+    output = capsys.readouterr().out
+    assert "median" not in output and all(word in output for word in ("value", "worst_time_error_bins", "0.4"))

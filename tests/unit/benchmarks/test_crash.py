@@ -1,4 +1,4 @@
-"""What `bench crash` plans, when it takes a moment for due, and how it counts."""
+"""Plan, timing and counts of `bench crash`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_plan_holds_every_victim_at_every_boundary_and_is_the_same_each_time
 def test_an_installation_of_its_own_lies_on_the_database_that_is_given(
     given: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a place of its own, so that neither goes on with the kills of the other."""
+    """Quick and full runs have separate logs."""
     begun: list[tuple[str, str]] = []
 
     def own_services(name: str, _: Progress, database: str) -> None:
@@ -227,13 +227,13 @@ def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: P
     assert not path.exists() and BenchmarkLog(path, "kill").acts == []
 
 
-def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:
+def test_fixed_cost_excludes_the_measured_time() -> None:
     figure = fixed_cost([0.0, 30.0, 62.0, 90.0], measured_s=10.0)["fixed_s"]
     assert (figure.value, figure.low, figure.high, figure.n) == (20.0, 18.0, 22.0, 3)
     assert fixed_cost([1.0], measured_s=10.0) == {}
 
 
-def test_growth_is_told_by_the_first_and_the_last_quarter() -> None:
+def test_growth_compares_the_first_and_last_quarter() -> None:
     samples = [{"kafka": (float(number), 7)} for number in range(8)]
     found = growth(samples)  # type: ignore[arg-type]
     assert (found["memory_kafka"].low, found["memory_kafka"].value) == (0.5, 6.5)

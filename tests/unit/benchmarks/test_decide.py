@@ -27,7 +27,7 @@ LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
 def test_each_cell_is_so_much_more_than_the_one_before() -> None:
     scatter, rng = NoiseModel((0.0, 1e-9), Method.T, level=10.0, resolution=1.0, watched=13.0), np.random.default_rng(1)
     assert scatter.cell(1, 0.2, 1, rng) == [(pytest.approx(11.0), pytest.approx(12.0))]
-    assert scatter.cell(2, 0.2, 1, rng) == [(13.0, math.inf)], "longer than anybody watched"
+    assert scatter.cell(2, 0.2, 1, rng) == [(13.0, math.inf)], "longer than the watch"
 
 
 def test_cells_stop_when_their_comparisons_are_decided() -> None:
@@ -35,7 +35,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
     rng, quiet, wild = np.random.default_rng(1), NoiseModel((-1e-3, 1e-3), Method.T), NoiseModel((-1.0, 1.0), Method.T)
     first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
     found = run_sequential(quiet, 0.2, LIMITS, rng)
-    assert (found.said, found.experiments) == ([True] * (CELLS - 1), first * CELLS)
+    assert (found.answers, found.experiments) == ([True] * (CELLS - 1), first * CELLS)
     assert run_sequential(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
 
 
@@ -50,7 +50,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
         (SequentialDecision.INCONCLUSIVE, -0.5, 0.05, None),
     ],
 )
-def test_what_is_said_is_held_against_what_was_planted(
+def test_decisions_are_compared_with_the_planted_step(
     outcome: SequentialDecision, low: float, planted: float, true: bool | None
 ) -> None:
     assert subject._is_true(SequentialResult(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true

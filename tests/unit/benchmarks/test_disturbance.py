@@ -1,4 +1,4 @@
-"""What neighbours do to figures comes back as it was planted; an interrupted benchmark is resumed."""
+"""Planted biases are recovered, and an interrupted benchmark resumes."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_planted_bias_scatter_and_limit_are_found() -> None:
     assert found["scatter_cpu"].value == 0 and "limit_cpu" not in found, "no change with the loss"
 
 
-def test_each_block_has_each_neighbour_once_and_names_tell_them_apart() -> None:
+def test_each_block_has_each_neighbour_once_under_a_unique_name() -> None:
     assert len(set(NAMES)) == len(NAMES) == 2 + len(KINDS) * len(SHARES)
     assert {QUIET.name, AGAIN.name} < set(NAMES)
 
 
-def test_too_little_tells_nothing_and_says_so() -> None:
+def test_too_few_values_have_no_figure() -> None:
     assert scatter_of(np.array([0.1])) is None and bias_of(np.array([])) is None
     assert limit_of(np.array([(0.1, 0.1)] * 2), 0.1) is None
     assert limit_of(np.array([(0.1, -0.2)] * 5), 0.1) is None, "a change against the loss has no limit"

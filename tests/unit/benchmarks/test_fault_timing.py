@@ -45,7 +45,7 @@ def test_errors_are_absolute_and_in_order_of_faults() -> None:
 @pytest.mark.parametrize("missing", [{"acknowledged": False}, {"event": "invoked"}])
 def test_a_fault_that_was_not_delivered_is_never_left_out(missing: dict[str, Any]) -> None:
     lines = [line(0, 1), line(1, 1, **missing)]
-    with pytest.raises(InfrastructureError, match="fault 1 of 2 was not delivered: the conductor says nothing"):
+    with pytest.raises(InfrastructureError, match="fault 1 of 2 was not delivered: the fault scheduler has no outcome"):
         errors_ms(lines, 2)
     settled = {"event": "settled", "fault": 1, "outcome": "missed-window", "detail": "the act came 3 s late"}
     with pytest.raises(InfrastructureError, match="missed-window: the act came 3 s late"):

@@ -1,4 +1,4 @@
-"""The benchmark of the gate: its pairs scatter as those that were measured, and are judged as the product does."""
+"""Benchmark of the gate: measured noise, and verdicts equal to the gate's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_pairs_scatter_as_neighbours_do_and_by_no_more(name: str) -> None:
     assert more == pytest.approx(np.log1p(0.2 * scatter.reach))
 
 
-def test_nights_are_judged_as_the_product_judges_them() -> None:
+def test_runs_are_judged_like_the_gate() -> None:
     (metric,) = metrics_named(["latency_ms.p50"])
     seasons = NOISE_MODELS["p50"].pairs((12, 3, 2, 15), 0.06, np.random.default_rng(2))
     suspects, red = judge_runs(seasons)
@@ -28,8 +28,8 @@ def test_nights_are_judged_as_the_product_judges_them() -> None:
     for season, doubted, shut in zip(seasons, suspects, red, strict=True):
         nights = [
             PairedRun(f"2026-01-0{day}", "b1", "b0", tuple(
-                Pairs(name, name, metric, tuple(one), tuple(one), 15) for name, one in zip("ab", night, strict=True)
-            )) for day, night in enumerate(season, start=1)
+                Pairs(name, name, metric, tuple(one), tuple(one), 15) for name, one in zip("ab", cells, strict=True)
+            )) for day, cells in enumerate(season, start=1)
         ]  # fmt: skip
         for day in range(3):
             verdict = judge_gate(nights[: day + 1])
@@ -38,7 +38,7 @@ def test_nights_are_judged_as_the_product_judges_them() -> None:
         assert p_worse(season[0, 0]) == pytest.approx(p_above(season[0, 0].tolist()))
 
 
-def test_it_draws_what_a_night_measures() -> None:
+def test_draws_match_the_default_nightly_set() -> None:
     assert PAIRS == dag_factory.PAIRS and len(dag_factory.DEFAULT_SET) == CONFIGURATIONS
 
 

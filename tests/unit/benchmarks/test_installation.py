@@ -34,7 +34,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return ended
 
 
-@pytest.mark.parametrize("own", [partial(own_services, say=print), own_home])
+@pytest.mark.parametrize("own", [partial(own_services, progress=print), own_home])
 def test_a_second_call_is_refused_in_a_line_and_ends_nothing(
     own: Callable[[str], AbstractContextManager[Settings]], ended: list[Path]
 ) -> None:

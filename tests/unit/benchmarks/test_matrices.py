@@ -1,4 +1,4 @@
-"""What the benchmark `matrices` asks for, and what it makes of what it saw."""
+"""Forms, results and problems of the benchmark `matrices`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> No
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"),
+    ("ended", "problem"),
     [
         (outcome(state="failed"), "input_rate: no valid record, no record at all"),
         (outcome("invalid", state="failed"), f"input_rate: no valid record: 20261121T061500Z-3fa9c1 invalid: {REASON}"),
         (outcome("valid", state="failed"), "input_rate: its run ended in state failed"),
     ],
 )
-def test_what_went_wrong_is_named(ended: MatrixOutcome, said: str) -> None:
-    assert problems_of(ended) == [said]
+def test_what_went_wrong_is_named(ended: MatrixOutcome, problem: str) -> None:
+    assert problems_of(ended) == [problem]
 
 
 def test_figures_are_by_matrix() -> None:

@@ -1,4 +1,4 @@
-"""What an experiment costs beside its window, as its files tell it."""
+"""Fixed cost of an experiment by its files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measured(folder: Path, *, after_s: float = 0.0, without: tuple[str, ...] = (
     return attempt
 
 
-def test_each_step_is_told_by_the_files_that_end_it(tmp_path: Path) -> None:
+def test_each_step_is_read_from_its_files(tmp_path: Path) -> None:
     assert steps_of(measured(tmp_path / "a")) == pytest.approx(TOOK, abs=1e-3)
 
 
@@ -57,7 +57,7 @@ def test_a_step_that_left_no_file_is_left_out_and_its_time_is_the_next_ones(tmp_
     assert "judge" not in found and found["close"] == pytest.approx(TOOK["judge"] + TOOK["close"], abs=1e-3)
 
 
-def test_in_a_sweep_what_goes_on_beside_the_next_start_costs_nothing(tmp_path: Path) -> None:
+def test_overlapping_steps_of_a_sweep_are_free(tmp_path: Path) -> None:
     attempts = [measured(tmp_path / f"a{number}", after_s=number * 100.0) for number in range(3)]
     found = figures(attempts, WINDOW_S)
     assert found["fixed_s"].value == pytest.approx(25.0) and found["fixed_s"].n == 2

@@ -1,4 +1,4 @@
-"""Nights of Faultline's own speed: planted slowdowns are found, and nothing is compared that is not comparable."""
+"""Self-benchmark runs: planted slowdowns are found, and incomparable runs are not compared."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
 MACHINE = {"cores": 2, "memory_mb": 8000, "system": "Linux", "python": "3.11.7", "load_1m": 0.1}
 
 
-def night(
+def make_run(
     folder: Path, day: int, figures: Mapping[str, Sequence[float]], *, build: str = "a", **machine: Any
 ) -> SpeedRun:
-    """A night with figures of the benchmark `b`, kept as the DAG keeps it, and read again."""
+    """Return a run with figures of the benchmark `b`, stored and read again."""
     outcome = {
         "name": "b",
         "figures": {name: vars(summarise(list(values), "s")) for name, values in figures.items()},
@@ -51,8 +51,8 @@ def test_a_planted_change_is_found_by_its_direction(
     tmp_path: Path, name: str, factor: float, verdict: ComparisonVerdict
 ) -> None:
     for day in (1, 2, 3):
-        night(tmp_path, day, {name: scaled(1 + day / 1000)})
-    own = night(tmp_path, 4, {name: scaled(factor)})
+        make_run(tmp_path, day, {name: scaled(1 + day / 1000)})
+    own = make_run(tmp_path, 4, {name: scaled(factor)})
     judged = judge_speed(own, read_runs(tmp_path), 7)
     assert [reason.partition(":")[0] for reason in judged.reasons] == [f"b.{name}"] * (
         verdict is ComparisonVerdict.WORSE
@@ -60,26 +60,26 @@ def test_a_planted_change_is_found_by_its_direction(
     assert judged.summary == f"1 {verdict}; against 2026-11-01 to 2026-11-03"
 
 
-def test_nights_of_another_build_or_machine_are_not_pooled(tmp_path: Path) -> None:
-    night(tmp_path, 1, {"fixed_s": scaled(0.5)}, build="a")
-    night(tmp_path, 2, {"fixed_s": scaled(1.0)}, build="b")
-    night(tmp_path, 3, {"fixed_s": scaled(0.2)}, build="b", cores=64)
-    own = night(tmp_path, 4, {"fixed_s": scaled(1.0)}, build="c", load_1m=3.0)
+def test_runs_of_other_builds_or_machines_are_not_pooled(tmp_path: Path) -> None:
+    make_run(tmp_path, 1, {"fixed_s": scaled(0.5)}, build="a")
+    make_run(tmp_path, 2, {"fixed_s": scaled(1.0)}, build="b")
+    make_run(tmp_path, 3, {"fixed_s": scaled(0.2)}, build="b", cores=64)
+    own = make_run(tmp_path, 4, {"fixed_s": scaled(1.0)}, build="c", load_1m=3.0)
     judged = judge_speed(own, read_runs(tmp_path), 7)
     assert judged.baseline == ("2026-11-02T05:00:00+00:00",)
-    assert judged.summary == "1 same; against 2026-11-02"
+    assert judged.summary == "1 equivalent; against 2026-11-02"
 
 
-def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
-    first = night(tmp_path, 1, {"fixed_s": QUIET})
+def test_a_run_without_baseline_or_figures_has_a_problem(tmp_path: Path) -> None:
+    first = make_run(tmp_path, 1, {"fixed_s": QUIET})
     assert judge_speed(first, [first], 7).problem == "2026-11-01: no earlier run on an equal machine"
-    broken = night(tmp_path, 2, {})
+    broken = make_run(tmp_path, 2, {})
     judged = judge_speed(broken, read_runs(tmp_path), 7)
     assert (judged.problem, judged.summary) == ("2026-11-02: no benchmark has a figure", "nothing to compare")
     assert broken.failed == ("b",)
 
 
 def test_few_repetitions_give_no_verdict(tmp_path: Path) -> None:
-    night(tmp_path, 1, {"fixed_s": QUIET})
-    own = night(tmp_path, 2, {"fixed_s": [5.0, 5.0]})
+    make_run(tmp_path, 1, {"fixed_s": QUIET})
+    own = make_run(tmp_path, 2, {"fixed_s": [5.0, 5.0]})
     assert judge_speed(own, read_runs(tmp_path), 7).summary == "1 inconclusive; against 2026-11-01"

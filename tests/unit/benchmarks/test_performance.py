@@ -28,17 +28,17 @@ def test_every_benchmark_of_speed_is_one() -> None:
 
 
 def test_one_that_fails_keeps_no_other_from_running() -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     def run(name: str) -> dict[str, Any]:
         if name == "b":
             raise InfrastructureError("kafka: away\nfor good")
         return outcome(name)
 
-    outcomes, failures = run_all(run, said.append, ("a", "b", "c"))
+    outcomes, failures = run_all(run, lines.append, ("a", "b", "c"))
     assert [one["name"] for one in outcomes] == ["a", "c"]
     assert failures == [Failure("b", "kafka: away for good")]
-    assert said == ["bench a", "bench b", "bench b: kafka: away for good", "bench c"]
+    assert lines == ["bench a", "bench b", "bench b: kafka: away for good", "bench c"]
 
 
 def test_the_page_has_each_figure_with_its_interval_and_whatever_failed() -> None:

@@ -1,4 +1,4 @@
-"""What the recorder and the services took of measured windows, from records and journals."""
+"""CPU of recorder and services in measured windows, from records and journals."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def measured(folder: Path, *, judged: bool = True) -> tuple[Attempt, Record]:
         for _ in range(2):
             journal.append({"kind": "overrun", "late_s": 0.1})
     record = sample()
-    besides = BackgroundCpuPart(processes=0.2, steal=0.0, services=0.1, recorder=0.01) if judged else None
+    background = BackgroundCpuPart(processes=0.2, steal=0.0, services=0.1, recorder=0.01) if judged else None
     metrics = record.metrics.model_copy(
-        update={"background_cpu": besides, "waited": WaitedPart(others=0.02, stolen=0.0, worst_5s=0.1)}
+        update={"background_cpu": background, "waited": WaitedPart(others=0.02, stolen=0.0, worst_5s=0.1)}
     )
     timeline = [
         TimelineEvent(name=name, wall_ns=at * 10**9, mono_ns=at * 10**9, source="x")
@@ -39,7 +39,7 @@ def measured(folder: Path, *, judged: bool = True) -> tuple[Attempt, Record]:
     return attempt, record.model_copy(update={"metrics": metrics, "timeline": timeline})
 
 
-def test_the_part_of_the_services_that_gave_way_is_told_apart(tmp_path: Path) -> None:
+def test_cores_with_lowered_priority_are_separate(tmp_path: Path) -> None:
     found = figures([measured(tmp_path / name) for name in ("a", "b")])
     assert {name: (one.value, one.n) for name, one in found.items()} == {
         "recorder_cores": (0.01, 2),

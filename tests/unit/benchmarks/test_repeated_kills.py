@@ -72,7 +72,7 @@ def evidence_of(made: Simulated) -> Any:
 
 
 def signals_of(made: Simulated) -> Any:
-    """What these files say together."""
+    """Return the content of these files."""
     reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
     return SimpleNamespace(
         window=made.window,

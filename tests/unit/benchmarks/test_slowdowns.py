@@ -20,7 +20,7 @@ COST_US = 1_000.0
 
 
 def slowed(share: float, *, reach: float = 0.5, noise: float = 1.0, status: str = "valid") -> Record:
-    """A word count whose records take so much more CPU, half of which shows in the latency."""
+    """Return a word count with added CPU per record, half of it in the latency."""
     p50 = 800 * (1 + reach * share) * noise
     one = sample(latency={"p50": p50, "p99": 2 * p50, "max": 3 * p50}, status=status)
     cost = CpuPerMillion(engine=COST_US * (1 + share) * noise, workers=None)
@@ -87,10 +87,10 @@ def test_what_is_disturbed_is_measured_again_and_given_up_after_three(monkeypatc
         return slowed(0.0, status=tried[-1])
 
     monkeypatch.setattr(blocks, "run_single", single)
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(InfrastructureError, match="no usable record after 3 measurements"):
-        run(said.append, True)
-    assert len(tried) == 6 and sum("measuring again" in one for one in said) == 5
+        run(lines.append, True)
+    assert len(tried) == 6 and sum("measuring again" in one for one in lines) == 5
 
 
 def test_the_settings_that_plant_work_are_those_of_a_build() -> None:

@@ -56,7 +56,7 @@ def test_the_bound_of_no_hit_in_a_thousand() -> None:
     assert share([False] * 1000).high == pytest.approx(0.0038, abs=1e-4)
 
 
-def test_the_benchmark_keeps_its_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_rates_stay_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a few of its draws; always the same ones."""
     monkeypatch.setattr(comparison_error_rate, "QUICK_COMPARISONS", 60)
     found = {name: figure.value for name, figure in comparison_error_rate.run(lambda text: None, quick=True).items()}

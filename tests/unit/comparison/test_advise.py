@@ -82,14 +82,14 @@ def test_what_nothing_meets_names_the_nearest_and_what_it_misses() -> None:
     assert found.missed["recovery"] == pytest.approx(10, rel=0.1)
 
 
-def test_few_repetitions_never_tell_and_five_of_each_are_asked_for() -> None:
+def test_few_repetitions_are_inconclusive_and_need_five_each() -> None:
     once = advice(swept(repetitions=1))
     assert not once.is_conclusive
     assert once.target_repetitions == 5
     assert once.experiments == 4 * 3 * 2
 
 
-def test_configurations_that_are_alike_are_not_told_apart() -> None:
+def test_similar_configurations_are_inconclusive() -> None:
     records = [
         with_cpu(
             record(f"a-{interval}-{n}", checkpoint_interval_s=interval, duration_s=300.0, repetition=n),
@@ -122,9 +122,9 @@ def test_a_sweep_that_leaves_nothing_to_choose_is_refused_with_what_it_varies() 
 
 def test_a_cost_that_nothing_has_is_refused() -> None:
     plain = [one for one in swept() if one.config["fault"] == "none"]
-    with pytest.raises(ConfigError, match="recovery: not known"):
+    with pytest.raises(ConfigError, match="recovery: unknown"):
         advice(plain, "cpu", recovery=30.0)
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="speed: unknown"):
         Objective("speed")
     with pytest.raises(ValueError, match="above 0"):
         Objective("cpu", {"recovery": math.nan})
@@ -142,7 +142,7 @@ def test_nothing_on_a_front_is_beaten_and_all_else_is(figures: list[tuple[int, i
         assert bool(above) == lost
 
 
-def test_the_front_says_what_is_beaten_by_what_and_how_sure() -> None:
+def test_the_front_names_dominating_candidates_and_confidence() -> None:
     found = front_of(choice(swept()).candidates)
     assert sum(place.dominated_by is None for place in found.entries) == 3
     assert all(place.is_certain for place in found.entries)
@@ -164,7 +164,7 @@ def effects(records: Sequence[Record], key: str = "checkpoint_interval_s") -> di
     return {(one.after, one.metric.key): one for one in found}
 
 
-def test_what_was_planted_lies_in_each_interval_and_is_told() -> None:
+def test_planted_effects_lie_in_their_intervals() -> None:
     found = effects(swept())
     for before, after in ((2, 5), (5, 10)):
         cpu, p99, macro = (found[f"{after} s", key] for key in (CPU_TOTAL, "latency_ms.p99", MACRO))
@@ -183,14 +183,14 @@ def test_a_recovery_is_never_called_alike_more_exactly_than_it_is_known() -> Non
     assert macro.margin >= 5.0  # known to 2, 5 and 10 s
 
 
-def test_once_is_noise_and_says_how_many_more_would_tell() -> None:
+def test_single_runs_need_more_repetitions() -> None:
     found = effects(swept(repetitions=1))
     assert {one.verdict for one in found.values()} == {EffectVerdict.INCONCLUSIVE}
     assert {one.more_repetitions for one in found.values()} == {4}
     assert {one.p for one in found.values()} == {1.0}
 
 
-def test_too_few_to_believe_says_how_many_more() -> None:
+def test_too_few_runs_need_more_repetitions() -> None:
     cpu = effects(swept(repetitions=2, states=(1.0,)))["5 s", CPU_TOTAL]
     assert cpu.verdict is EffectVerdict.INCONCLUSIVE  # two pairs: one degree of freedom
     assert cpu.more_repetitions == 1
@@ -205,8 +205,8 @@ def test_what_scatters_much_is_open_and_takes_more_than_what_scatters_little() -
     few = effects(swept((2.0, 2.2), scatter=0.05))["2.2 s", "latency_ms.p50"]
     many = effects(swept((2.0, 2.2), scatter=0.2))["2.2 s", "latency_ms.p50"]
     assert many.verdict is EffectVerdict.INCONCLUSIVE
-    assert many.more is not None
-    assert few.more is None or many.more > few.more
+    assert many.more_repetitions is not None
+    assert few.more_repetitions is None or many.more_repetitions > few.more_repetitions
 
 
 def test_more_lines_are_believed_less() -> None:
@@ -238,7 +238,7 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
     p50 = effects(records)["5 s", "latency_ms.p50"]
     assert p50.has_opposite_rows
     assert p50.verdict is EffectVerdict.INCONCLUSIVE
-    assert "which way" in p50.why
+    assert "direction" in p50.why
 
 
 def test_a_load_that_was_asked_for_is_no_effect() -> None:

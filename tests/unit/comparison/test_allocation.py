@@ -108,7 +108,7 @@ def test_no_variance_between_runs_is_bounded_by_what_a_start_costs() -> None:
     assert flat.least is not None and flat.least <= flat.best
 
 
-def test_costs_come_from_the_clock_of_the_records_and_are_assumed_where_it_says_nothing() -> None:
+def test_costs_are_measured_or_assumed() -> None:
     entries = [IndexEntry.of(one) for one in runs(1.0, 2.0, 6)]
     # A run begins every 7 minutes; its window lasts 4 × 30 s.
     measured = costs_of(entries, entries)
@@ -142,7 +142,7 @@ def test_what_was_not_seen_to_end_counts_as_far_as_it_was_watched() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None:
-    """What was wrong: eight recoveries of two runs taken for eight repetitions."""
+    """Regression: eight recoveries of two runs counted as eight repetitions."""
     records = [one for cell in (1, 5) for one in runs(3.0, 1.0, count, 8, cell=cell)]
     entries = [IndexEntry.of(one) for one in records]
     points = points_of(entries)
@@ -206,7 +206,7 @@ COSTS = st.floats(1, 500)
 
 
 def drawn(between: float, within: float, runs: int, sizes: tuple[int, ...], seed: int = 1) -> list[list[float]]:
-    """Runs with so many recoveries in turn, of these standard deviations."""
+    """Return runs with these numbers of recoveries and standard deviations."""
     rng = np.random.default_rng(seed)
     return [
         (10 + between * rng.standard_normal() + within * rng.standard_normal(sizes[n % len(sizes)])).tolist()

@@ -68,23 +68,27 @@ def test_a_senseless_guess_is_refused(guess: float) -> None:
 
 @pytest.mark.parametrize(("low", "high", "precision"), [(0, 1, 1.1), (2, 2, 1.1), (3, 2, 1.1), (1, 2, 1.0)])
 def test_senseless_bounds_are_refused(low: float, high: float, precision: float) -> None:
-    with pytest.raises(ValueError, match="give"):
+    with pytest.raises(ValueError, match="expected"):
         highest_sustained(lambda rate: True, low, high, precision)
 
 
 def measured(
-    status: str, *reasons: str, sustained: bool | None = True, effective_s: float | None = 2.0, **besides: float | None
+    status: str,
+    *reasons: str,
+    sustained: bool | None = True,
+    effective_s: float | None = 2.0,
+    **background: float | None,
 ) -> Record:
     """A record of an interval of 2 s; `besides`: cores of other `processes`, and of `steal`."""
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
     figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": effective_s}
-    if besides:
-        figures["background_cpu"] = BackgroundCpuPart(**{"steal": 0.0, **besides})
+    if background:
+        figures["background_cpu"] = BackgroundCpuPart(**{"steal": 0.0, **background})
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
 
 
-def late(effective_s: float | None, *reasons: str, **besides: float | None) -> Record:
-    return measured("invalid", "schedule-lag: p99 1 s", *reasons, effective_s=effective_s, **besides)
+def late(effective_s: float | None, *reasons: str, **background: float | None) -> Record:
+    return measured("invalid", "schedule-lag: p99 1 s", *reasons, effective_s=effective_s, **background)
 
 
 SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
@@ -95,8 +99,8 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
     [
         (measured("valid"), True),
         (measured("valid", sustained=False), False),
-        (measured("valid", sustained=None), None),  # too few bins to tell
-        (measured("valid", sustained=None, effective_s=16.7), False),  # too few because each took so long
+        (measured("valid", sustained=None), None),  # too few bins
+        (measured("valid", sustained=None, effective_s=16.7), False),  # too few because each was slow
         (measured("valid", effective_s=None), None),
         # A commit may be a fifth late.
         (measured("valid", effective_s=2.4), True),
@@ -121,7 +125,7 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
         (measured("failed", "generator: dead"), None),
     ],
 )
-def test_a_record_says_whether_its_rate_held(record: Record, answer: bool | None) -> None:
+def test_a_record_shows_whether_its_rate_was_sustained(record: Record, answer: bool | None) -> None:
     assert is_sustained(record) is answer
 
 
@@ -136,7 +140,7 @@ def search(
 
 @pytest.mark.parametrize("reason", ["schedule-lag: p99 99 ms > 50 ms", "not-steady: lag has a trend"])
 def test_a_rate_that_never_answers(reason: str) -> None:
-    """What the generator cannot offer three times is too much for the machine; any other silence ends the search."""
+    """A rate that the generator misses three times is not sustained; another failure ends the search."""
     asked: list[float] = []
 
     def measure(there: Configuration) -> Record:
@@ -148,7 +152,7 @@ def test_a_rate_that_never_answers(reason: str) -> None:
         assert found.sustained is not None and found.sustained <= 300 < (found.exceeded or 0)
         assert asked.count(1000) == 3 and set(records) == {rate for rate, _ in found.tried}
     else:
-        with pytest.raises(InfrastructureError, match="rate 1000: no answer"):
+        with pytest.raises(InfrastructureError, match="rate 1000: no result"):
             search(measure)
 
 
@@ -204,14 +208,14 @@ def test_a_rate_that_is_never_shown_to_be_kept_up_with_does_not_count_as_held() 
 
 
 @pytest.mark.parametrize(("low", "high"), [(1000, 1004), (1006, 1010)])
-def test_rates_that_three_digits_do_not_tell_apart_are_not_asked_again(low: float, high: float) -> None:
+def test_rates_equal_in_three_digits_are_not_repeated(low: float, high: float) -> None:
     """Their middle is one of the two ends again: the search ends there, however precise it was to be."""
     found = highest_sustained(lambda rate: rate <= low, low, high, precision=1.0001)
     assert [rate for rate, _ in found.tried] == [low, high]
     assert (found.sustained, found.exceeded) == (low, high)
 
 
-def test_an_engine_that_was_too_slow_beside_others_is_so_at_the_only_rate() -> None:
+def test_an_overloaded_engine_with_background_cpu_is_not_sustained() -> None:
     slow = late(2.0, *SLOW, processes=0.9)
     found, records = search(lambda there: slow, by=lambda ask: highest_sustained_near(ask, 1.0, most=1.0))
     assert found.sustained is None and set(records) == {rate for rate, _ in found.tried}

@@ -42,7 +42,7 @@ def entry(**named: Any) -> IndexEntry:
         ({"a": [1, 2]}, '{"a":[1,2]}'), ("x" * 60, "x" * 60), ("x" * 61, "x" * 59 + "…"),
     ],
 )  # fmt: skip
-def test_a_value_is_written_as_the_figures_beside_it(value: object, text: str) -> None:
+def test_values_are_formatted_like_figures(value: object, text: str) -> None:
     assert label(value) == text
 
 
@@ -50,7 +50,7 @@ def test_truth_is_no_number() -> None:
     assert [is_number(value) for value in (1, 1.5, True, "1", None)] == [True, True, False, False, False]
 
 
-def test_a_configuration_is_named_by_what_tells_it_from_the_others_and_by_its_fault() -> None:
+def test_a_configuration_is_named_by_its_axes_and_fault() -> None:
     entries = [entry(rate=rate, fault=fault) for rate in (500.0, 40000.0) for fault in ("executor", "none")]
     assert sorted(names_of(points_of(entries)).values()) == [
         "rate 40,000 records/s, control", "rate 40,000 records/s, executor kill",
@@ -59,7 +59,7 @@ def test_a_configuration_is_named_by_what_tells_it_from_the_others_and_by_its_fa
     faults = [entry(fault=fault) for fault in ("executor", "driver")]
     assert sorted(names_of(points_of(faults)).values()) == ["driver kill", "executor kill"]
     (axis,) = axes_of(points_of(faults))
-    assert axis.said(points_of(faults)[0]) == "executor kill"
+    assert axis.text_of(points_of(faults)[0]) == "executor kill"
 
 
 def test_points_differ_along_numbers_first_and_controls_come_last() -> None:
@@ -74,7 +74,7 @@ def test_points_differ_along_numbers_first_and_controls_come_last() -> None:
         ("state_mb", True, "state (MB)"), ("commit_mode", False, "commit mode")
     ]  # fmt: skip
     assert [axis.values for axis in axes] == [(1.0, 8.0), ("aligned", "unaligned")]
-    ordered = [(point.control, axes[0].of(point), axes[1].label(point)) for point in sort_points(points, axes)]
+    ordered = [(point.is_control, axes[0].of(point), axes[1].label(point)) for point in sort_points(points, axes)]
     assert ordered == [
         (False, 1.0, "aligned"), (False, 1.0, "unaligned"), (False, 8.0, "aligned"), (False, 8.0, "unaligned"),
         (True, 1.0, "aligned"), (True, 8.0, "aligned"),
@@ -84,8 +84,8 @@ def test_points_differ_along_numbers_first_and_controls_come_last() -> None:
     assert split_controls(controls) == (controls, []), "where nothing is broken, runs without a fault are the points"
 
 
-def test_what_only_one_workload_has_is_no_axis_beside_the_workload() -> None:
-    """So that workloads are compared along their axis, each with what is its own."""
+def test_parameters_of_one_workload_are_not_an_axis() -> None:
+    """Workloads are compared along their axis, each with its own parameters."""
     both = [entry(workload="word_count", fault="none", state_mb=0), entry(workload="query", job="/j.py", fault="none")]
     assert [axis.key for axis in axes_of(points_of(both))] == ["workload"]
     axes = axes_of(points_of(both))
@@ -148,7 +148,7 @@ def keys_of(*entries: IndexEntry) -> list[str]:
 
 
 def test_a_fault_in_words_stands_for_what_it_is_made_of() -> None:
-    """Victim and action are told by it, the instant follows from the interval, and a plan has words of its own."""
+    """It contains victim and action; the time follows from the interval; a plan has its own text."""
     by_action = [entry(fault="executor", fault_action=action, duration_s=100) for action in ("kill", "pause")]
     assert keys_of(*by_action) == ["fault"]
     by_interval = [entry(fault="executor", checkpoint_interval_s=interval, duration_s=100) for interval in (1, 5)]
@@ -158,7 +158,7 @@ def test_a_fault_in_words_stands_for_what_it_is_made_of() -> None:
     assert keys_of(*by_instant) == ["fault_at_s"]
 
 
-def test_plans_of_faults_are_an_axis_only_where_their_words_do_not_tell_them_apart() -> None:
+def test_fault_plans_are_an_axis_only_with_equal_texts() -> None:
     two, others = faults("executor", "driver"), faults("executor", "kafka")
     later = {"faults": [two["faults"][0], {**two["faults"][1], "at_s": 75.0}]}
 
@@ -200,7 +200,7 @@ def test_what_is_meant_where_nothing_is_given_has_its_name() -> None:
     assert [axis.label(point) for point in sort_points(points, [axis])] == ["installed", "twin"]
 
 
-def test_points_that_no_axis_tells_apart_stand_by_their_identity() -> None:
+def test_points_without_axis_are_sorted_by_id() -> None:
     points = points_of([replace(entry(), config_id=name) for name in ("b", "c", "a")])
     assert [point.config_id for point in sort_points(points, [])] == ["a", "b", "c"]
 
@@ -216,7 +216,7 @@ def test_only_the_length_of_a_recovery_has_a_bound_when_it_was_not_seen_to_end()
     assert point.figure(MACRO) == Figure(2, 17.5, 5.0, 30.0, bound=True)
     assert point.figure("recovery.replay_s") == Figure(1)
     (point,) = points_of([entry(recovery={"macro_s": 5.0}), entry()])
-    assert point.figure(MACRO) == Figure(1), "nobody watched"
+    assert point.figure(MACRO) == Figure(1), "not watched"
     (point,) = points_of([entry(status="failed")])
     assert point.figure(MACRO) == Figure(0)
 
@@ -252,8 +252,8 @@ def test_controls_among_faults_are_in_no_step() -> None:
     found = points(checkpoint_interval_s=(1.0, 2.0), fault=("executor", "none"))
     axes = axes_of(found)
     (step,) = axis_steps(found, axes[0], axes)
-    assert not step.before.control
-    assert not step.after.control
+    assert not step.before.is_control
+    assert not step.after.is_control
 
 
 def test_what_was_not_measured_everywhere_is_bridged_where_it_was() -> None:

@@ -78,7 +78,7 @@ def committed(settings: Settings, *tags: str) -> str:
     return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slower_sweep_is_reported(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     two_sweeps(settings)
     compared = compare_named("before", "after", ["latency_ms.p99", "recovery.reload_s"])
     assert [row.comparison.verdict for row in compared.rows] == [ComparisonVerdict.WORSE, ComparisonVerdict.EQUIVALENT]
@@ -97,7 +97,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
     assert rows[0]["change"]["low"] > 0.4
 
 
-def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Settings) -> None:
+def test_unfinished_recoveries_are_censored(settings: Settings) -> None:
     two_sweeps(settings, reload_s=None)
     assert values_of(index_of(settings).of_sweep("after"), "recovery.reload_s") == (ValueRange(30.0, math.inf),) * 5
     row = compare_named("before", "after", ["recovery.reload_s"]).rows[0]
@@ -105,7 +105,7 @@ def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Sett
     assert as_json(compare_named("before", "after", ["recovery.reload_s"]))[0]["after"]["median"] is None
 
 
-def test_a_day_means_its_night_before_it_means_what_was_measured_on_it(settings: Settings) -> None:
+def test_a_day_selects_its_nightly_run_first(settings: Settings) -> None:
     late = measured("late", 1.0, measured_at="2026-11-30T01:00:00+00:00")
     put(settings.results, late.model_copy(update={"logical_date": "2026-11-20T02:00:00+00:00"}))
     put(settings.results, measured("adhoc", 1.0, measured_at="2026-11-30T09:00:00+00:00"))
@@ -119,7 +119,7 @@ def test_a_revision_is_what_git_takes_for_one(settings: Settings) -> None:
         assert sweeps_of(settings, name) == ["clean"]
     with pytest.raises(ConfigError, match="no-such-tag: no records; expected a sweep"):
         sweeps_of(settings, "no-such-tag")
-    with pytest.raises(ConfigError, match="--output=x: has no record"):
+    with pytest.raises(ConfigError, match="--output=x: no records"):
         sweeps_of(settings, "--output=x")
 
 
@@ -175,7 +175,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     assert control.floor == 0
 
 
-def test_the_table_says_what_was_left_out_and_what_would_have_shown(
+def test_the_table_reports_omissions_and_detectable_effects(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(settings.results, *(measured("before", 1000 + 100 * n) for n in range(5)))
@@ -202,8 +202,8 @@ def test_with_many_cells_less_would_show(settings: Settings) -> None:
 
 
 def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None:
-    for night, level in enumerate((900, 1000, 1100)):
-        records = (measured("before", level, series=f"night-{night}") for _ in range(2))
+    for number, level in enumerate((900, 1000, 1100)):
+        records = (measured("before", level, series=f"night-{number}") for _ in range(2))
         put(settings.results, *records)
     put(settings.results, *(measured("after", 1300 + n) for n in range(5)))
     (row,) = as_json(compare_named("before", "after", ["latency_ms.p99"]))
@@ -223,7 +223,7 @@ def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.
     return compare_sides(*sides, metrics_named([key]))
 
 
-def test_a_row_is_told_in_words() -> None:
+def test_a_row_has_texts() -> None:
     """The cell by its axes, or by its identity where nothing else was measured."""
     before, after = ([measured("s", p99 + n) for n in range(5)] for p99 in (1000, 1500))
     (row,) = two_sides(before, after).rows
@@ -245,9 +245,7 @@ def test_a_row_is_told_in_words() -> None:
 
 def test_a_verdict_stands_on_one_line_however_narrow_its_column(capsys: pytest.CaptureFixture[str]) -> None:
     compared = two_sides([measured("s", 1.0)], [measured("s", 1.0)])
-    print_comparison(
-        compared, "the night before the upgrade of the broker", "the night after the upgrade of the broker"
-    )
+    print_comparison(compared, "the run before the upgrade of the broker", "the run after the upgrade of the broker")
     assert "inconclusive" in capsys.readouterr().out
 
 
@@ -289,7 +287,7 @@ def test_the_noise_floor_is_that_of_controls_with_the_same_settings_else_of_the_
 
 
 def test_only_what_is_counted_from_the_fault_on_is_censored() -> None:
-    """Of a recovery that was not seen to end: how long it was at least, where that is known; no other figure."""
+    """A censored recovery has a lower bound if known, and no other figure."""
 
     def entry(**recovery: Any) -> IndexEntry:
         return IndexEntry.of(record("20261121T061500Z-000001", recovery=recovery))

@@ -1,4 +1,4 @@
-"""Decisions of a sweep: from records to what is said of neighbours, and which cells need not be measured any more."""
+"""Decisions of a sweep: from records to decisions on neighbours and remaining cells."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_differs_at_least_is_never_rounded_up() -> None:
 
 
 def test_a_cell_is_settled_when_all_of_its_comparisons_are() -> None:
-    """2 against 5 is decided, 5 against 10 is not: 5 goes on, 2 does not."""
+    """2 and 5 are decided, 5 and 10 are not: 5 continues, 2 does not."""
     plan = plan_of()
     levels = {2.0: 1000.0, 5.0: 1500.0, 10.0: 1605.0}
     measured = entries(7, levels, scatter=0.05)
@@ -127,11 +127,11 @@ def test_nothing_measured_is_open_and_nothing_asked_is_nothing() -> None:
     assert decided_in_plan(asks_nothing, entries(14)) == frozenset()
 
 
-def test_a_budget_that_is_spent_says_so() -> None:
+def test_a_spent_budget_is_reported() -> None:
     plan = plan_of(replace(P50, experiments=21))
     found = decisions_of(plan, entries(7, {2.0: 1000.0, 5.0: 1060.0, 10.0: 1120.0}, scatter=0.1))
     assert {one.outcome for one in found} == {SequentialDecision.SPENT}
-    assert not decided_configurations(found), "a larger budget goes on with them"
+    assert not decided_configurations(found), "a larger budget continues with them"
 
 
 def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
@@ -170,7 +170,7 @@ def test_of_a_cell_that_was_measured_twice_the_newest_sound_one_counts() -> None
     assert first.change is not None and first.change.value > 0
 
 
-def test_an_undecided_recovery_says_whether_more_runs_or_more_injections_are_the_way() -> None:
+def test_an_undecided_recovery_advises_runs_or_injections() -> None:
     """Within a run recoveries scatter by 4 s and more, between runs hardly: more of them per run are cheaper."""
     plan, drawn, found = plan_of(Decide(MACRO, "checkpoint_interval_s", 0.1, experiments=60)), random.Random(7), []
     for block in range(12):
@@ -279,7 +279,7 @@ def matrix(repetitions: int = 1, controls: int = 0, **axes: list[Any]) -> Matrix
 
 
 def test_a_block_holds_each_compared_cell_once_and_the_error_is_spent_over_what_the_budget_pays_for() -> None:
-    """Of 40 experiments ten blocks of four, or five of them and another ten of the two that are left."""
+    """40 experiments allow ten blocks of four, or five and another ten of the two remaining cells."""
     cells, question = plan_blocks(matrix(), ASKED, "s")
     assert (question.comparisons, question.blocks, question.horizon) == (2, 15, 10)
     assert [sum(cell.repetition == block for cell in cells) for block in range(15)] == [4] * 15
@@ -311,7 +311,7 @@ def test_the_budget_pays_for_whole_blocks_and_leaves_none_of_them(
     assert sum(cell.config.fault == "none" for cell in cells) == controls
 
 
-def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
+def test_controls_are_measured_as_often_as_planned() -> None:
     params = {
         **RECOVERY.values("default"),
         "fault": ["executor", "none"],
@@ -331,7 +331,7 @@ def test_where_nothing_is_broken_all_cells_are_compared() -> None:
 
 
 def test_hours_pay_for_blocks_by_what_is_measured() -> None:
-    """Four cells of two minutes, and 35 s beside each, are ten minutes and a third."""
+    """Four cells of two minutes with an overhead of 35 s each take ten minutes and a third."""
     _, question = plan_blocks(matrix(), replace(ASKED, experiments=None, hours=2.0), "s")
     assert question.horizon == 11
     _, question = plan_blocks(matrix(), replace(ASKED, experiments=32, hours=2.0), "s")

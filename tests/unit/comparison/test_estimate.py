@@ -52,7 +52,7 @@ def test_other_repetitions_on_either_side_are_not_paired() -> None:
 
 
 def test_what_both_sides_have_is_paired_and_the_rest_left_out() -> None:
-    """What shakes a block shakes both sides of it: twelve against eight tell as much as eight pairs."""
+    """A disturbed block affects both sides: twelve and eight runs equal eight pairs."""
     noise = [0.5, -0.9, 0.2, 1.1, -0.4, 0.8, -1.2, 0.3, 0.6, -0.7, 0.1, 0.9]
     before = exact(*(10 + one for one in noise))
     after = exact(*(10.1 + one + 0.01 * (-1) ** n for n, one in enumerate(noise[:8])))
@@ -122,7 +122,7 @@ def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
     assert (found.change.low, found.change.high) == pytest.approx((ends.low, ends.high))
 
 
-def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> None:
+def test_five_runs_with_a_censored_one_are_compared_by_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5)
     after = {n: ValueRange(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
     found = estimate([PairedRow(before, after)])
@@ -134,7 +134,7 @@ def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> N
     assert estimate([PairedRow(*three)]).p > 0.05 > estimate([PairedRow(*three)] * 2).p
 
 
-def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks() -> None:
+def test_six_pairs_with_a_censored_one_are_compared_by_signed_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
     after = {n: ValueRange(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
     found = estimate([PairedRow(before, after)])
@@ -146,7 +146,7 @@ def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks
                     ).p == found.p, "pairs of all rows"  # fmt: skip
 
 
-def test_an_open_end_leaves_pairs_what_blocks_tell() -> None:
+def test_censored_pairs_keep_the_benefit_of_blocks() -> None:
     """Levels of the blocks scatter more than tenfold what separates the sides."""
     before = exact(*(5.0 + 10 * n for n in range(8)))
     after = {n: ValueRange(one.low + 6 + n % 4 / 5, math.inf if n == 7 else one.high + 6 + n % 4 / 5)
@@ -178,7 +178,7 @@ def test_signed_ranks_are_wilcoxons_and_their_interval_is_what_they_do_not_refus
         assert signed_tail(towards - end + 1e-6) <= 0.025 < signed_tail(towards - end - 1e-6)
 
 
-def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:
+def test_two_censored_values_have_no_order() -> None:
     lasting = {n: ValueRange(30.0, math.inf) for n in range(8)}
     found = estimate([PairedRow(lasting, lasting)])
     assert (found.change.low, found.change.high) == (-math.inf, math.inf)
@@ -197,7 +197,7 @@ def test_less_than_a_margin_is_believed_just_where_the_interval_lies_within(
         assert (equivalence_p([PairedRow(before, after)], margin) <= 0.05) == within
 
 
-def test_a_single_pair_tells_nothing() -> None:
+def test_a_single_pair_is_inconclusive() -> None:
     found = estimate([PairedRow(exact(1.0), exact(2.0))])
     assert (found.p, found.freedom, found.spread) == (1.0, 0, None)
     assert found.change.low == -math.inf
@@ -242,7 +242,7 @@ def test_what_is_no_interval_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -> None:
+def test_censored_sides_cause_no_warning() -> None:
     ends = [{0: 3, 1: math.inf, 2: 5, 3: 6}, {0: math.inf, 1: 4, 2: 6, 3: 7}]
     before, after = ({n: ValueRange(2.0, high) for n, high in side.items()} for side in ends)
     found = estimate([PairedRow(before, after), PairedRow(after, before)])

@@ -35,7 +35,7 @@ def test_every_matrix_has_claims_but_that_of_no_paper() -> None:
 
 
 @pytest.mark.parametrize("matrix", CLAIMS)
-def test_without_records_no_claim_can_be_told(matrix: str) -> None:
+def test_claims_without_records_are_not_covered(matrix: str) -> None:
     assert CLAIMS[matrix]
     assert len({claim.text for claim in CLAIMS[matrix]}) == len(CLAIMS[matrix])
     invalid = [run(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], state_mb=state) for state in (1, 8)]
@@ -79,7 +79,7 @@ def sayings() -> dict[str, tuple[str, list[Record]]]:
 
 
 @pytest.mark.parametrize("case", ["state", "skew", "rate", "overload", "cores", "recovery", "fewer recoveries"])
-def test_what_a_verdict_rests_on_is_said_in_figures(case: str) -> None:
+def test_the_evidence_of_each_verdict_has_figures(case: str) -> None:
     """They stand in evidence.txt, claim by claim."""
     matrix, records = sayings()[case]
     kept = (Path(__file__).parent / "evidence.txt").read_text().split("\n\n")
@@ -99,11 +99,11 @@ def record(audit: AuditPart, workload: str | None = "word_count") -> Record:
 
 @given(st.lists(audits, max_size=4))
 def test_miscounts_add_up_and_sums_are_named_where_they_are_kept(found: list[AuditPart]) -> None:
-    told = miscounts(record(audit) for audit in found)
-    assert ("checksum_mismatches" in told) is any(audit.checksum_mismatches is not None for audit in found)
-    for name, number in told.items():
+    counts = miscounts(record(audit) for audit in found)
+    assert ("checksum_mismatches" in counts) is any(audit.checksum_mismatches is not None for audit in found)
+    for name, number in counts.items():
         assert number == sum(getattr(audit, name) or 0 for audit in found)
-    assert list(told) == [name for name in MISCOUNTS if name in told]
+    assert list(counts) == [name for name in MISCOUNTS if name in counts]
 
 
 @given(audits, workloads)

@@ -40,7 +40,7 @@ def test_what_all_mechanisms_do_to_a_figure(
     assert {begins: verdict(TOPOLOGY, begins, records) for begins in expected} == expected
 
 
-def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
+def test_only_sustained_runs_show_the_cost_of_mechanisms() -> None:
     """In an overload latency is that of a queue."""
     kept_up = both("latency", 1000.0, 1010.0, sustained=True)
     overloaded = both("latency", 1000.0, 9000.0, rate=70, sustained=False)
@@ -80,7 +80,7 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("with_queue", "without", "expected", "said"),
+    ("with_queue", "without", "expected", "evidence"),
     [
         ("++", "--", AGREES, "lag was stable in 2 of 2 runs with the queue, in 0 of 2 without"),
         ("+++", "-+-", INCONCLUSIVE, "lag was stable in 3 of 3 runs with the queue, in 1 of 3 without"),
@@ -93,7 +93,7 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
     ],
 )
 def test_all_runs_with_the_queue_keep_up_and_none_without(
-    with_queue: str, without: str, expected: ClaimVerdict, said: str
+    with_queue: str, without: str, expected: ClaimVerdict, evidence: str
 ) -> None:
     held = {"+": True, "-": False, "?": None}
     named: dict[str, Any] = {"workload": "topology", "parallelism": "1-2-4-1"}
@@ -106,4 +106,4 @@ def test_all_runs_with_the_queue_keep_up_and_none_without(
     # A store that is as fast as it is says nothing.
     records += [run(mechanisms="all", sustained=False, **named), run(mechanisms="none", sustained=True, **named)]
     (found,) = [one for text, one in of(TOPOLOGY, records).items() if text.startswith(SLOW)]
-    assert (found.verdict, found.evidence) == (expected, said)
+    assert (found.verdict, found.evidence) == (expected, evidence)

@@ -1,4 +1,4 @@
-"""How many events of Nexmark a query handles, and of which queries no run lasted until a result."""
+"""Throughput of Nexmark queries, and queries without a result."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DENSE: dict[str, Any] = {"rate": 1e7, "warmup_s": 40, "duration_s": 60, "waterma
 def record(
     query: str, rps: float | None, *, per_core: float | None = 1e6, status: str = "valid", **config: Any
 ) -> Record:
-    """A record of `query` with so many events a second, and per core; `config` makes it another configuration."""
+    """Return a record of `query` with these events per second and per core, and further `config`."""
     made = sample(workload="nexmark", query=query, status=status, attempt=f"20261121T061500Z-{next(NUMBERS):06x}")
     metrics = made.metrics.model_copy(update={"rps_per_core": per_core, "throughput_rps": rps})
     update = {"metrics": metrics, "matrix": "nexmark", "config": {**made.config, **config}}
     return made.model_copy(update=update | ({"config_id": str(config)} if config else {}))
 
 
-def test_what_a_query_began_with_is_told_by_its_configuration() -> None:
+def test_the_kind_follows_from_the_configuration() -> None:
     assert Kind.of({"rate": 1e6}) is Kind.of({}) is Kind.EMPTY
     assert Kind.of({"rate": 1e7}) is Kind.DENSE
     assert Kind.of({"rate": 1e7, "preload_events": 5}) is Kind.FILLED

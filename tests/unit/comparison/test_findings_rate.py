@@ -73,14 +73,14 @@ def test_a_threshold_has_both_sides() -> None:
         ]
 
     assert verdict(RATE, begins, records(True, True, False)) is AGREES
-    assert verdict(RATE, begins, records(True, None, False)) is AGREES, "between them nobody can tell"
+    assert verdict(RATE, begins, records(True, None, False)) is AGREES, "between them it is inconclusive"
     assert verdict(RATE, begins, records(True, False, True)) is DISAGREES
     assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is INCONCLUSIVE
     assert verdict(RATE, begins, records(True, False)[::2]) is INCONCLUSIVE, "single runs"
 
 
-def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_asked() -> None:
-    """What the search for the highest rate measured once is not on the axis."""
+def test_four_repetitions_of_a_rate_suffice() -> None:
+    """Rates that only the search measured are not on the axis."""
 
     def records(*repetitions: int) -> list[Record]:
         latencies = {100: 1.0, 500: 1.1, 2500: 1.2, 12_500: 9.0}
@@ -147,7 +147,7 @@ def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
 def test_nine_tenths_of_the_machine_at_the_highest_rate_are_fully_used(
     rows: tuple[tuple[float, float], ...], expected: ClaimVerdict
 ) -> None:
-    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
+    """The machine has two cores; driver, broker and generator use 0.1 each."""
     records = rates(*((rate, {"cpu": cpu}) for rate, cpu in rows))
     assert verdict(RATE, "at the highest rate the CPU is not", records) is expected
     rising = len(rows) > 1 and rows[0][1] < rows[1][1]
@@ -184,8 +184,8 @@ def test_an_overload_costs_no_executor() -> None:
         run(number, **OVER, sustained=False, rss_mb=sizes.model_copy(update={"executors": size}))
         for number, size in enumerate((1200.0, None, 3400.0))
     ]
-    said = "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
-    assert found(*held)[1] == said
+    text = "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
+    assert found(*held)[1] == text
     broken = [run(number, **OVER, sustained=False, fault="executor", duration_s=100) for number in range(2)]
     assert found(*broken)[0] is NOT_COVERED, "what a fault did is not the rate's doing"
     assert verdict(RATE, "performance is stable", broken) is NOT_COVERED
@@ -213,7 +213,7 @@ def test_cores_lower_the_latency_and_leave_the_throughput() -> None:
     assert set(verdicts.values()) == {DISAGREES}
 
 
-def test_gc_that_is_counted_once_a_task_says_nothing_of_more_cores() -> None:
+def test_gc_per_task_is_inconclusive_about_cores() -> None:
     for fewest, most in ((1.0, 4.0), (4.0, 1.0)):
         found = of(CORES, cores((1, {"gc_s": fewest}), (4, {"gc_s": most})))[MORE_GC]
         assert found.verdict is INCONCLUSIVE and "once for each running task" in found.evidence
@@ -273,7 +273,7 @@ def test_a_run_without_any_latency_makes_no_share() -> None:
 
 
 def test_the_claims_about_a_limit_rest_on_a_p() -> None:
-    """A third of the latency, and a machine that is not fully used, are corrected beside the others of a page."""
+    """A third of the latency, and a partly used machine, are corrected with the others of the page."""
     records = [
         run(number, executor_cores=cores, non_compute_ms=value * noise, fault="none")
         for cores, value in ((1, 900.0), (8, 300.0))

@@ -60,13 +60,11 @@ def test_reload_dominates_when_it_does_everywhere() -> None:
         (Lies(jiang.restarts, 5.0, 20.0), [kill(replacement_up_s=8.0 + n) for n in range(3)], AGREES, 0.0202),
     ],
 )  # fmt: skip
-def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
-    test: Test, records: list[Record], held: ClaimVerdict, p: float
-) -> None:
+def test_verdicts_are_corrected_for_the_others(test: Test, records: list[Record], held: ClaimVerdict, p: float) -> None:
     found = test(records)
     assert (found.verdict, found.p) == (held, pytest.approx(p, abs=1e-4))
-    beside = correct_verdicts([found, ClaimResult(INCONCLUSIVE, "", 0.9), ClaimResult(INCONCLUSIVE, "", 0.9)])[0]
-    assert beside[0] is (held if 3 * p <= 0.05 else INCONCLUSIVE)
+    corrected = correct_verdicts([found, ClaimResult(INCONCLUSIVE, "", 0.9), ClaimResult(INCONCLUSIVE, "", 0.9)])[0]
+    assert corrected[0] is (held if 3 * p <= 0.05 else INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +132,11 @@ def test_growth_is_believed_from_repetitions_only() -> None:
 
 
 def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
-    for reload_s, detection_s, said in ((4.0, 0.9, True), (4.0, 1.1, False), (0.0, 0.0, True)):
+    for reload_s, detection_s, is_detected in ((4.0, 0.9, True), (4.0, 1.1, False), (0.0, 0.0, True)):
         (found,) = [one for text, one in of(RECOVERY, [kill(reload_s=reload_s, detection_s=detection_s)] * 3).items()
                     if text.startswith(HEARTBEAT)]  # fmt: skip
         assert found.evidence.startswith(f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s")
-        assert ("a broken connection is noticed" in found.evidence) is said
+        assert ("by a broken connection" in found.evidence) is is_detected
 
 
 def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
@@ -204,7 +202,7 @@ def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_
 
 
 def audited(**numbers: Any) -> Record:
-    """A record of a kill, whose audit has these, and `config` besides."""
+    """Return a record of a kill with this audit and `config`."""
     record, config = kill("driver"), numbers.pop("config", {})
     audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "unexpected": 0, **numbers})
     metrics = record.metrics.model_copy(update={"audit": audit})

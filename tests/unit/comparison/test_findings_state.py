@@ -38,7 +38,7 @@ def test_state_and_interval_move_latency_and_cpu() -> None:
     assert verdict(STATE, "the larger the state, the more", otherwise) is DISAGREES
 
 
-def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
+def test_runs_with_a_kill_do_not_count() -> None:
     kills = [record for state in (1, 8) for record in [kill(state_mb=state)] * 3]
     found = of(STATE, kills)["the larger the state, the larger the latency"]
     assert found.verdict is NOT_COVERED and "fault=none" in found.evidence
@@ -180,10 +180,10 @@ WAITED = [
         (at((0.0, 1000, 1000)), NOT_COVERED, NOT_COVERED),
         # It is asked at the largest skew and at the least.
         (THREE, AGREES, AGREES),
-        # Of two modes with alignment the first is compared.
+        # The first of two modes with alignment is compared.
         ([*THREE, *at((0.0, 9000, 1000), (2.0, 100, 1000), aligned="aligned-changelog")], AGREES, AGREES),
         (at((0.0, 9000, 1000), (2.0, 9000, 1000), aligned="aligned-changelog"), AGREES, DISAGREES),
-        # Without real-time mode, or where that waited as well, nobody can tell.
+        # Without real-time mode, or if that waits as well, it is inconclusive.
         (modes(aligned=(1000, 3000), none=(1000, 1000)), NOT_TESTABLE, NOT_TESTABLE),
         (WAITED, NOT_TESTABLE, NOT_TESTABLE),
     ],
@@ -193,8 +193,8 @@ def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
 ) -> None:
     found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
     assert [one.verdict for one in found.values()] == [much, little]
-    said = {NOT_TESTABLE: "barriers", NOT_COVERED: "requires two skews in commit mode unaligned (CP+NA)"}.get(much, "")
-    assert all(said in one.evidence for one in found.values())
+    text = {NOT_TESTABLE: "barriers", NOT_COVERED: "requires two skews in commit mode unaligned (CP+NA)"}.get(much, "")
+    assert all(text in one.evidence for one in found.values())
 
 
 def test_alignment_under_skew_against_no_checkpoints() -> None:

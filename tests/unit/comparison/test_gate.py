@@ -1,4 +1,4 @@
-"""The gate: what one night suspects and two confirm, and what shuts it without anything being worse."""
+"""Regression gate: suspicion, confirmation, and failure without a regression."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ P50, RPS, MACRO = metrics_named(["latency_ms.p50", "rps_per_core", "recovery.mac
 
 
 def pairs(change: float, seed: int, *, n: int = 12, name: str = "a", spread: float = 0.05) -> Pairs:
-    """So many pairs around a change, as a logarithm."""
+    """Return pairs around a change, as a logarithm."""
     values = tuple(change + spread * np.random.default_rng(seed).standard_normal(n))
     return Pairs(name, name, P50, values, values, 12)
 
 
-def night(day: int, *cells: Pairs, baseline: str = "b0", problem: str = "") -> PairedRun:
+def make_run(day: int, *cells: Pairs, baseline: str = "b0", problem: str = "") -> PairedRun:
     return PairedRun(f"2026-11-{day:02d}T02:00:00+00:00", "b1", baseline, cells, problem)
 
 
@@ -65,8 +65,8 @@ def exact(*values: float) -> list[ValueRange]:
     return [ValueRange(one, one) for one in values]
 
 
-def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_seen() -> None:
-    verdict = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
+def test_equal_builds_pass_with_detectable_effects() -> None:
+    verdict = judge_gate([make_run(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
     assert not verdict.red and [one.status for one in verdict.cells] == [GateStatus.NO_CHANGE] * 3
     assert [one.name for one in verdict.cells] == ["a", "b", POOLED]
     alone, _, together = verdict.cells
@@ -75,35 +75,35 @@ def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_se
     assert alone.change and alone.change.low < 0 < alone.change.high and alone.since is None
 
 
-def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
-    first, second = night(1, pairs(0.1, 5)), night(2, pairs(0.1, 8))
+def test_a_confirmed_suspicion_fails_the_gate() -> None:
+    first, second = make_run(1, pairs(0.1, 5)), make_run(2, pairs(0.1, 8))
     assert [one.status for one in judge_gate([first]).cells] == [GateStatus.SUSPECTED]
     assert not judge_gate([first]).red
     verdict = judge_gate([first, second])
     assert verdict.red and verdict.cells[0].since == first.date and verdict.cells[0].nights == 2
-    between = night(2, pairs(0.0, 3))
-    third = night(3, pairs(0.1, 8))
-    assert not judge_gate([first, between, third]).red, "a night that saw nothing ends the run"
-    blind = night(2, pairs(0.1, 3, n=3))
-    assert judge_gate([first, blind, third]).red, "one that could not tell does not"
-    assert not judge_gate([night(1, pairs(0.1, 5), baseline="old"), second]).red, "against another baseline"
+    between = make_run(2, pairs(0.0, 3))
+    third = make_run(3, pairs(0.1, 8))
+    assert not judge_gate([first, between, third]).red, "a run without finding ends the suspicion"
+    blind = make_run(2, pairs(0.1, 3, n=3))
+    assert judge_gate([first, blind, third]).red, "an inconclusive run does not"
+    assert not judge_gate([make_run(1, pairs(0.1, 5), baseline="old"), second]).red, "against another baseline"
 
 
 def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
-    verdict = judge_gate([night(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
+    verdict = judge_gate([make_run(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
     assert verdict.red and {one.status for one in verdict.cells} >= {GateStatus.WORSE}
     together = verdict.cells[-1]
     assert together.status is GateStatus.WORSE and together.q <= CERTAIN and together.nights == 1
-    better = judge_gate([night(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
+    better = judge_gate([make_run(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
     assert not better.red and {one.status for one in better.cells} == {GateStatus.BETTER}
 
 
-def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
-    few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
+def test_too_few_pairs_and_failed_runs_fail_the_gate() -> None:
+    few = judge_gate([make_run(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
     assert few.red and few.problems == ("b: 7 of 12 pairs are usable; at least 8 are needed",)
     assert few.cells[1].status is GateStatus.INCONCLUSIVE
-    assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("no pair was measured by both builds",)
-    broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
+    assert judge_gate([make_run(1, pairs(0.0, 1, n=0))]).problems == ("no pair was measured by both builds",)
+    broken = judge_gate([make_run(1, problem="the baseline did not run: no such file")])
     assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
     with pytest.raises(ValueError, match="runs: empty"):
         judge_gate([])
@@ -122,7 +122,7 @@ def test_more_is_worse_or_better_as_the_figure_is() -> None:
     assert slower.low == pytest.approx((math.log(1.1), math.log(1.21))) == slower.high
     assert faster.low == pytest.approx([-one for one in slower.low])
     rising = Pairs.of("a", "a", RPS, list(zip(exact(*[100] * 12), exact(*range(70, 82)), strict=True)), 12)
-    (cell,) = judge_gate([night(1, rising)]).cells
+    (cell,) = judge_gate([make_run(1, rising)]).cells
     assert cell.status is GateStatus.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
     assert cell.change.low <= cell.change.value <= cell.change.high < 0
 
@@ -139,8 +139,8 @@ def test_recoveries_take_part_as_intervals_and_count_by_the_end_that_proves_leas
         -CENSORED_SIZE,
     ]
     unseen = [(ValueRange(60, math.inf), ValueRange(60, math.inf))] * 12
-    (cell,) = judge_gate([night(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
-    assert cell.status is GateStatus.NO_CHANGE, "of two that were not seen to end nobody knows which is more"
+    (cell,) = judge_gate([make_run(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
+    assert cell.status is GateStatus.NO_CHANGE, "two censored values have no order"
     assert cell.change and (cell.change.low, cell.change.high) == (-1.0, math.inf)
     blurred = [(ValueRange(9, 11), ValueRange(10, 12))] * 12
     assert judge_cells([Pairs.of("a", "a", MACRO, blurred, 12)])[0].status is GateStatus.NO_CHANGE
@@ -189,7 +189,7 @@ def test_its_p_is_students_whatever_scale_and_order_and_never_less_than_the_sign
         ([-0.1] * 10, 1.0),
         ([1.0 + n / 1000 for n in range(5)], 2.0**-5),
         ([math.inf] * 8, 2.0**-8),
-        # Of 8 signed ranks the sum 28, and of 6 the sum 18, are reached or exceeded in so many ways.
+        # Number of sign patterns that reach the rank sums 28 of 8 and 18 of 6.
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -math.inf], 25 / 2**8),
         ([0.1, 0.2, -0.3, 0.4, 0.5, math.inf], 5 / 2**6),
     ],
@@ -202,18 +202,18 @@ def test_the_interval_of_a_change_covers_it_nineteen_times_in_twenty_and_of_one_
     rng, covered = np.random.default_rng(11), 0
     for _ in range(400):
         values = tuple((0.1 + 0.05 * rng.standard_t(4, 10)).tolist())
-        (found,) = judge_gate([night(1, Pairs("a", "a", P50, values, values, 10))]).cells
+        (found,) = judge_gate([make_run(1, Pairs("a", "a", P50, values, values, 10))]).cells
         assert found.change and found.change.low <= found.change.value <= found.change.high
         covered += found.change.low <= math.expm1(0.1) <= found.change.high
     assert 0.92 <= covered / 400 <= 0.985
-    (one,) = judge_gate([night(1, Pairs("a", "a", P50, (0.1,), (0.1,), 10))]).cells
+    (one,) = judge_gate([make_run(1, Pairs("a", "a", P50, (0.1,), (0.1,), 10))]).cells
     assert one.change == Interval(pytest.approx(math.expm1(0.1)), -1.0, math.inf) and one.detectable is None
 
 
 def test_what_would_have_been_seen_is_seen_in_two_nights_four_times_in_five() -> None:
-    said = [judge_gate([night(1, pairs(0.0, seed))]).cells[0].detectable or math.nan for seed in range(200)]
-    size = math.log1p(float(np.median(said)))
-    seen = [judge_gate([night(n, pairs(size, 2 * seed + n)) for n in (1, 2)]).red for seed in range(300)]
+    detectable = [judge_gate([make_run(1, pairs(0.0, seed))]).cells[0].detectable or math.nan for seed in range(200)]
+    size = math.log1p(float(np.median(detectable)))
+    seen = [judge_gate([make_run(n, pairs(size, 2 * seed + n)) for n in (1, 2)]).red for seed in range(300)]
     assert 0.7 <= sum(seen) / 300 <= 0.9
 
 
@@ -223,16 +223,16 @@ PAIRS = 10
 
 def plan(number: int, *, primary: str = "latency_ms.p50", spec: dict[str, Any] | None = None) -> SweepPlan:
     date = date_of(number)
-    beside = ReferenceBuild(
+    reference = ReferenceBuild(
         series=f"{date}.baseline", build="b0", spec=spec or {"revision": "v1.3"}, primary={CONFIG.config_id: primary}
     )
     cells = [PlannedCell(CONFIG, repetition, date) for repetition in range(PAIRS)]
-    night = {"matrix": NIGHTLY, "series": date, "logical_date": date, "planned_at": date}
-    return made_plan(cells, sweep_id=f"s{number}", baseline=beside, **night)
+    run = {"matrix": NIGHTLY, "series": date, "logical_date": date, "planned_at": date}
+    return made_plan(cells, sweep_id=f"s{number}", baseline=reference, **run)
 
 
 def both(number: int, slower: float, **other: Any) -> list[Record]:
-    """A night's records of both builds."""
+    """Return the records of both builds in one run."""
     rng, made = np.random.default_rng(number), []
     for repetition in range(PAIRS):
         for build, times in (("b0", 1.0), ("b1", 1 + slower)):
@@ -252,9 +252,9 @@ def entries(*records: Record) -> list[IndexEntry]:
 
 def test_repetitions_are_paired_and_what_is_invalid_or_of_another_build_is_left_out() -> None:
     found = both(1, 0.05)
-    night = paired_run_of(plan(1), entries(*found))
-    (cell,) = night.cells
-    assert len(cell) == cell.planned == PAIRS and (night.build, night.baseline, night.problem) == ("b1", "b0", "")
+    run = paired_run_of(plan(1), entries(*found))
+    (cell,) = run.cells
+    assert len(cell) == cell.planned == PAIRS and (run.build, run.baseline, run.problem) == ("b1", "b0", "")
     assert float(np.mean(cell.low)) == pytest.approx(np.log(1.05), abs=0.02)
     found[0] = found[0].model_copy(update={"status": "invalid"})
     found[3] = found[3].model_copy(update={"build": "b9"})
@@ -273,15 +273,15 @@ def test_a_side_that_is_missing_is_named_with_its_reason() -> None:
     problem = paired_run_of(plan(1), entries(*ours, *failed)).problem
     assert problem.startswith("the reference build did not run: xxx") and len(problem) < 240
     invalid = [one.model_copy(update={"status": "invalid", "reasons": ["background-load"]}) for one in ours]
-    night = paired_run_of(plan(1), entries(*invalid, *failed))
-    assert night.problem == "the installed build has no usable record: background-load"
+    run = paired_run_of(plan(1), entries(*invalid, *failed))
+    assert run.problem == "the installed build has no usable record: background-load"
 
 
-def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_would_have_been_seen() -> None:
+def test_the_note_has_change_certainty_and_start() -> None:
     plans = [plan(1), plan(2), plan(3)]
-    told = entries(*both(1, 0.0), *both(2, 0.06), *both(3, 0.06))
-    nights = paired_runs_of(reversed(plans), told)
-    assert [night.date for night in nights] == [date_of(number) for number in (1, 2, 3)]
+    records = entries(*both(1, 0.0), *both(2, 0.06), *both(3, 0.06))
+    nights = paired_runs_of(reversed(plans), records)
+    assert [run.date for run in nights] == [date_of(number) for number in (1, 2, 3)]
     green, suspicion, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
     assert paired_verdict(green, {}).summary == "green: 1 no change detected; compared with the reference build b0"
     assert suspicion.cells[0].status is GateStatus.SUSPECTED and not suspicion.red
@@ -300,7 +300,7 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
 def test_recoveries_take_part_as_they_are_known() -> None:
     faulted = parse_configuration({"fault": "executor"})
     assert default_primary(faulted) == "cpu_s_per_million.engine" and default_primary(CONFIG) == "latency_ms.p50"
-    night = paired_run_of(plan(1, primary="recovery.macro_s"), entries(*both(1, 0.0)))
-    assert len(night.cells[0]) in (0, PAIRS) and all(
-        a <= b for a, b in zip(night.cells[0].low, night.cells[0].high, strict=True)
+    run = paired_run_of(plan(1, primary="recovery.macro_s"), entries(*both(1, 0.0)))
+    assert len(run.cells[0]) in (0, PAIRS) and all(
+        a <= b for a, b in zip(run.cells[0].low, run.cells[0].high, strict=True)
     )

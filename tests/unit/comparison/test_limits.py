@@ -1,4 +1,4 @@
-"""What a night says of the limits that its figures have to keep."""
+"""SLOs of nightly runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entries(values: list[float], **named: Any) -> list[IndexEntry]:
 def test_a_median_is_beyond_a_limit_when_it_is_larger(values: list[float], bound: float) -> None:
     (held,) = check_slos(entries(values), parse_slos({"latency_ms.p99": bound})).results
     assert held.n == len(values) and held.is_violated is (statistics.median(values) > bound)
-    assert held.is_certain or len(values) > 1, "a single value leaves no doubt that could be told"
+    assert held.is_certain or len(values) > 1, "a single value has no interval"
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(4_100.0, 0), (4_000.0, 0), (3_999.0, 1)])
@@ -57,7 +57,7 @@ def test_recoveries_without_an_end_are_beyond_only_what_they_outlasted(
         assert [line[: len(start)] for line, start in zip(found, wanted, strict=True)] == wanted
 
 
-def test_what_may_be_chance_is_said_and_each_configuration_is_named() -> None:
+def test_uncertain_violations_are_marked_by_configuration() -> None:
     near = entries([80.0, 90.0, 105.0, 130.0, 140.0], state_mb=1.0)
     far = entries([300.0, 301.0, 302.0, 303.0, 304.0], state_mb=8.0)
     promised = check_slos([*near, *far], parse_slos({"latency_ms.p99": 100}))
@@ -73,7 +73,7 @@ def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"recovery.macro": 30}, "limits.recovery.macro: unknown.* did you mean recovery.macro_s"),
         ({"latency_ms.p99": "500ms"}, "limits.latency_ms.p99: got '500ms'; expected a number of ms"),
@@ -81,8 +81,8 @@ def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit()
         ({"work.batches": 3}, "limits.work.batches: unknown"),
     ],
 )  # fmt: skip
-def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_slos(given)
 
 
@@ -94,7 +94,7 @@ def control(number: int) -> Record:
     return record(f"c-{number}", fault="none", repetition=number)
 
 
-def test_without_controls_nobody_knows() -> None:
+def test_without_controls_there_is_no_placebo() -> None:
     assert among([record("a"), control(1)]) is None
 
 

@@ -1,4 +1,4 @@
-"""What a sweep rests on: its own records, and those of its planned cells that others measured."""
+"""Records of a sweep: its own, and earlier ones of its planned cells."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_what_is_of_another_series_or_was_not_planned_is_no_part_of_it(tmp_path:
     assert attempts(tmp_path, "mine") == ["20261121T061500Z-000000", "20261121T061501Z-000002"], "the newest"
 
 
-def test_one_that_measures_all_anew_rests_on_nothing_from_before(tmp_path: Path) -> None:
-    """Also where it lacks a cell; what lacks is a gap, and whoever measures it from then on fills it."""
+def test_a_fresh_sweep_ignores_earlier_records(tmp_path: Path) -> None:
+    """A missing cell is a gap, which a later measurement fills."""
     for number in (0, 1):
         put(tmp_path, number, "earlier")
     plan(tmp_path, "again", [0, 1], since="2026-11-21T06:05:00+00:00")

@@ -1,4 +1,4 @@
-"""The predicates of claims: what few repetitions tell, and which runs are compared."""
+"""Predicates of claims with few repetitions, and the compared runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_contrast_of_two_levels_is_welchs_test_and_several_are_averaged() -> N
     assert mean_of([found, found]).p < found.p
     assert contrast([before, after[:1]], (-1.0, 1.0)).p == 1.0, "a single run has no scatter"
     two = contrast([before[:2], after[:2]], (-1.0, 1.0))
-    assert two.p == 1.0 > mean_of([two, two]).p, "two runs at each value do not tell, unless there are several series"
+    assert two.p == 1.0 > mean_of([two, two]).p, (
+        "two runs at each value are inconclusive, unless there are several series"
+    )
 
 
 @given(LEVELS, LEVELS)
@@ -63,7 +65,7 @@ def test_turning_the_axis_around_turns_the_answer_around(first: list[list[float]
 
 
 @given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=4))
-def test_single_runs_tell_nothing(pairs: list[tuple[float, float]]) -> None:
+def test_single_runs_are_inconclusive(pairs: list[tuple[float, float]]) -> None:
     assert direction([series([a], [b]) for a, b in pairs], LATENCY, rises=True)[0] is INCONCLUSIVE
 
 
@@ -129,7 +131,7 @@ def test_differences_stay_within_a_share_of_what_they_begin_from(added: float, e
 
 
 def lies(values: list[float], low: float = -math.inf, high: float = math.inf) -> ClaimResult:
-    return Lies(lambda _: (values, "said"), low, high)([])
+    return Lies(lambda _: (values, "named_text"), low, high)([])
 
 
 @pytest.mark.parametrize(
@@ -141,9 +143,9 @@ def lies(values: list[float], low: float = -math.inf, high: float = math.inf) ->
     ],
 )  # fmt: skip
 def test_a_figure_lies_in_a_range(values: list[float], expected: bool | None) -> None:
-    told = {True: AGREES, False: DISAGREES, None: INCONCLUSIVE}
+    verdicts = {True: AGREES, False: DISAGREES, None: INCONCLUSIVE}
     found = lies(values, 5, 20)
-    assert found.verdict is told[expected] and (found.p <= ALPHA) == (expected is not None)
+    assert found.verdict is verdicts[expected] and (found.p <= ALPHA) == (expected is not None)
     assert lies(values).verdict is (AGREES if len(values) > 2 else INCONCLUSIVE)
 
 
@@ -226,16 +228,16 @@ def test_differences_pair_equal_repetitions() -> None:
     assert [(level.at, level.values) for level in one.levels] == [(0.0, (3.0, 2.0)), (1.0, (5.0,))]
 
 
-def test_at_most_four_series_are_told_by_name() -> None:
+def test_at_most_four_series_are_named() -> None:
     def records(many: int) -> list[Record]:
         return [run(1.0 * state, state_mb=state, rate=rate) for rate in range(100, 100 + many) for state in (1, 8)]
 
-    def said(many: int) -> str:
+    def named_text(many: int) -> str:
         return direction(series_of(records(many), "state_mb", LATENCY.read), LATENCY, rises=True)[1]
 
-    assert said(1).startswith("mean latency by state_mb: 1.0 ms at 1, 8.0 ms at 8 (n = 2")
-    assert said(4).count(" at 8 (rate 1") == 4 and "more" not in said(4)
-    assert said(6).count(" at 8 (rate 1") == 4 and "(rate 103); and 2 more (n = 12" in said(6)
+    assert named_text(1).startswith("mean latency by state_mb: 1.0 ms at 1, 8.0 ms at 8 (n = 2")
+    assert named_text(4).count(" at 8 (rate 1") == 4 and "more" not in named_text(4)
+    assert named_text(6).count(" at 8 (rate 1") == 4 and "(rate 103); and 2 more (n = 12" in named_text(6)
 
 
 def test_a_series_is_named_by_its_fault_in_words_and_its_other_parameters() -> None:
@@ -270,7 +272,7 @@ def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:
     (one,) = series_of(records, "commit_mode", LATENCY.read, ("none", "aligned"))
     assert [(level.at, level.values) for level in one.levels] == [("none", (2.0,)), ("aligned", (0.0,))]
     truths = [run(1.0, accept_overload=truth) for truth in (False, True)]
-    assert series_of(truths, "accept_overload", LATENCY.read) == [], "truth is no number"
+    assert series_of(truths, "accept_overload", LATENCY.read) == [], "truth is not a number"
 
 
 def test_of_a_repetition_that_was_measured_twice_the_latest_counts_in_a_difference() -> None:

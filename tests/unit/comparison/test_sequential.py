@@ -60,7 +60,7 @@ def test_looks_at_every_pair_are_wrong_no_more_often_than_accepted(method: Metho
     judged = [judge(known((cell() - cell()).tolist()), limits, method, MARGIN) for _ in range(sweeps)]
     wrong = sum(one.outcome is SequentialDecision.DIFFERS for one in judged) / sweeps
     missed = sum(not one.low <= 0 <= one.high for one in judged) / sweeps
-    # Three deviations of a share of 4 % among so many.
+    # Three standard deviations of a share of 4 %.
     assert wrong <= missed <= ALPHA * (1 - RESERVED) + 3 * math.sqrt(0.04 * 0.96 / sweeps)
     if scatter == "normal":
         assert missed > 0.02, "else the error is not made use of"
@@ -106,7 +106,7 @@ def test_more_pairs_undo_no_decision(method: Method, data: st.DataObject, values
 @pytest.mark.parametrize("method", METHODS)
 @given(values=many, widths=st.lists(st.floats(0, 0.5), min_size=BLOCKS, max_size=BLOCKS), data=st.data())
 @settings(deadline=None)
-def test_what_is_said_of_intervals_holds_for_every_value_in_them(
+def test_decisions_on_ranges_hold_for_every_value(
     method: Method, values: list[float], widths: list[float], data: st.DataObject
 ) -> None:
     """The truth may lie anywhere in each: no choice of it has a difference of the means beyond the reach."""
@@ -133,7 +133,7 @@ def test_sides_that_are_swapped_swap_the_interval(method: Method, values: list[f
 
 
 def test_censored_pairs_stop_ranks_no_more_than_they_must() -> None:
-    """Two of twelve are longer than anybody watched; one of them nobody knows anything about."""
+    """Two of twelve are censored; one of them is unknown."""
     pairs = [*known([0.5 + 0.01 * number for number in range(10)]), (0.4, math.inf), (-math.inf, math.inf)]
     by_ranks = judge(pairs, bounds(Method.RANKS, 12, 12, ALPHA), Method.RANKS, MARGIN)
     assert by_ranks.outcome is SequentialDecision.DIFFERS and by_ranks.low > 0.2

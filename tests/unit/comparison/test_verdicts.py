@@ -1,4 +1,4 @@
-"""The verdict on two sides of one figure: when it is told, which way it goes, and what keeps it from being told."""
+"""Verdict on two sides of one metric: conditions, direction, and obstacles."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_verdict_has_a_direction_and_takes_five_repetitions(
         (FIVE, exact_values([0.8, 0.9, 1.2, 1.5, 1.9]), 0.6, ""),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_says_why(before: Values, after: Values, floor: float, why: str) -> None:
+def test_inconclusive_comparisons_have_a_reason(before: Values, after: Values, floor: float, why: str) -> None:
     found = compared(before, after, floor=floor)
     assert (found.verdict, found.why, found.floor) == (ComparisonVerdict.INCONCLUSIVE, why, floor)
 
@@ -87,7 +87,7 @@ def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
         ComparisonVerdict.WORSE, ComparisonVerdict.INCONCLUSIVE
     ]  # fmt: skip
     low = exact_values([1.0, 1.01, 1.02, 1.03, 1.04])
-    assert compared(low, low, floor=0.2).verdict is ComparisonVerdict.EQUIVALENT, "however much nights differ"
+    assert compared(low, low, floor=0.2).verdict is ComparisonVerdict.EQUIVALENT, "independent of the noise floor"
 
 
 def test_a_change_is_the_ratio_of_means_on_a_log_scale_or_a_share_of_the_median() -> None:
@@ -125,8 +125,8 @@ def test_what_was_not_seen_to_end_is_longer_than_what_ended_when_it_was_last_wat
 
 
 @pytest.mark.parametrize(("before", "after"), [((8, 0.1), (8, 0.1)), ((5, 0.1), (8, 0.1)), ((35, 0.02), (5, 0.06))])
-def test_what_is_said_to_show_does_show(before: tuple[int, float], after: tuple[int, float]) -> None:
-    """Also of sides of unequal number and scatter: a night beside those before it."""
+def test_detectable_effects_are_detected(before: tuple[int, float], after: tuple[int, float]) -> None:
+    """Also for sides of unequal size and variance, such as a run and earlier ones."""
     rng = np.random.default_rng(5)
     sides = [[exact_values(rng.lognormal(0, spread, n).tolist()) for n, spread in (before, after)] for _ in range(300)]
     shares = [one.detectable for one in (compared(*pair) for pair in sides)]
@@ -139,7 +139,7 @@ def test_what_is_said_to_show_does_show(before: tuple[int, float], after: tuple[
 
 
 @pytest.mark.parametrize("deviation", [0.03, 0.1])
-def test_equal_sides_are_rarely_told_apart(deviation: float) -> None:
+def test_equal_sides_are_rarely_different(deviation: float) -> None:
     rng = np.random.default_rng(11)
     sides = [[exact_values(rng.lognormal(3, deviation, 5).tolist()) for _ in range(2)] for _ in range(200)]
     wrong = sum(compared(a, b).verdict in (ComparisonVerdict.BETTER, ComparisonVerdict.WORSE) for a, b in sides)
