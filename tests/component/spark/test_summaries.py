@@ -68,7 +68,7 @@ def test_host_names_with_dots_have_a_column(spark: SparkSession, tmp_path: Path)
     (tmp_path / "record.json").write_text(json.dumps(record))
     table = experiments(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
     (row,) = table.collect()
-    assert (row["cpu_nodes_node1_example-x_com"], row["latency_ms_p50"], row["config_rate"]) == (0.5, 3.0, 5.0)
+    assert (row["cpu_by_host_node1_example-x_com"], row["latency_ms_p50"], row["config_rate"]) == (0.5, 3.0, 5.0)
 
 
 def test_attempts_are_identified_by_their_folder(spark: SparkSession, tmp_path: Path) -> None:
