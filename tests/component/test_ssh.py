@@ -336,7 +336,7 @@ def test_a_busy_remote_process_is_distinguished_from_an_idle_one(injector: Injec
     candidates = injector.find("executor", Tokens(run))
     assert len(candidates) == 2
     until_ns = time.monotonic_ns() + round(EVENT_S * 1e9)
-    assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=injector.busy)] == [busy.pid]
+    assert [one.pid for one in await_busy(candidates, 1, until_ns, find_remote=injector.busy)] == [busy.pid]
     assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
     assert injector.busy([]) == set()
 

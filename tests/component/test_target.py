@@ -269,7 +269,7 @@ def test_an_invalid_target_refuses_a_run(installation: Installation, broker: Oth
     assert installation.run("target", "add", "lab", *options).returncode == 0
     done = installation.run("run", "word_count", "target=lab")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert "Connection faultline_kafka: extra: sasl.password: the broker refuses" in done.stderr.splitlines()[-1]
+    assert "Connection faultline_kafka: extra: sasl.password: " in done.stderr.splitlines()[-1]
     assert not installation.settings.attempts.exists()
     assert not (installation.home / "supervisord.pid").exists(), "no services were started for it"
 

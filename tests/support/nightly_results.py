@@ -49,7 +49,7 @@ def write_nightly_runs(results: Path) -> Path:
         pairs = [one for one in paired_runs_of(plans, entries) if one.date <= str(plan.logical_date)]
         own = [one for one in entries if one.series == plan.series]
         spec = plan.baseline.spec if plan.baseline else {}
-        paired_verdict(judge_gate(pairs), spec, check_slos(own, parse_slos(LIMITS))).keep(results, plan.sweep_id)
+        paired_verdict(judge_gate(pairs), spec, check_slos(own, parse_slos(LIMITS))).store(results, plan.sweep_id)
     return results
 
 
