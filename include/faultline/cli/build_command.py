@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from faultline.system.settings import Settings
 
 app = typer.Typer(
-    name="build", help="Register other Spark builds; the parameter spark_build=NAME selects one.", no_args_is_help=True
+    name="build", help="Register other Spark builds. The parameter spark_build=NAME selects one.", no_args_is_help=True
 )
 
 
@@ -25,7 +25,7 @@ def add(
     java: Annotated[Path | None, typer.Option(help="Java home for this build (default: the common one).")] = None,
     conf: Annotated[Path | None, typer.Option(help="Settings of this build, as a spark-defaults.conf file.")] = None,
 ) -> None:
-    """Register a Spark build: check its version, Kafka connector and Python, and hash its jars."""
+    """Register a Spark build. Check its version, Kafka connector and Python, and hash its jars."""
     from importlib.metadata import version
 
     from faultline.engines.spark.conf_rules import check_settings
@@ -54,7 +54,7 @@ def add(
 
 @app.command("list")
 def show() -> None:
-    """List the registered builds and whether their files are unchanged."""
+    """List the registered builds. Report whether their files are unchanged."""
     from faultline.engines.spark.distributions import distributions, require_unchanged
     from faultline.system.errors import ConfigError
     from faultline.system.settings import load_settings

@@ -41,7 +41,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of comparisons as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a figure of B is worse.")] = False,
 ) -> None:
-    """Compare two sides for each configuration that both measured: better, worse, equivalent or inconclusive.
+    """Compare two sides per configuration. Verdicts: better, worse, equivalent or inconclusive.
 
     Verdicts need five repetitions per side; see docs/explanation/comparing.md. With --along, estimate the effect of
     each step on one axis of A. With --measure, measure two Spark builds in pairs until the difference is decided.
@@ -111,7 +111,7 @@ def advise(
     cpu_under: Annotated[float | None, typer.Option(help="Highest CPU of all roles, in cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Recommend the cheapest configuration of a sweep that meets all limits, with its confidence.
+    """Recommend a configuration of a sweep. It is the cheapest one that meets all limits, with its confidence.
 
     If the data cannot decide, print how many experiments would. Without options: the least CPU among the
     configurations that recover. See docs/explanation/comparing.md.

@@ -33,7 +33,7 @@ def install(
     airflow: Command = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Install Faultline's DAGs in an external Airflow, and create its pool and Connections if missing.
+    """Install the DAGs in an external Airflow. Create its pool and Connections if missing.
 
     The tasks need `./faultline up --no-airflow --foreground` on the host that runs them. Nothing else in that Airflow
     changes.
@@ -55,7 +55,7 @@ def install(
 
 @app.command()
 def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = None, dry_run: DryRun = False) -> None:
-    """Remove from an external Airflow exactly what was installed. Records are kept."""
+    """Remove from an external Airflow what was installed. Records are kept."""
     from faultline.orchestration.external import dag_installer
 
     install_at = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)

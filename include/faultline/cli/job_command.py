@@ -20,7 +20,7 @@ def check(
         list[str] | None, typer.Argument(help="Parameters as for `run`, such as rate=100 or arguments.window_s=5.")
     ] = None,
 ) -> None:
-    """Run a user job for 20 s on the embedded services and report which figures can be measured, and why not others.
+    """Run a user job for 20 s. Report which figures can be measured, and why others cannot.
 
     Exit code 0: the run is usable; 1: it is not; 2: the job cannot run.
     """
@@ -35,7 +35,7 @@ def check(
 def new(
     name: Annotated[str, typer.Argument(help="Name of the job; creates NAME.py in the current folder.")],
 ) -> None:
-    """Create a template job: a runnable word count with all declarations."""
+    """Create a template job. It is a runnable word count with all declarations."""
     from faultline.cli.job_check import TEMPLATE
 
     path = Path(name if name.endswith(".py") else f"{name}.py")

@@ -70,7 +70,7 @@ def demo(
     rerun: Annotated[bool, typer.Option("--rerun", help="Re-run all experiments.")] = False,
     output: Annotated[Path | None, typer.Option(help="Path of the HTML report (default: in results/reports/).")] = None,
 ) -> None:
-    """Run the demo: word count at two checkpoint intervals with executor kills, through Airflow.
+    """Compare two checkpoint intervals under executor kills. Word count runs through Airflow.
 
     Starts the services, reports each recovery, and ends with the sweep summary, a table, an HTML report and the
     address of the UI. A second call resumes. Exit code 0: all cells measured and judged; 1: a failure; 2: refused.
@@ -82,7 +82,7 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests, or the named layers: static, unit, contract, component, system.
+    """Run all tests, or the named layers. Layers: static, unit, contract, component, system.
 
     Other arguments go to pytest, such as `unit -k store` or a path; `--thorough` adds the long tests. Installs missing
     test packages first: Python packages, and Debian packages if permitted.
@@ -110,7 +110,7 @@ def up(
         typer.Option("--foreground", help="With --no-airflow: stay in the foreground and stop the services on exit."),
     ] = False,
 ) -> None:
-    """Start Kafka, Spark and Airflow on loopback and wait until they are ready. Running services are kept."""
+    """Start Kafka, Spark and Airflow on loopback. Wait until they are ready; running services are kept."""
     from faultline.cli.service_control import bring_up, close_orphans, parse_ports
 
     if foreground:
@@ -141,7 +141,7 @@ def password() -> None:
 
 @app.command()
 def down() -> None:
-    """Stop every process of this installation, also after a crash. Data, logs and results are kept."""
+    """Stop all processes of this installation. Data, logs and results are kept. It also works after a crash."""
     from faultline.installation.supervision import down as stop
     from faultline.system.settings import load_settings
 
@@ -161,7 +161,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print the planned faults and their times; start nothing.")
     ] = False,
 ) -> None:
-    """Run one experiment and print its figures; if stdout is not a terminal, print the record as JSON.
+    """Run one experiment and print its figures. If stdout is not a terminal, print the record as JSON.
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
 
@@ -276,7 +276,7 @@ def judge(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of attempts as JSON.")] = False,
 ) -> None:
-    """Judge the raw files of a sweep again by the current definitions and compare its recoveries.
+    """Judge the raw files of a sweep again. Use the current definitions and compare the recoveries.
 
     Without --write, nothing is written. With it, each changed record is first moved to results/superseded/.
     """
@@ -293,7 +293,7 @@ def judge(
 def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Empty folder, or a site written by this command.")],
 ) -> None:
-    """Write the results as a static site: sweeps, nightly runs and experiments with their plots."""
+    """Write the results as a static site. It holds sweeps, nightly runs and experiments with their plots."""
     from faultline.cli.site_writer import publish as write_site
     from faultline.system.settings import load_settings
 
@@ -306,7 +306,7 @@ def export_topic(
     to: Annotated[Path, typer.Option(help="Output file, such as orders.parquet.")],
     bootstrap: Annotated[str | None, typer.Option(help="Broker as HOST:PORT (default: the embedded broker).")] = None,
 ) -> None:
-    """Copy a topic to a file, with keys, headers and times. The parameter `data=FILE` replays it."""
+    """Copy a topic to a file. Keep keys, headers and times; the parameter `data=FILE` replays them."""
     from faultline.cli.topic_export import export_topic as export
     from faultline.system.settings import load_settings
 
@@ -319,7 +319,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Path of the HTML page (default: in results/reports/).")] = None,
 ) -> None:
-    """Explain one experiment: events, times and evidence, as text and as a plot."""
+    """Explain one experiment. Print events, times and evidence, and write a page with a plot."""
     from faultline.records.find import LAST, still_running
     from faultline.reports import terminal
     from faultline.system.settings import load_settings
@@ -342,7 +342,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions.")] = False,
 ) -> None:
-    """Run a benchmark of Faultline itself and print its figures.
+    """Benchmark Faultline itself and print the figures.
 
     Without a name, runs the speed benchmarks and writes docs/results/performance.md.
     """
@@ -381,7 +381,7 @@ def _bench_all(as_json: bool, quick: bool) -> None:
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Check the installation: installed, reachable and missing components. Exit code 1 if one is missing."""
+    """Check the installation. List installed, reachable and missing parts; exit code 1 if one is missing."""
     from faultline.installation.doctor import examine, print_findings
 
     findings = examine()

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 SAMPLE_NOTE = "Test alert with sample figures, not the result of a nightly run."
 
 app = typer.Typer(
-    name="nightly", help="Check nightly runs, defined in `nightly.yaml` and `nights/NAME.yaml`.", no_args_is_help=True
+    name="nightly", help="Check nightly runs. `nightly.yaml` and `nights/NAME.yaml` define them.", no_args_is_help=True
 )
 
 
 @app.command()
 def check(name: Annotated[str | None, typer.Argument(help="One file, such as weekly (default: all).")] = None) -> None:
-    """Print what each nightly run measures: configurations, schedule, duration, baseline and alerts.
+    """Print what each nightly run measures. List configurations, schedule, duration, baseline and alerts.
 
     Starts nothing. Exit code 2 if a file is invalid.
     """

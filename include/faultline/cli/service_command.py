@@ -81,7 +81,7 @@ def install(
 
 @app.command()
 def remove() -> None:
-    """Disable and remove the systemd unit of this installation."""
+    """Disable and remove the systemd unit."""
     settings, path = load_settings(), unit_path()
     _require_own_unit(settings, path)
     if os.path.lexists(path.parent / _ENABLED / UNIT):

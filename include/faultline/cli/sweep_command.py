@@ -23,7 +23,7 @@ def sweep(
     ] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop a running sweep: the named or the newest one.")] = False,
 ) -> None:
-    """Run a matrix through Airflow; show its progress and its summary. A second call resumes.
+    """Run a matrix through Airflow. Show its progress and its summary; a second call resumes.
 
     Example: ./faultline sweep recovery preset=findings checkpoint_interval_s=2,10
 
@@ -51,7 +51,7 @@ def missing(
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of plans with their missing cells.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the missing cells and show the results.")] = False,
 ) -> None:
-    """List the cells of a matrix without a valid record, with the outcome of their attempts.
+    """List the cells without a valid record. Show the outcome of their attempts.
 
     With --measure, missing cells of a sweep are measured by a new sweep in the same series. Those of a nightly run are
     measured under its logical date, as Airflow's backfill does.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline.system.target_registry import Target
 
 app = typer.Typer(
-    name="target", help="Register existing clusters; the parameter target=NAME selects one.", no_args_is_help=True
+    name="target", help="Register existing clusters. The parameter target=NAME selects one.", no_args_is_help=True
 )
 Name = Annotated[str, typer.Argument(help="Target name.")]
 
@@ -95,7 +95,7 @@ def add(
 
 @app.command("list")
 def show() -> None:
-    """List the registered targets with their last known addresses and Connections."""
+    """List the registered targets. Show their last known addresses and Connections."""
     from faultline.system.settings import load_settings
     from faultline.system.target_registry import describe_addresses, load_targets
 
@@ -109,7 +109,7 @@ def show() -> None:
 
 @app.command()
 def check(name: Name) -> None:
-    """Check a target, one line per check: reachability, login, permissions, clock, topics, Spark versions, storage.
+    """Check a target. Print one line per check: reachability, login, permissions, clock, topics, versions, storage.
 
     Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
@@ -138,7 +138,7 @@ def check(name: Name) -> None:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Unregister a target: remove the Connections that `target add` created for it, and its credential files.
+    """Unregister a target. Remove the Connections that `target add` created for it, and its credential files.
 
     Connections that another target uses, and all results, are kept.
     """
