@@ -20,7 +20,7 @@ _CONNECTION_FREE_TASKS = frozenset({"require_accepted", "require_success", "plan
 # Task that triggers experiments through the API of an embedded Airflow.
 OMITTED_TASK = "search"
 # Tasks that read an experiment's files on this machine in a JVM of their own.
-_LOCAL_SPARK_TASKS = frozenset({"harvest", "aggregate"})
+_SUBMITTED_TASKS = frozenset({"harvest", "aggregate"})
 LOCAL_CONNECTION = "spark_local"
 
 
@@ -98,4 +98,4 @@ def _input_task(task: Any) -> str | None:
 
 def _connection_ids(name: str, known: list[str]) -> list[str]:
     # The harvest may run a user program, which must not see the harness credentials.
-    return [one for one in known if (one == LOCAL_CONNECTION) == (name in _LOCAL_SPARK_TASKS)]
+    return [one for one in known if (one == LOCAL_CONNECTION) == (name in _SUBMITTED_TASKS)]
