@@ -154,7 +154,7 @@ def rule_table() -> str:
     """Return every validity rule: reason code, status, condition."""
     rows = []
     for code, rule in validity.RULES.items():
-        text = _constants(_paragraphs(rule), vars(validity))
+        text = _capitalized(_constants(_paragraphs(rule), vars(validity)).removeprefix("Return "))
         rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`invalid`", text))
     return table("reason code | status | condition", rows)
 
@@ -255,6 +255,10 @@ def _help(text: str) -> list[str]:
 
 def _paragraphs(item: object) -> str:
     return " ".join((inspect.getdoc(item) or "").split())
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _first(item: object) -> str:
