@@ -1,6 +1,8 @@
 """Summary tables of all records and samples; this program is their only writer.
 
-    spark-submit aggregate.py --records FOLDER --attempts FOLDER --target FOLDER
+    spark-submit aggregate.py --records FOLDER --attempts FOLDER --target FOLDER [--renames JSON]
+
+`--renames` maps names of older record schemas to the current ones: {"keys", "statuses", "codes"}, each an object.
 
 The tables are written into a new folder next to the target, under a lock, and swapped in atomically. Each is written as
 Parquet and CSV:
@@ -19,17 +21,18 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import NumericType, StringType, StructType
+from pyspark.sql.types import DoubleType, NumericType, StringType, StructType
 
 KEYS = ["matrix", "config_id", "series", "build"]
 CENSORED = "coalesce(recovery_recovered = false, false)"
@@ -45,6 +48,9 @@ ATTEMPT_COLUMNS = ["attempt", "repetition", "status", "sweep_id", "logical_date"
 # As in `faultline.reports.tables`; Java and Python interpret both equally.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
+# Old name to current name, of keys by their dotted path, of statuses and of reason codes.
+Renames = Mapping[str, Mapping[str, str]]
+NO_RENAMES: Renames = {"keys": {}, "statuses": {}, "codes": {}}
 # Standard CSV: quotes are doubled, and spaces are preserved.
 CSV = {"escape": '"', "ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
 
@@ -61,18 +67,56 @@ def flatten(schema: StructType, prefix: tuple[str, ...]) -> list[tuple[str, ...]
     return paths
 
 
-def experiments(records: DataFrame) -> DataFrame:
+def experiments(records: DataFrame, renames: Renames = NO_RENAMES) -> DataFrame:
     """Return one row per record; column names join the path of nested values with underscores."""
     columns = [F.col(name) for name in [*KEYS, *ATTEMPT_COLUMNS]]
     for root in ("config", "metrics"):
         leaves = flatten(records.schema[root].dataType, (root,))  # type: ignore[arg-type]
-        columns += [column_of(path) for path in leaves]
-    return records.select(*columns, F.concat_ws("; ", "reasons").alias("reasons"))
+        columns += [
+            _column(records, path, old, renames["codes"])
+            for path, old in by_current_path(leaves, renames["keys"]).items()
+        ]
+    reasons = F.transform("reasons", lambda one: current_reason(one, renames["codes"]))
+    return records.select(*columns, F.concat_ws("; ", reasons).alias("reasons"))
 
 
-def column_of(path: tuple[str, ...]) -> Column:
-    """Return a nested value, named by its path. Path elements, such as host names, may contain dots."""
-    return F.col(".".join(map(quoted, path))).alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
+def by_current_path(
+    paths: Sequence[tuple[str, ...]], keys: Mapping[str, str]
+) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the paths of each leaf by its current path. `keys`: dotted old path to the current last element."""
+    found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path in paths:
+        current = tuple(keys.get(".".join(path[: end + 1]), name) for end, name in enumerate(path))
+        found.setdefault(current, []).append(path)
+    # An object that is null in all records of a schema looks like a leaf.
+    objects = {path[:end] for path in found for end in range(len(path))}
+    return {path: old for path, old in found.items() if path not in objects}
+
+
+def _column(
+    records: DataFrame, path: tuple[str, ...], old: Sequence[tuple[str, ...]], codes: Mapping[str, str]
+) -> Column:
+    """Return a nested value, named by its path. Path elements, such as host names, may contain dots.
+
+    `old`: the paths under which the records have it.
+    """
+    values = [F.col(".".join(map(quoted, one))) for one in old]
+    if len(values) > 1:
+        # Spark infers strings if all values of a path are null.
+        types = {field.dataType for field in records.select(*values).schema.fields} - {StringType()}
+        kind = StringType() if not types else DoubleType() if len(types) > 1 else types.pop()
+        values = [value.cast(kind) for value in values]
+    value = F.coalesce(*values)
+    if path[-1] == "note":
+        value = current_reason(value, codes)
+    return value.alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
+
+
+def current_reason(reason: Column, codes: Mapping[str, str]) -> Column:
+    """Return a reason or note with its current code; it starts with the code."""
+    for old, new in codes.items():
+        reason = F.regexp_replace(reason, f"^{re.escape(old)}(?=:|$)", new)
+    return reason
 
 
 def quoted(name: str) -> str:
@@ -105,14 +149,18 @@ def _unless_censored(name: str, summary: Column) -> Column:
     return F.when(F.count_if(F.expr(CENSORED)) == 0, summary) if name.startswith("recovery_") else summary
 
 
-def recoveries(records: DataFrame) -> DataFrame:
+def recoveries(records: DataFrame, codes: Mapping[str, str] = NO_RENAMES["codes"]) -> DataFrame:
     """Return one row per fault of a record; nested values are named by their path, such as `trigger_phase`."""
     one = F.posexplode("metrics.recoveries").alias("fault", "part")
     rows = records.select("attempt", *KEYS, "status", one)
     # If all records are controls, Spark infers strings as the elements of empty lists.
     part = rows.schema["part"].dataType
     paths = flatten(part, ("part",)) if isinstance(part, StructType) else []
-    parts = [F.col(".".join(map(quoted, path))).alias("_".join(path[1:])) for path in paths]
+    parts = []
+    for path in paths:
+        value = F.col(".".join(map(quoted, path)))
+        value = current_reason(value, codes) if path[-1] == "note" else value
+        parts.append(value.alias("_".join(path[1:])))
     return rows.select("attempt", *KEYS, "status", "fault", *parts)
 
 
@@ -227,6 +275,7 @@ def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--attempts", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--renames", type=json.loads, default=NO_RENAMES)
     options, _ = parser.parse_known_args(arguments)
     options.target.parent.mkdir(parents=True, exist_ok=True)
     with (options.target.parent / ".summary.lock").open("w") as lock:
@@ -235,13 +284,15 @@ def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
             print("aggregate: no records yet")
             return
         records = spark.read.option("multiLine", True).json(f"{options.records}/*/*.json")
-        table = experiments(records).cache()
+        if options.renames["statuses"]:
+            records = records.replace(options.renames["statuses"], subset=["status"])
+        table = experiments(records, options.renames).cache()
         new = options.target.with_name(f"{options.target.name}-{time.time_ns()}")
         new.mkdir()
         try:
             write(table.orderBy("attempt"), new, "experiments")
             write(cells(table).orderBy(*KEYS), new, "cells")
-            write(recoveries(records).orderBy("attempt", "fault"), new, "recoveries")
+            write(recoveries(records, options.renames["codes"]).orderBy("attempt", "fault"), new, "recoveries")
             if any(options.attempts.glob("*/series.json")):
                 courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
                 write(samples(with_attempt(courses)).orderBy("attempt", "second"), new, "samples")

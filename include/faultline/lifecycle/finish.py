@@ -5,6 +5,7 @@ The judge's libraries are imported in its step, since other steps run during a m
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from faultline.engines.runtime import BatchJob
@@ -54,11 +55,13 @@ def harvest(run: RunContext) -> None:
 def aggregation(settings: Settings) -> BatchJob:
     """Return the job that rebuilds the summary tables over all records."""
     from faultline.records.index_entry import is_large as many
+    from faultline.records.renames import CODES, KEYS, STATUSES
 
     arguments = (
         *("--records", str(settings.records)),
         *("--attempts", str(settings.attempts)),
         *("--target", str(settings.results / "summary")),
+        *("--renames", json.dumps({"keys": KEYS, "statuses": STATUSES, "codes": CODES})),
     )
     return BatchJob("aggregate", arguments, "aggregate", large=many(settings.attempts))
 

@@ -7,13 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from faultline.lifecycle.finish import aggregation
 from faultline.reports import tables as download
+from faultline.system.settings import Settings
 from tests.support.spark_session import PROGRAMS as PROGRAMS
+from tests.unit.sample_records import RECOVERED, sample, schema_2
 
 from aggregate import FORMULA, KEYS, NUMBER, ATTEMPT_COLUMNS, experiments, with_attempt, recoveries, swap, write  # isort: skip  # a program's neighbour
+from aggregate import aggregate  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -38,6 +43,33 @@ def test_recoveries_without_any_recovery_are_an_empty_table(
     write(found.orderBy("fault"), tmp_path, "recoveries")
     rows = list(csv.DictReader((tmp_path / "recoveries.csv").read_text().splitlines()))
     assert [row.get("trigger_phase", "") for row in rows] == ["", "commit"][: len(parts)]
+
+
+def test_records_of_schema_2_and_3_share_their_columns(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings(tmp_path, tmp_path, tmp_path)
+    part = {**RECOVERED, "note": "timeline-incomplete: missing: t3"}
+    for attempt, at_schema in (("20261121T061500Z-000001", dict), ("20261121T061600Z-000002", schema_2)):
+        values = sample(attempt=attempt, status="invalid", reasons=["background-load: why"], recovery=part).as_dict()
+        values["metrics"] |= {
+            "cpu_by_host": {"big-1.example": 1.5}, "background_cpu": {"processes": 0.25, "steal": 0.5},
+            "recoveries": [part], "audit": {"unexpected": 0, "checksum_mismatches": 2},
+        }  # fmt: skip
+        file = settings.records / "configuration" / f"{attempt}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(at_schema(values)))
+    aggregate(spark, aggregation(settings).arguments)
+    first, second = pq.read_table(settings.results / "summary" / "experiments.parquet").to_pylist()
+    assert {**first, "attempt": second["attempt"]} == second
+    assert (first["status"], first["reasons"], first["recovery_note"]) == (
+        "invalid", "background-load: why", part["note"],
+    )  # fmt: skip
+    roots = ("cpu_b", "background_", "audit_", "late_", "cpu_n")
+    assert {key: value for key, value in first.items() if key.startswith(roots)} == {
+        "cpu_by_host_big-1_example": 1.5, "background_cpu_processes": 0.25, "background_cpu_steal": 0.5,
+        "audit_unexpected": 0, "audit_checksum_mismatches": 2, "late_records": None,
+    }  # fmt: skip
+    faults = pq.read_table(settings.results / "summary" / "recoveries.parquet").to_pylist()
+    assert [row["note"] for row in faults] == [part["note"]] * 2
 
 
 def test_a_swap_removes_only_the_previous_tables(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_new_column_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_what_identifies_a_record_is_the_same_in_the_summary_tables() -> None:
     text = (ROOT / "spark_jobs" / "aggregate.py").read_text()
-    names = [ast.literal_eval(found) for found in re.findall(r"^(?:KEYS|PLAIN) = (\[.*?\])$", text, re.M)]
+    names = [ast.literal_eval(found) for found in re.findall(r"^(?:KEYS|ATTEMPT_COLUMNS) = (\[.*?\])$", text, re.M)]
     assert sorted(sum(names, [])) == sorted(column.key for column in columns_in(Sheet.EXPORT))
 
 
