@@ -108,7 +108,7 @@ def test_a_nightly_run_is_planned_and_compared_with_earlier_ones(
     with pytest.raises(AirflowSkipException, match="no plan"):
         judged()
     monkeypatch.setattr(dag_factory, "nightly_date", lambda: "2099-01-01T02:00:00+00:00")
-    with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
+    with pytest.raises(AirflowFailException, match="logical_date: "):
         dag_factory.plan_nightly_run.function()
 
 

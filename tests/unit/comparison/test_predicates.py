@@ -262,7 +262,7 @@ def test_an_axis_of_repeated_values_leaves_out_the_others_and_asks_about_a_part(
         (one,) = Moves(LATENCY, "rate", repeated=3, part=part).series(records)
         assert tuple(level.at for level in one.levels) == values
     few = Moves(LATENCY, "rate", repeated=4, remark=lambda there: f"; of {len(there)}")(records)
-    assert few == (ClaimVerdict.NOT_COVERED, "takes four rates, each measured more than once; of 7", None)
+    assert few == (ClaimVerdict.NOT_COVERED, "requires 4 values of rate, each measured more than once; of 7", None)
 
 
 def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:

@@ -48,7 +48,7 @@ def test_nothing_is_the_checkout_as_it_is() -> None:
     [
         ("{", "baseline: is no JSON"),
         ([1], "baseline: .* is no object; give one such as"),
-        ({"revison": "v1"}, "baseline.revison: is not known; did you mean revision"),
+        ({"revison": "v1"}, "baseline.revison: .*did you mean revision"),
         ({"revision": "--all"}, "baseline.revision: '--all' is no revision; give a tag"),
         ({"revision": 3}, "baseline.revision: 3 is no revision"),
         ({"settings": ["a"]}, "baseline.settings: .* is no object"),
@@ -137,7 +137,7 @@ def test_what_is_in_range_is_taken(smallest: float, error: float | None, budget:
         ({"experiments": 0}, "decide.experiments: 0 is no whole number"),
         ({"experiments": None}, "decide: has no budget; give experiments, hours, or both"),
         ({"hours": -1}, "decide.hours: -1 is not above 0"),
-        ({"smalest": 1}, "decide.smalest: is not known; did you mean smallest"),
+        ({"smalest": 1}, "decide.smalest: .*did you mean smallest"),
     ],
 )
 def test_what_is_wrong_is_refused_by_its_key(changed: dict[str, Any], words: str) -> None:
