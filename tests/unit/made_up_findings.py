@@ -1,4 +1,4 @@
-"""Made-up records that papers' findings are asked of, by axis."""
+"""Synthetic records for the papers' findings, by axis."""
 
 from __future__ import annotations
 

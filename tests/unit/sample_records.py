@@ -1,4 +1,4 @@
-"""Records made up for tests of what shows them. Only the named figures are known."""
+"""Sample records for tests; only the named figures are known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sample(
     raw_config: dict[str, Any] | None = None,
     **config: Any,
 ) -> Record:
-    """A record; `timeline`: name -> (seconds after T0, source); `raw_config` goes in unchecked."""
+    """Return a record; `timeline`: name -> (seconds after T0, source); `raw_config` goes in unchecked."""
     configuration = parse_configuration(config)
     metrics = Metrics.unknown()
     if status in ("valid", "unmet", "invalid"):
@@ -133,7 +133,7 @@ CENSORED = {**RECOVERED, "recovered": False, "catchup_s": None, "macro_s": None,
 
 
 def matrix() -> list[Record]:
-    """State 1 and 8 MB, interval 2 and 5 s, each with a kill; one control; not in order."""
+    """Return unordered records: state 1 and 8 MB x interval 2 and 5 s, each with a kill; one control."""
     kills = [
         sample(state_mb=state, checkpoint_interval_s=interval, recovery=recovery, attempt=f"a-{state:g}-{interval:g}")
         for state, interval, recovery in (
@@ -149,9 +149,9 @@ def matrix() -> list[Record]:
 def made_run(
     repetition: int, recoveries: Sequence[tuple[float, float | None]], *, number: int = 1, spacing_s: float = 30.0
 ) -> Record:
-    """A valid run of record `number`'s configuration with several injections, at an instant of its own.
+    """Return a valid run of record `number`'s configuration with several injections.
 
-    `recoveries`: lower and upper end of each in seconds, without an upper end where it was not seen to end.
+    `recoveries`: lower and upper end of each in seconds; no upper end if censored.
     """
     record = made_record(number)
     parts = [_part(low, high) for low, high in recoveries]
@@ -185,7 +185,7 @@ def _part(low: float, high: float | None) -> RecoveryPart:
 
 
 def made_plan(cells: Iterable[PlannedCell], **facts: Any) -> SweepPlan:
-    """The plan of a sweep with these cells."""
+    """Return a sweep plan with these cells."""
     known = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None,
              "planned_at": "2026-11-21T06:00:00+00:00", "cells": cells_of(cells)}  # fmt: skip
     return SweepPlan(**{**known, **facts})

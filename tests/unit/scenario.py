@@ -1,4 +1,4 @@
-"""What a synthetic attempt plants: its course in words, the instants that follow, and what its processes leave."""
+"""Scenario of a synthetic attempt: planted values, resulting instants, and output of the processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T0_NS = 1_795_241_700_250_000_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is planted. Seconds; `catch` and `slow` count batches; `recovers` False means censored."""
+    """Planted values. Times in seconds; `catch` and `slow` count batches; `recovers` False means censored."""
 
     checkpoint_interval_s: float = 2.0
     rate: float = 200.0
@@ -39,7 +39,7 @@ class Scenario:
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration that such a run would have had."""
+        """Configuration of such a run."""
         values: dict[str, Any] = {
             "rate": self.rate,
             "warmup_s": self.warmup_s,
@@ -63,32 +63,32 @@ class Scenario:
 
     @property
     def baseline(self) -> int:
-        """Bins that a baseline needs."""
+        """Number of bins of a baseline window."""
         return 4 if self.checkpoint_interval_s >= 5 else 10
 
     @property
     def lasts(self) -> bool:
-        """Whether the act is undone; here nothing is noticed before that."""
+        """Whether the injection is undone; the fault is not detected earlier."""
         return self.action in ("pause", "delay", "cut")
 
     def kills(self, role: str, *roles: str) -> bool:
-        """Whether a process of such a role is one of `roles` and dies."""
+        """Return whether the fault kills a process of one of `roles`."""
         return role in roles and not self.lasts
 
     def loads(self, role: str) -> bool:
-        """Whether state is read again after the loss of such a process."""
+        """Whether state is loaded again after the loss of such a process."""
         kept = self.nothing_to_load or self.lasts or self.commit_mode == "none"
         return not kept and role not in ("python_worker", "kafka")
 
     @property
     def apart_s(self) -> float:
-        """From one fault to the next at the least: recovery, the hold of its end, and some more."""
+        """Minimum time between faults: recovery, stability window and a margin."""
         late = self.detection_s + self.redeploy_s + self.load_s + self.replay_s
         return late + (self.catch + self.slow + 13) * self.checkpoint_interval_s + 12.0
 
     @property
     def duration_s(self) -> float:
-        """Long enough for baseline, planted recovery and hold, in whole intervals."""
+        """Duration in whole intervals: baseline window, planted recovery and stability window."""
         after = max(32.0, self.apart_s) * len(self.victims)
         return self.checkpoint_interval_s * float(
             np.ceil(((self.baseline + 2) * self.checkpoint_interval_s + after) / self.checkpoint_interval_s)
@@ -96,7 +96,7 @@ class Scenario:
 
 
 class Row(NamedTuple):
-    """A batch: planned, committed and extra delay of its outputs in ns; where a new lineage began, in ns."""
+    """A batch: planned, committed, extra delay of its outputs, and start of a new state epoch, in ns."""
 
     planned: int
     committed: int
@@ -107,7 +107,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Hit:
-    """One fault's planted instants in ns; `row`: index of the batch that it held back; `start`: what began anew."""
+    """Planted instants of a fault in ns; `row`: index of the delayed batch; `start`: what was restarted."""
 
     number: int
     role: str
@@ -123,17 +123,17 @@ class Hit:
 
 
 def ns(seconds: float) -> int:
-    """Nanoseconds, in whole milliseconds."""
+    """Convert seconds to nanoseconds, in whole milliseconds."""
     return round(seconds * 1000) * 1_000_000
 
 
 def grain(wall_ns: float) -> int:
-    """To whole milliseconds, as logs and REST give them."""
+    """Round to whole milliseconds, like logs and REST."""
     return int(wall_ns) // 1_000_000 * 1_000_000
 
 
 def spark_time(wall_ns: int, zone: str = "GMT") -> str:
-    """A UTC time with milliseconds, as Spark writes it."""
+    """Format a UTC time with milliseconds like Spark."""
     moment = datetime.fromtimestamp(wall_ns // NS, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns % NS // 1_000_000:03d}{zone}"
 
@@ -142,7 +142,7 @@ CORES = {"driver": 0.25, "executors": 0.4, "kafka": 0.1, "generator": 0.05, "pyt
 
 
 class Left:
-    """Everything but the topics, of a course whose batches and faults are laid out."""
+    """Files of an attempt with planned batches and faults, without topics."""
 
     s: Scenario
     batches: list[Row]
@@ -151,7 +151,7 @@ class Left:
 
     @cached_property
     def recorder(self) -> list[dict[str, Any]]:
-        """One sample a second of every process and of Spark's executors."""
+        """Return one sample per second of every process and of Spark's executors."""
         lines: list[dict[str, Any]] = [{"kind": "start", "wall_ns": T0_NS - 12 * NS}]
         for wall in range(T0_NS - 12 * NS, self.end_ns + 4 * NS, NS):
             lines += [self._process(wall, *row) for row in self._living(wall)]
@@ -160,7 +160,7 @@ class Left:
         return [*lines, {"kind": "stop", "wall_ns": self.end_ns + 4 * NS}]
 
     def _living(self, wall: int) -> list[tuple[str, int, int]]:
-        """(role, pid, born) of the processes alive at an instant."""
+        """Return (role, pid, born) of the processes alive at an instant."""
         born = T0_NS - 30 * NS
         living = [(role, 100 + index, born) for index, role in enumerate(CORES) if role != "python_workers"]
         if not self.hits or wall < self.hits[0].t0:
@@ -183,7 +183,7 @@ class Left:
         }
 
     def _rest(self, wall: int) -> dict[str, Any] | None:
-        """What Spark says of its executors at an instant; nothing while no driver answers."""
+        """Return Spark's executor list at an instant; empty while no driver answers."""
         app, began, living = 1, T0_NS - 20 * NS, {"driver": 0, "0": 0, "1": 0}
         removed: dict[str, int] = {}
         holder = "0"
@@ -209,7 +209,7 @@ class Left:
 
     @cached_property
     def logs(self) -> dict[str, list[str]]:
-        """Log lines by application/executor: state of partition 0 on executor 0, of partition 1 on executor 1."""
+        """Return log lines by application/executor; partition n has its state on executor n."""
         lines: dict[str, list[str]] = {}
         app, holder, newest = 1, "0", 1
         rows = [row for row in self.batches if row.begun is None] if self.s.commit_mode == "none" else self.batches
@@ -223,7 +223,7 @@ class Left:
                     newest += 1
                     holder = "" if self.s.nothing_to_load else str(newest)
             for partition, executor in enumerate((holder, "1")):
-                if not executor:  # partition 0 is served by nobody who logs it
+                if not executor:  # no process logs partition 0
                     continue
                 own = lines.setdefault(f"app-{app}/{executor}", [])
                 tid, at = 10 * number + partition, row.planned + (row.committed - row.planned) // 4
@@ -234,7 +234,7 @@ class Left:
         return lines
 
     def _after(self, hit: Hit, tid: int, partition: int, number: int) -> list[str]:
-        """What the tasks of the batch that was held back log, the one before the fault included."""
+        """Return the log of the delayed batch's tasks, including the one before the fault."""
         if self.s.commit_mode == "none" or self.s.kills(hit.role, "driver"):
             loaded = hit.t3 + (hit.t4 - hit.t3) // (partition + 1)
             return task_lines(tid, partition, number, hit.t3, loaded, real=True)
@@ -248,7 +248,7 @@ class Left:
 
     @cached_property
     def driver_log(self) -> list[str]:
-        """What the driver logged about each fault, and lines that mean nothing."""
+        """Return the driver's lines about each fault, and irrelevant lines."""
         lines = [f"{spark_time(T0_NS, 'Z')} INFO [main] SparkContext: Running", "a line of the program itself"]
         for hit in self.hits:
             if self.s.lasts:
@@ -263,7 +263,7 @@ class Left:
 
     @cached_property
     def supervisor(self) -> list[dict[str, Any]]:
-        """The workload supervisor's journal."""
+        """Return the workload supervisor's journal."""
         lines: list[dict[str, Any]] = [{"event": "start", "incarnation": 0, "pid": 100, "wall_ns": T0_NS - 30 * NS}]
         incarnation = 0
         for hit in self.hits:
@@ -282,7 +282,7 @@ class Left:
 
     @cached_property
     def services(self) -> list[dict[str, Any]]:
-        """The services' journal: what was killed comes up a second after it was noticed."""
+        """Return the services' journal: a killed service starts a second after detection."""
         names = {"kafka": "kafka", "worker": "spark-worker-1"}
         return [
             {"event": "started", "service": names[hit.role], "pid": 500, "waited_s": 0.5, "wall_ns": hit.t2 + NS}
@@ -295,7 +295,7 @@ class Left:
 
     @property
     def victims(self) -> list[dict[str, Any]]:
-        """The conductor's line about each victim."""
+        """Return the fault scheduler's line about each victim."""
         found, identity, newest, app = [], "0", 1, 1
         for hit in self.hits:
             command = ["java", "CoarseGrainedExecutorBackend", "--executor-id", identity, "--app-id", f"app-{app}"]
@@ -321,7 +321,7 @@ class Left:
 
 
 def task_lines(tid: int, partition: int, version: int, start: int, loaded: int | None, *, real: bool) -> list[str]:
-    """What an executor logs for one task that loads state (or none, when `loaded` is None)."""
+    """Return an executor's log of one task; it loads state unless `loaded` is None."""
     thread = f"Executor task launch worker for task {partition}.0 in stage {version}.0 (TID {tid})"
     store = f"StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId={partition}, storeName=default ] ]"
     lines = [(start, "Executor", f"Running task {partition}.0 in stage {version}.0 (TID {tid})")]

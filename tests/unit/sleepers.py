@@ -1,4 +1,4 @@
-"""Processes that look like executors and workers of a run, and do nothing."""
+"""Idle processes with the command lines of executors and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run() -> str:
 
 @pytest.fixture
 def spawn(run: str) -> Iterator[Spawn]:
-    """Starts sleepers that carry the arguments of an executor, and ends those that are left."""
+    """Starter of sleepers with the arguments of an executor; the rest is stopped at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(

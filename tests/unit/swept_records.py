@@ -1,4 +1,4 @@
-"""A sweep made up for tests of its answer: intervals x states x repetitions under a kill, with known figures."""
+"""Synthetic sweep with known figures: intervals x states x repetitions under a kill."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ def swept(
     seed: int = 1,
     sweep: str = "s1",
 ) -> list[Record]:
-    """Of interval i: CPU 1.2 / i + 0.3 cores, latency p50 400·i and p99 900·i ms, recovery 8 + i s known to i s; all
-    rise with the state by 2 % a MB and scatter by `scatter`. Of the longest interval so many of the repetitions are
-    `censored`. Controls, one at each interval and repetition, have a placebo that finds nothing."""
+    """Return the records of the sweep.
+
+    At interval i: CPU 1.2 / i + 0.3 cores, latency p50 400·i and p99 900·i ms, recovery 8 + i s with resolution i s.
+    All rise with the state by 2 % per MB and vary by `scatter`. The first `censored` repetitions of the longest
+    interval are censored. Controls, one at each interval and repetition, have a placebo test without a finding.
+    """
     rng = np.random.default_rng(seed)
     found = []
     for state in states:
@@ -65,13 +68,16 @@ def swept(
 
 
 def with_cpu(one: Record, cores: float) -> Record:
-    """The record with so many cores used in all."""
+    """Return the record with `cores` used in total."""
     used = ByRole(driver=0.2 * cores, executors=0.8 * cores, python_workers=0.0, kafka=0.0, generator=0.0)
     return one.model_copy(update={"metrics": one.metrics.model_copy(update={"cpu_cores": used})})
 
 
 def with_placebo(one: Record, macro_s: float | None, *, late_s: float = 0.0) -> Record:
-    """A control of which the rule says so; None: that it did not recover. `late_s`: after so long a tuple was late."""
+    """Return a control with this placebo result.
+
+    `macro_s`: recovery time, None if not recovered; `late_s`: time of the last late tuple.
+    """
     update = {"recovered": macro_s is not None, "macro_s": macro_s, **LIMITS}
     update |= {"censored_at_s": 40.0} if macro_s is None else {"resolution_s": macro_s - late_s}
     placebo = RecoveryPart.empty().model_copy(update=update)

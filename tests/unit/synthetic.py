@@ -1,4 +1,4 @@
-"""A complete attempt made up from planted truth, in the formats that the real processes write.
+"""Complete synthetic attempt with planted values, in the formats of the real processes.
 
 A small model of a micro-batch engine: batch i is planned at T0 + i·interval and committed `DELAY` of an
 interval later. A fault holds one batch back until the state is loaded again; some batches run late
@@ -69,17 +69,17 @@ class Synthetic(Left):
         t4 = grain(t3 + s.load_s * NS) if s.loads(s.victims[number]) else t3
         t5 = grain(t4 + s.replay_s * NS)
         t6 = t5 + ns((s.catch + 1) * s.checkpoint_interval_s)
-        # Its outputs come a little before its commit.
+        # Its outputs precede its commit.
         t7 = t6 + ns((s.slow + 1) * s.checkpoint_interval_s) - EMITTED_BEFORE_MS * 1_000_000
         return Hit(number, s.victims[number], row, t0, t2, grain((t2 + t3) / 2), t3, t4, t5, t6, t7)
 
     @property
     def truth(self) -> dict[str, float]:
-        """The planted parts in seconds."""
+        """Return the planted parts in seconds."""
         return self.truth_of(0)
 
     def truth_of(self, number: int) -> dict[str, float]:
-        """The planted parts of one fault in seconds."""
+        """Return the planted parts of one fault in seconds."""
         h = self.hits[number]
         t = [h.t0, h.t2, h.t3, h.t4, h.t5, h.t6, h.t7]
         names = ["detection_s", "redeploy_s", "load_s", "replay_s", "catchup_s"]
@@ -87,7 +87,7 @@ class Synthetic(Left):
         return {**parts, "reload_s": (t[3] - t[0]) / NS, "macro_s": (t[6] - t[0]) / NS}
 
     def assert_given_back(self, found: Any, number: int = 0, within_s: float = 1e-6, macro_s: float = 0.0) -> None:
-        """Each part of a recovery is the planted one, but for an end that never came; the whole within more."""
+        """Assert that each recovery part is the planted one, except for a censored end."""
         for part, planted in self.truth_of(number).items():
             never = not self.s.recovers and part in ("catchup_s", "macro_s")
             within = within_s + macro_s * (part == "macro_s")
@@ -98,7 +98,7 @@ class Synthetic(Left):
             )
 
     def _lay(self) -> None:
-        """All batches, primer first, and the faults between them."""
+        """Plan all batches, preload first, and the faults between them."""
         s, step = self.s, ns(self.s.checkpoint_interval_s)
         rows = [Row(T0_NS - 2 * step, T0_NS - step, 0)]
         last = self.window.end_ns + 2 * step
@@ -133,7 +133,7 @@ class Synthetic(Left):
 
     @cached_property
     def due(self) -> np.ndarray:
-        """Intended instants of the schedule in ms, record k in partition k mod 2."""
+        """Return the intended send times in ms; record k is in partition k mod 2."""
         n = int(self.s.rate * (self.s.warmup_s + self.s.duration_s))
         return T0_NS // 1_000_000 + np.floor(np.arange(n) * 1000 / self.s.rate).astype(np.int64)
 
@@ -143,7 +143,7 @@ class Synthetic(Left):
 
     @cached_property
     def commits(self) -> list[Commit]:
-        """What `batches.json` holds."""
+        """Return the content of `batches.json`."""
         found: list[Commit] = []
         for number, row in enumerate(self.batches):
             first = next(index for index, other in enumerate(self.batches) if other.lineage == row.lineage)
@@ -154,7 +154,7 @@ class Synthetic(Left):
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """The input topic."""
+        """Return the input topic."""
         n = len(self.due)
         schedule = pd.DataFrame(
             {
@@ -173,7 +173,7 @@ class Synthetic(Left):
         return pd.concat([primer, schedule], ignore_index=True)
 
     def _row_of(self) -> np.ndarray:
-        """Index of the batch that took each record of the schedule; −1 for what no lineage took."""
+        """Return the batch index of each record of the schedule; −1 if in no state epoch."""
         planned = np.array([row.planned for row in self.batches]) // 1_000_000
         planned[0] = 0
         taken = np.searchsorted(planned, self.due, side="left")
@@ -184,7 +184,7 @@ class Synthetic(Left):
 
     @cached_property
     def tuples(self) -> pd.DataFrame:
-        """Two tuples of each record, emitted 20 ms before the commit of its batch."""
+        """Return two tuples of each record, emitted 20 ms before the commit of its batch."""
         row = self._row_of()
         commits = self.commits
         emitted = np.array([(row.committed + row.extra) // 1_000_000 - EMITTED_BEFORE_MS for row in self.batches])
@@ -207,7 +207,7 @@ class Synthetic(Left):
         return pd.concat([primer, schedule], ignore_index=True)
 
     def evidence(self, number: int = 0) -> FaultEvidence:
-        """The timeline's evidence of one fault without a file in between."""
+        """Return the timeline's evidence of one fault, without files."""
         hit = self.hits[number]
         tuples = fold([self.tuples], self.window)
         bins = bins_of_batches(self.commits, TopicSchedule(self.records), tuples, self.window)
@@ -245,7 +245,7 @@ class Synthetic(Left):
         )
 
     def logged(self) -> list[EngineEvent]:
-        """What the logs of executors and driver tell."""
+        """Return the events in the logs of executors and driver."""
         parsed = [parse_executor_log(lines, name) for name, lines in self.logs.items()]
         log = ExecutorEvents(
             tuple(sorted((x for one in parsed for x in one.launches), key=lambda x: x.wall_ns)),
@@ -258,7 +258,7 @@ class Synthetic(Left):
         ]
 
     def write(self, results: Path) -> Path:
-        """Writes the attempt under `results`/attempts and returns its directory."""
+        """Write the attempt under `results`/attempts and returns its directory."""
         directory = results / "attempts" / ATTEMPT
         (directory / "harvest").mkdir(parents=True)
         _write_json(directory / "attempt.json", self._attempt())
@@ -345,20 +345,20 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def edit_lines(path: Path, change: Callable[[list[Line]], Iterable[Line]]) -> None:
-    """Writes what `change` makes of a journal's lines."""
+    """Replace a journal's lines by the result of `change`."""
     write_lines(path, list(change(list(read_finished(path)))))
 
 
 def edit_event(path: Path, event: str, **changes: Any) -> None:
-    """Changes the lines of an event in a journal."""
+    """Change the lines of an event in a journal."""
     edit_lines(path, lambda lines: [line | changes if line.get("event") == event else line for line in lines])
 
 
 def edit_json(path: Path, **changes: Any) -> None:
-    """Changes keys of a file."""
+    """Change keys of a file."""
     _write_json(path, json.loads(path.read_text()) | changes)
 
 
 def edit_table(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    """Writes what `change` makes of a table."""
+    """Replace a table by the result of `change`."""
     change(pd.read_parquet(path)).to_parquet(path)

@@ -1,4 +1,4 @@
-"""The launcher and the bootstrap, with fake Pythons and fake installers; the real one is the integration test's."""
+"""Launcher and bootstrap with fake Pythons and installers; an integration test uses the real ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_TEXT = (ROOT / "requirements.lock").read_text()
-# What the launcher itself calls.
+# Programs that the launcher calls.
 TOOLS = ("sh", "cat", "cksum", "grep", "id", "readlink")
 
 
 def python_of(path: Path, version: str, then: str = "exit 1") -> Path:
-    """Return a fake Python: prints its version when asked with -c; otherwise does `then`."""
+    """Write a fake Python: it prints its version with -c, and runs `then` otherwise."""
     return script(path, f'case $1 in -c) echo {version}; exit 0 ;; esac\necho "$@" >>"{path}.calls"\n{then}')
 
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A PATH with the launcher's tools and no Python."""
+    """PATH with the launcher's tools and without Python."""
     directory = tmp_path / "tools"
     directory.mkdir()
     for name in TOOLS:
@@ -41,7 +41,7 @@ def tools(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the launcher and what it stamps; its bootstrap is never really run."""
+    """Repository with the launcher and its stamped files; the bootstrap never runs."""
     root = tmp_path / "a repository"
     (root / "include" / "faultline").mkdir(parents=True)
     shutil.copy(ROOT / "faultline", root / "faultline")
@@ -52,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def make_ready(root: Path, home: Path) -> None:
-    """What the bootstrap leaves behind, with a Python that tells how it was called."""
+    """Create a bootstrapped environment whose Python prints its arguments."""
     script(home / "venv" / "bin" / "python", 'echo "$PWD|$*"')
     jar = home / "jars" / "kafka" / "a-1.jar"
     jar.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def launch(
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the one line of a refusal."""
+    """Return the error line of a refused launch."""
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("faultline: ")
@@ -103,16 +103,16 @@ def test_a_stand_in_that_does_not_run_is_passed_over(repository: Path, tools: Pa
     assert (tools / "python3.12.calls").read_text().startswith("-I ")
 
 
-def test_faultline_python_is_obeyed_or_refused(repository: Path, tools: Path, tmp_path: Path) -> None:
+def test_faultline_python_is_used_or_refused(repository: Path, tools: Path, tmp_path: Path) -> None:
     python_of(tools / "python3", "3.11")
     old = python_of(tmp_path / "old", "3.9")
-    for named, said in ((old, f"FAULTLINE_PYTHON={old} is Python 3.9"), ("/no/such", "FAULTLINE_PYTHON=/no/such")):
+    for named, message in ((old, f"FAULTLINE_PYTHON={old} is Python 3.9"), ("/no/such", "FAULTLINE_PYTHON=/no/such")):
         line = refused(launch(repository / "faultline", tools, environ={"FAULTLINE_PYTHON": str(named)}))
-        assert said in line and "unset it" in line
+        assert message in line and "unset it" in line
     assert not (tools / "python3.calls").exists()
 
 
-def test_once_ready_it_hands_over_from_any_directory_and_through_links(
+def test_a_ready_launcher_starts_from_any_directory_and_through_links(
     repository: Path, tools: Path, tmp_path: Path
 ) -> None:
     make_ready(repository, repository / ".faultline")
@@ -148,7 +148,7 @@ def test_once_ready_it_costs_milliseconds(repository: Path, tools: Path) -> None
 
 def test_the_state_directory_can_lie_elsewhere(repository: Path, tools: Path, tmp_path: Path) -> None:
     make_ready(repository, tmp_path / "state")
-    # Which only tests need.
+    # Only tests need it.
     (repository / "requirements-test.lock").write_text("changed\n")
     for value in (str(tmp_path / "state"), "state"):
         done = launch(repository / "faultline", tools, "up", cwd=tmp_path, environ={"FAULTLINE_HOME": value})
@@ -213,8 +213,8 @@ def test_explanations(output: str, kind: type[FaultlineError], words: str) -> No
 
 
 def test_os_errors_are_explained() -> None:
-    told = {errno.ENOSPC: "disk full", errno.EACCES: "make it writable", errno.EROFS: "FAULTLINE_HOME"}
-    for number, words in told.items():
+    remedies = {errno.ENOSPC: "disk full", errno.EACCES: "make it writable", errno.EROFS: "FAULTLINE_HOME"}
+    for number, words in remedies.items():
         text = bootstrap.explain_os_error(OSError(number, os.strerror(number), "/state/x"), Path("/state"))
         assert text.startswith("/state/x: ") and words in text
 
@@ -231,7 +231,7 @@ LITTLE = shutil.disk_usage("/")._replace(free=1_000_000_000)
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer", "said"),
+    ("asked", "answer", "message"),
     [
         ("importlib.util.find_spec", None, r"fix: (sudo )?apt-get install python3(\.\d+)?-venv$"),
         ("shutil.disk_usage", LITTLE, r"got 1\.0 GB of free disk; expected 3 GB"),
@@ -239,16 +239,16 @@ LITTLE = shutil.disk_usage("/")._replace(free=1_000_000_000)
     ids=["ensurepip", "disk"],
 )
 def test_what_the_machine_lacks_is_refused_before_anything_is_made(
-    made: bootstrap.VirtualEnvironment, monkeypatch: pytest.MonkeyPatch, asked: str, answer: object, said: str
+    made: bootstrap.VirtualEnvironment, monkeypatch: pytest.MonkeyPatch, asked: str, answer: object, message: str
 ) -> None:
     monkeypatch.setattr(f"faultline.bootstrap.{asked}", lambda _: answer)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         made.make()
     assert list(made.venv.parent.iterdir()) == []
 
 
 class Installer:
-    """Stands in for Environment._run: makes a venv's outline and answers each command from a plan."""
+    """Fake of Environment._run that creates an empty venv and answers commands from a plan."""
 
     def __init__(self, venv: Path, failures: Mapping[str, str]) -> None:
         self.venv, self.failures = venv, failures
@@ -296,7 +296,7 @@ def test_installers_in_order(
         with pytest.raises(error):
             made.make()
         assert not (made.venv / "made-of").exists()
-    assert installer.calls == calls and not half.exists(), "what was half-made is thrown away"
+    assert installer.calls == calls and not half.exists(), "an incomplete environment is removed"
 
 
 def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:

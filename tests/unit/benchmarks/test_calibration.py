@@ -1,4 +1,4 @@
-"""The calibration of the statistics: its methods against scipy's, and what decides between them."""
+"""Calibration of the statistics: methods compared with scipy, and the choice between them."""
 
 from __future__ import annotations
 

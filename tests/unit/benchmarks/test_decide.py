@@ -1,4 +1,4 @@
-"""The benchmark of deciding: what it plants, and what it counts as true."""
+"""Benchmark of sequential decisions: planted effects and correct decisions."""
 
 from __future__ import annotations
 

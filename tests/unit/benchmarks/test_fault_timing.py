@@ -1,4 +1,4 @@
-"""The benchmark of fault timing: its plan is one that the conductor takes, and no fault is left out of its figures."""
+"""Benchmark of fault timing: the scheduler accepts its plan, and its figures include every fault."""
 
 from __future__ import annotations
 

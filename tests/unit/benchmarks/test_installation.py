@@ -1,4 +1,4 @@
-"""The place of a benchmark that breaks things belongs to one call, and so do its services."""
+"""The installation of a destructive benchmark and its services belong to one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = "in use by another call"
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Whose services were ended."""
+    """Installations with stopped services."""
     ended: list[Path] = []
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))

@@ -1,4 +1,4 @@
-"""The noisy engine keeps its own laws, and the benchmark over it finds what is planted."""
+"""The noisy engine follows its distributions, and its benchmark finds planted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted runs with several kills: the judge finds each recovery where it was planted, by its own baseline."""
+"""Planted runs with several kills: the judge finds each recovery with its own baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KILLS = 3
 
 
 def repeated(seed: int) -> tuple[Script, RunSpec, list[float]]:
-    """A random script that recovers, and when it is killed again: once it is back, and a baseline has passed."""
+    """Return a random recovering script with its next kill, one baseline window after the recovery."""
     script, run = case(seed)
     script = replace(script, recovers=True, lost=0)
     if run.fault_at_s is None:
@@ -42,7 +42,7 @@ def repeated(seed: int) -> tuple[Script, RunSpec, list[float]]:
 
 
 def evidence_of(made: Simulated) -> Any:
-    """The run as the judge has it once it has read the files."""
+    """Return the run in the form that the judge reads from files."""
     return SimpleNamespace(
         config=SimpleNamespace(
             injections=KILLS,

@@ -1,4 +1,4 @@
-"""Planted runs, 10,000 with --thorough: the judge gives back each time within a bin, and each count exactly."""
+"""Planted runs, 10,000 with --thorough: the judge finds each time within a bin, and each count exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slowdowns that are planted come back as what they are."""
+"""Planted slowdowns are identified."""
 
 from __future__ import annotations
 

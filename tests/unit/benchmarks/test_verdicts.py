@@ -1,4 +1,4 @@
-"""Shapes of measured scatter, and what is drawn from them."""
+"""Noise profiles and samples drawn from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.sample_records import sample
 
 
 def entries(values: list[float], config_id: str) -> list[IndexEntry]:
-    """Repetitions of one configuration, of which one figure is known."""
+    """Return repetitions of one configuration with one known figure."""
     entry = IndexEntry.of(sample())
     return [
         replace(entry, config_id=config_id, repetition=repetition, metrics={"latency_ms.p99": value})

@@ -1,4 +1,4 @@
-"""Candidates, the front of them, and which one to choose."""
+"""Candidates, Pareto front and recommendation."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_front_names_dominating_candidates_and_confidence() -> None:
 
 
 def effects(records: Sequence[Record], key: str = "checkpoint_interval_s") -> dict[tuple[str, str], Effect]:
-    """By the value after and the metric."""
+    """Return effects by target value and metric."""
     points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
     found = axis_effects(points, axes, [axis for axis in axes if axis.key == key])

@@ -1,4 +1,4 @@
-"""More runs or more injections: what records of runs with several recoveries say of the next ones."""
+"""Allocation of runs and injections from records with several recoveries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runs(
     between: float, within: float, number: int = 8, recoveries: int = 3, *, cell: int = 1, level: float = 20.0,
     slope: float = 0.0, seed: int = 1,
 ) -> list[Record]:  # fmt: skip
-    """Runs of one configuration, whose recoveries are known to 1 s."""
+    """Return runs of one configuration with a resolution of 1 s."""
     rng = np.random.default_rng([seed, cell])
     found = []
     for run in range(number):

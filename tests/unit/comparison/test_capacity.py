@@ -1,4 +1,4 @@
-"""The search finds the threshold of any engine that has one, with few questions."""
+"""Capacity search: it finds the threshold of any engine in few steps."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def measured(
     effective_s: float | None = 2.0,
     **background: float | None,
 ) -> Record:
-    """A record of an interval of 2 s; `besides`: cores of other `processes`, and of `steal`."""
+    """Return a record with an interval of 2 s; `besides`: background CPU by `processes` and `steal`."""
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
     figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": effective_s}
     if background:
@@ -173,7 +173,7 @@ def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
     assert 1.0 < found.exceeded / found.sustained <= 1.1
     between = [rate for rate, _ in found.tried][2:]
     assert between == [float(f"{rate:.3g}") for rate in between] and any(rate % 10 for rate in between)
-    # Ends that are as near already are not divided any more.
+    # Near ends are not divided further.
     assert len(highest_sustained(lambda rate: rate <= 100, 100, 110).tried) == 2
     assert len(highest_sustained(lambda rate: rate <= 100, 100, 111).tried) == 3
 

@@ -1,4 +1,4 @@
-"""Points of a comparison, the axes they differ in, and how both are written."""
+"""Points of a comparison, their axes, and the text of both."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def test_an_axis_is_named_with_its_unit(key: str, name: str) -> None:
 
 
 def faults(*victims: str) -> dict[str, Any]:
-    """A plan that kills these one after another."""
+    """Return a plan that kills these one after another."""
     return {"faults": [{"victim": victim, "action": "kill", "at_s": 50.0 + 20 * number}
                        for number, victim in enumerate(victims)]}  # fmt: skip
 
 
 def unknown(**parameters: Any) -> IndexEntry:
-    """A record with parameters that no configuration has."""
+    """Return a record with unknown parameters."""
     made = entry(raw_config=parameters)
     return replace(made, config_id=str(parameters))
 

@@ -1,4 +1,4 @@
-"""Two sides by their names, compared: which records they are, what is refused, and what the table says."""
+"""Comparison of two named sides: their records, refusals, and the table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = iter(range(10_000))
 
 
 def measured(sweep: str, p99: float, *, reload_s: float | None = 4.0, commit: str = "", **named: Any) -> Record:
-    """A record whose p99 and reload are as given; a `reload_s` of None: not recovered within 30 s."""
+    """Return a record with this p99 and reload; None: not recovered within 30 s."""
     recovery = {"reload_s": reload_s, "recovered": bool(reload_s), "censored_at_s": None if reload_s else 30.0}
     attempt = f"20261121T061500Z-{next(NUMBERS):06x}"
     made = record(attempt, sweep=sweep, latency={"p99": p99}, recovery=recovery, **named)
@@ -64,12 +64,12 @@ def index_of(settings: Settings) -> Index:
 
 
 def sweeps_of(settings: Settings, name: str, **narrowed: Any) -> list[str | None]:
-    """The sweeps whose records stand on the side of this name."""
+    """Return the sweeps of the named side."""
     return [entry.sweep_id for entry in select_group(index_of(settings), name, settings.root, **narrowed).entries]
 
 
 def committed(settings: Settings, *tags: str) -> str:
-    """Makes the checkout a repository with one commit; returns that."""
+    """Make the checkout a repository with one commit; return the commit."""
     git = ["git", "-C", str(settings.root), "-c", "user.name=x", "-c", "user.email=x@x"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)

@@ -55,7 +55,7 @@ def plan_of(asked: Decide = P50) -> SweepPlan:
 def entries(
     blocks: int, levels: dict[float, float] = ORDINARY, scatter: float = 0.02, seed: int = 5
 ) -> list[IndexEntry]:
-    """A record of each cell in each block, one a minute; latency around the level of its interval."""
+    """Return a record per cell and block, one per minute; latency varies around the level of its interval."""
     drawn, found = random.Random(seed), []
     for block in range(blocks):
         for number, (interval, level) in enumerate(levels.items()):

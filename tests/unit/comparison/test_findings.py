@@ -1,4 +1,4 @@
-"""The papers' findings against made-up records: each verdict can be reached, and says what it rests on."""
+"""The papers' findings on synthetic records: each verdict is reachable and names its evidence."""
 
 from __future__ import annotations
 

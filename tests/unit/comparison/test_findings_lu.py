@@ -1,4 +1,4 @@
-"""The claims of the dynamic-topology paper against made-up records."""
+"""The claims of the dynamic-topology paper on synthetic records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings on the input rate against made-up records."""
+"""The findings on the input rate on synthetic records."""
 
 from __future__ import annotations
 

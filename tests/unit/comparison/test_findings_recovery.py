@@ -1,4 +1,4 @@
-"""The findings on recoveries against made-up records."""
+"""The findings on recoveries on synthetic records."""
 
 from __future__ import annotations
 

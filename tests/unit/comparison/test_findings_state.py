@@ -1,4 +1,4 @@
-"""The findings on state and interval against made-up records."""
+"""The findings on state and interval on synthetic records."""
 
 from __future__ import annotations
 

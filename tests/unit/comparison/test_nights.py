@@ -34,7 +34,7 @@ P99 = metrics_named(["latency_ms.p99"])
 
 
 def made(number: int, p99: float, **named: Any) -> list[IndexEntry]:
-    """As `nightly_records`, as the pages know them."""
+    """Return `nightly_records` in the form that pages read."""
     return [IndexEntry.of(one) for one in nightly_records(number, p99, **named)]
 
 

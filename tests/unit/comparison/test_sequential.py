@@ -1,4 +1,4 @@
-"""The sequential test: its error under peeking, and what its intervals promise."""
+"""Sequential test: error rate under interim analyses, and coverage of its intervals."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
 
 
 @given(st.text())
-def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
+def test_invalid_challenges_are_not_answered(text: str) -> None:
     if not (len(text) == 64 and set(text) <= set("0123456789abcdef")):
         assert compute_proof("key", text, 1) is None
         with pytest.raises(InfrastructureError):
@@ -51,15 +51,15 @@ def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
 
 
 def at_a_port() -> tuple[int, Settings]:
-    """Return a port where nobody listens, and an installation whose Airflow has it."""
+    """A free port, and an installation whose Airflow is configured to use it."""
     port = free_port()
     return port, Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
 
 
 @only_root
-def test_a_strangers_server_is_told_by_the_kernel() -> None:
+def test_a_server_of_another_user_is_detected_by_the_kernel() -> None:
     port, settings = at_a_port()
-    require_own_listener(settings)  # nobody listens, which is another trouble
+    require_own_listener(settings)  # no process listens
 
     def listen(pipe: Connection) -> None:
         with socket.create_server(("127.0.0.1", port)):
@@ -73,19 +73,19 @@ def test_a_strangers_server_is_told_by_the_kernel() -> None:
 
 
 def hear(server: socket.socket) -> bytes:
-    """What the first who comes says, who is answered; nothing when he goes without a word."""
+    """Answer the first client and return its request; empty if it disconnects without one."""
     with server.accept()[0] as connection:
         connection.settimeout(120)
-        heard = connection.recv(1000)
-        if heard:
+        request = connection.recv(1000)
+        if request:
             connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-        return heard
+        return request
 
 
 @only_root
 @pytest.mark.parametrize("late", [False, True])
-def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """Also not to one who took it just before the connection was made."""
+def test_a_task_token_is_not_sent_to_another_user_on_the_port(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Also not to a process that took the port just before the connection."""
     port, settings = at_a_port()
 
     class Client(httpx.Client):
@@ -94,9 +94,9 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
     guard_tokens(Client, settings)
     with Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer secret"}) as client:
         with socket.create_server(("127.0.0.1", port)) as server, ThreadPoolExecutor() as pool:
-            heard = pool.submit(hear, server)
+            request = pool.submit(hear, server)
             assert client.get("/x").status_code == 204
-            assert b"Bearer secret" in heard.result(10)
+            assert b"Bearer secret" in request.result(10)
 
         def listen(pipe: Connection) -> None:
             with socket.create_server(("127.0.0.1", port)) as server:
@@ -111,9 +111,9 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
             with pytest.raises(httpx.ConnectError, match=f"is owned by user {NOBODY}"):
                 client.get("/x")
             if late:
-                assert pipe.poll(120) and pipe.recv() == b"", "he was called, and told nothing"
+                assert pipe.poll(120) and pipe.recv() == b"", "connected, but no request sent"
             else:
-                assert not pipe.poll(0.5), "he was not even called"
+                assert not pipe.poll(0.5), "no connection"
 
 
 # ---- Airflow's folder ----
@@ -144,10 +144,9 @@ def test_the_password_is_shown_on_a_terminal_only(settings: Settings) -> None:
     assert login_text(settings, io.StringIO()) == "user admin, ./faultline password shows the password"
 
 
-def test_the_database_of_before_is_kept_until_another_is_wanted(
+def test_the_previous_database_is_kept_until_another_is_set(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut nobody says it again."""
     asked: list[str] = []
     monkeypatch.setattr(airflow_home, "require_database", asked.append)
     monkeypatch.delenv(DATABASE, raising=False)
@@ -162,7 +161,7 @@ def test_the_database_of_before_is_kept_until_another_is_wanted(
     monkeypatch.setenv(DATABASE, "")
     with pytest.raises(ConfigError, match="runs on another database"):
         choose_database(settings, running=True)
-    assert choose_database(settings, running=False) is None, "said by an empty name"
+    assert choose_database(settings, running=False) is None, "selected by an empty value"
 
 
 def test_keys_that_others_can_read_and_a_damaged_configuration_are_refused(

@@ -39,7 +39,7 @@ DOCKER = ROOT / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
-# What the image puts where; Settings of a container.
+# Paths in the image, and the Settings of a container.
 INSIDE = Settings(Path("/opt/faultline"), Path("/var/lib/faultline/state"), Path("/var/lib/faultline/results"))
 EMBEDDED = {one.name: one for one in [*data_services(INSIDE, Path("java"), "0" * 16), *control_services(INSIDE)]}
 WORKERS = [name for name in EMBEDDED if name.startswith("spark-worker")]
@@ -128,7 +128,7 @@ def test_all_share_the_network_and_the_processes_and_have_no_rights_beyond() -> 
         assert 20 - service["ulimits"]["nice"] <= HIGH_PRIORITY_NICENESS, name
         assert service["cap_drop"] == ["ALL"] and "privileged" not in service
         assert service["security_opt"] == ["no-new-privileges:true"]
-    assert SERVICES["machine"]["init"] is True, "whoever dies is buried"
+    assert SERVICES["machine"]["init"] is True, "orphaned processes are reaped"
 
 
 def test_ports_are_the_projects_and_on_loopback() -> None:
@@ -181,14 +181,14 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
     assert COMPOSE["volumes"]["ram"]["driver_opts"]["type"] == "tmpfs"
 
 
-def test_services_are_told_where_their_local_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_get_the_path_of_their_local_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SERVICES[WORKERS[0]]["environment"]["SPARK_LOCAL_DIRS"]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", place)
     assert clean_environment()["SPARK_LOCAL_DIRS"] == place
     assert re.search(rf"mkdir -p .*{place}", DOCKERFILE), "a volume takes its owner from the image's folder"
 
 
-# ---- Life of the services ----
+# ---- Lifecycle of the services ----
 
 
 def test_services_bound_their_logs_and_those_that_stay_have_health_checks_and_restart() -> None:
@@ -262,10 +262,10 @@ def test_workers_are_limited_alike_and_offer_less_than_their_limit() -> None:
         assert {key: other[key] for key in kept} == {key: first[key] for key in kept}
     offered = int(first["environment"][WORKER_MEMORY])
     daemon = EMBEDDED[WORKERS[0]].environment["SPARK_DAEMON_MEMORY"]
-    # Two executors of 384 MiB overhead each, beside heap and worker.
+    # Two executors of 384 MiB overhead each, in addition to heap and worker.
     assert offered + mebibytes(daemon) + 2 * 384 <= mebibytes(first["mem_limit"])
     assert first["mem_limit"] == first["memswap_limit"]
-    # Who places executors must know what the workers offer.
+    # The master needs the capacity of the workers to place executors.
     assert SERVICES["airflow-scheduler"]["environment"][WORKER_MEMORY] == first["environment"][WORKER_MEMORY]
 
 
@@ -285,7 +285,7 @@ def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.Monke
 def test_the_example_of_ssh_hosts_reaches_a_workers_sshd(tmp_path: Path) -> None:
     (host,) = json.loads((DOCKER / "ssh_hosts.json").read_text()).values()
     assert str(host["port"]) == SERVICES[WORKERS[0]]["command"][2]
-    # Who uses it, and who checks it before anything starts.
+    # The users of the file, and the check before anything starts.
     for name in ("airflow-scheduler", PREPARE):
         assert {host["key_file"], host["known_hosts"]} == {f"/run/secrets/{one}" for one in SERVICES[name]["secrets"]}
     (tmp_path / "key").touch(0o600)
@@ -307,7 +307,7 @@ def strings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, value
 
 
-# What may be left out: sizes, schedules, whom to tell, how long to wait.
+# Optional variables: sizes, schedules, alert recipients, waiting times.
 OPTIONAL = ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "SPEED_SCHEDULE", "STEAL_WAIT_S")
 HARMLESS = tuple(f"${{FAULTLINE_{name}:-" for name in OPTIONAL)
 
@@ -366,7 +366,7 @@ def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -
 
 
 def answering(document: object) -> AbstractContextManager[str]:
-    """Return a server that gives the document at every path; its address."""
+    """Serve the document at every path and return the address."""
     return pages(lambda _: json.dumps(document))
 
 

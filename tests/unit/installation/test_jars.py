@@ -1,4 +1,4 @@
-"""The jars: the lock's form, verification of what lies on the disk, and fetching with a fake Ivy."""
+"""Jars: lock format, verification of files, and fetching with a fake Ivy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def fake_java(tmp_path: Path, serves: dict[tuple[str, str], bytes]) -> Java:
-    """Return a `java` that, run as Ivy, leaves the given files where the real one would."""
+    """Write a fake `java` that, run as Ivy, creates the given files."""
     lines = list[str]()
     for number, ((group, name), content) in enumerate(serves.items()):
         source = tmp_path / f"served-{number}"
@@ -143,7 +143,7 @@ def test_a_wrong_hash_is_never_put_in_place(home: Path, lock: Path, tmp_path: Pa
     assert not path.exists() and not (home / "ivy").exists()
 
 
-def test_a_jar_that_cannot_be_had_is_named_and_the_others_stay(home: Path, lock: Path, tmp_path: Path) -> None:
+def test_an_unavailable_jar_is_named_and_the_others_stay(home: Path, lock: Path, tmp_path: Path) -> None:
     for group, name in GOOD:
         (home / "jars" / group / name).unlink()
     first = dict(list(GOOD.items())[:1])
@@ -172,7 +172,7 @@ def test_proxy_options(environ: dict[str, str], options: list[str]) -> None:
     assert jars.proxy_options(environ) == options
 
 
-# ---- One hash a set of jars, and what it hangs on ----
+# ---- Hash of a set of jars ----
 
 
 def jars_in(folder: Path, **named: str) -> Path:
@@ -192,7 +192,7 @@ def test_a_set_has_the_hash_of_its_list(tmp_path: Path) -> None:
         assert set_hashes({"set": folder, "none": tmp_path / "missing"}, cache) == expected, "only time is lost"
 
 
-def test_what_is_kept_is_believed_until_a_file_changes(tmp_path: Path) -> None:
+def test_a_cached_hash_is_valid_until_a_file_changes(tmp_path: Path) -> None:
     folder, cache = jars_in(tmp_path / "jars", a="one"), tmp_path / "cache.json"
     first = set_hashes({"set": folder}, cache)
     status = (folder / "a.jar").stat()
@@ -202,10 +202,10 @@ def test_what_is_kept_is_believed_until_a_file_changes(tmp_path: Path) -> None:
     os.utime(folder / "a.jar", ns=(1, 1))
     assert set_hashes({"set": folder}, cache) != first
     jars_in(folder, a="one")
-    assert set_hashes({"set": folder}, cache) == first, "when it was made is no part of a hash"
+    assert set_hashes({"set": folder}, cache) == first, "the creation time does not change a hash"
 
 
-def test_an_installation_tells_of_its_locks_and_jars(settings: Settings) -> None:
+def test_an_installation_reports_its_locks_and_jars(settings: Settings) -> None:
     (settings.home / "jars" / "kafka").mkdir(parents=True)
     jars_in(settings.jars / "kafka", broker="broker")
     found = hashes(settings)

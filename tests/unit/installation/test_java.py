@@ -1,4 +1,4 @@
-"""Finding Java: what is accepted, what is refused with which words, and that the answers are kept."""
+"""Search for Java: accepted and refused versions, messages, and the cache."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ MODULES = "java.base@17\njdk.incubator.vector@17\n"
 
 @pytest.fixture(autouse=True)
 def _no_package_lists(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The real package lists take a second to ask; only the test of the command itself looks at them."""
+    """No queries of the real package lists, which take a second."""
     if not request.node.name.startswith("test_install_command"):
         monkeypatch.setattr(java, "_debian_major", lambda: 17)
 
 
 def fake_java(home: Path, version: str, modules: str = MODULES, *, exit_code: int = 0) -> Path:
-    """Return a script that answers like `java` and writes a line into `asked` each time."""
-    told = f"echo '    java.home = {home}' >&2; echo 'openjdk version \"{version}\" 2025-04-15' >&2"
-    answers = f"case $1 in --list-modules) printf '%s' '{modules}' ;; *) {told} ;; esac"
+    """Write a script that answers like `java` and appends a line to `asked` at each call."""
+    text = f"echo '    java.home = {home}' >&2; echo 'openjdk version \"{version}\" 2025-04-15' >&2"
+    answers = f"case $1 in --list-modules) printf '%s' '{modules}' ;; *) {text} ;; esac"
     return script(home / "bin" / "java", f"echo asked >>'{home}/asked'\n{answers}\nexit {exit_code}")
 
 
@@ -101,7 +101,7 @@ def test_answers_are_kept_until_the_program_changes(tmp_path: Path) -> None:
         find_java(cache, environ=environ, places=())
 
 
-def test_a_cache_that_is_spoilt_or_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+def test_a_damaged_or_read_only_cache_is_ignored(tmp_path: Path) -> None:
     cache, executable = tmp_path / "java.json", fake_java(tmp_path / "jdk", "17.0.1")
     environ = {"JAVA_HOME": str(tmp_path / "jdk")}
     for content in ("", "[]", '{"x": 1}', "null", json.dumps({str(executable): {"identity": "else"}})):
@@ -126,7 +126,7 @@ def test_install_command_fits_the_system_and_its_package_lists(
     assert java.install_command() == "brew install openjdk@17"
 
 
-# ---- Which archive of Spark's classes a JVM is told to start from ----
+# ---- CDS archive of a JVM ----
 
 JAVA = Java(Path("/opt/java 17"), Path("/opt/java 17/bin/java"), "17.0.15", has_module=True)
 
@@ -158,18 +158,18 @@ def test_an_archive_belongs_to_one_java_and_one_set_of_jars(settings: Settings, 
     assert archive_path(settings, JAVA) != first
 
 
-def test_a_jvm_is_told_of_an_archive_only_when_there_is_one(settings: Settings) -> None:
-    def told() -> str:
+def test_a_jvm_gets_an_archive_only_if_it_exists(settings: Settings) -> None:
+    def driver_options() -> str:
         return batch_settings(settings, archive=find_archive(settings))["spark.driver.extraJavaOptions"]
 
-    assert find_archive(settings) is None and "Shared" not in told()
+    assert find_archive(settings) is None and "Shared" not in driver_options()
     path = make(settings)
-    assert find_archive(settings) == path and f'"-XX:SharedArchiveFile={path}"' in told()
+    assert find_archive(settings) == path and f'"-XX:SharedArchiveFile={path}"' in driver_options()
 
 
 @pytest.mark.parametrize("fault", ["none", "executor", "driver"])
-def test_until_the_gate_all_start_alike_and_after_it_as_everybodys_do(settings: Settings, fault: str) -> None:
-    """Executors have one command line for the whole run: what it names is turned when the run has begun."""
+def test_the_archive_is_replaced_by_the_default_at_the_start_barrier(settings: Settings, fault: str) -> None:
+    """Executors keep one command line, so the link that it names changes when the run starts."""
     attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
     attempt.scratch.mkdir(parents=True)
     runtime = Runtime(JAVA.home, make(settings))
@@ -183,10 +183,10 @@ def test_until_the_gate_all_start_alike_and_after_it_as_everybodys_do(settings: 
     Spark().on_ready(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
     assert os.readlink(link) == "/opt/java 17/lib/server/classes.jsa"
     link_spark_archive(attempt, runtime)
-    assert os.readlink(link) == str(runtime.cds_archive), "a step that is begun again begins anew"
+    assert os.readlink(link) == str(runtime.cds_archive), "a repeated step uses the archive again"
 
 
-def test_without_an_archive_nothing_is_said_of_one(settings: Settings) -> None:
+def test_without_an_archive_no_option_names_one(settings: Settings) -> None:
     attempt, runtime = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), Runtime(JAVA.home)
     assert link_spark_archive(attempt, runtime) is None
     Spark().on_ready(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
@@ -204,9 +204,9 @@ def test_the_connector_is_on_the_class_path_where_it_really_lies(settings: Setti
         (shared / name).touch()
     settings.home.mkdir()
     settings.jars.symlink_to(tmp_path / "shared", target_is_directory=True)
-    told = batch_settings(settings)
-    assert told["spark.driver.extraClassPath"] == f"{shared / 'a.jar'}:{shared / 'kafka-clients.jar'}"
-    assert told["spark.executor.extraClassPath"] == told["spark.driver.extraClassPath"]
+    found = batch_settings(settings)
+    assert found["spark.driver.extraClassPath"] == f"{shared / 'a.jar'}:{shared / 'kafka-clients.jar'}"
+    assert found["spark.executor.extraClassPath"] == found["spark.driver.extraClassPath"]
     first = archive_path(settings, JAVA)
     (shared / "a.jar").write_text("other classes")
     assert archive_path(settings, JAVA) != first

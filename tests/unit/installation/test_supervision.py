@@ -1,4 +1,4 @@
-"""What `up` says of programs that do not answer."""
+"""Supervision of services: messages, holders, steps, restart delays and networks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_program_that_does_not_answer_is_a_line(
     assert not (given.secrets / "format.arguments").exists(), "it has passwords"
 
 
-def test_logs_of_services_are_cut_with_one_older_file_beside(settings: Settings) -> None:
+def test_logs_of_services_are_rotated_with_one_older_file(settings: Settings) -> None:
     settings.home.mkdir(exist_ok=True)
     write_private(settings.home / "instance.json", '{"instance": "0123456789abcdef"}')
     services = [*data_services(settings, Path("/java"), "0" * 16), *control_services(settings)]
@@ -109,7 +109,7 @@ def test_each_worker_offers_the_memory_that_was_set(settings: Settings, monkeypa
     assert [words[words.index("--memory") + 1] for words in workers] == ["1536m", "1536m"]
 
 
-def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Settings) -> None:
+def test_a_process_that_runs_steps_of_an_open_attempt_is_an_owner(settings: Settings) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"]) as sleeping:
         started = psutil.Process(sleeping.pid).create_time()
         owners = [
@@ -127,17 +127,17 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Set
 
 
 def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     with within(settings, "use_services(settings, run=True)") as run:
         assert [process.pid for process in supervision._owners(settings)] == [run.pid]
-        down(settings, said.append)
+        down(settings, lines.append)
         run.wait(120)
-    assert len(said) == 1 and supervision._owners(settings) == []
+    assert len(lines) == 1 and supervision._owners(settings) == []
     with use_services(settings, run=True), use_services(settings):
         assert supervision._owners(settings) == [], "not the process that asks"
 
 
-# ---- Who holds the services in the foreground: one process, Airflow stays away from it, and `down` ends it ----
+# ---- The holder of services in the foreground ----
 
 
 @pytest.fixture
@@ -164,17 +164,17 @@ def test_there_is_one_holder_and_it_is_known(settings: Settings) -> None:
         pass
 
 
-def test_whoever_has_the_number_of_a_dead_holder_is_none(settings: Settings) -> None:
+def test_a_process_with_the_pid_of_a_dead_holder_is_not_a_holder(settings: Settings) -> None:
     with hold_foreground(settings):
-        told = json.loads((settings.home / FILE).read_text())
-    for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
-        (settings.home / FILE).write_text(json.dumps({**told, **change}))
+        stored = json.loads((settings.home / FILE).read_text())
+    for change in ({"start_ticks": stored["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
+        (settings.home / FILE).write_text(json.dumps({**stored, **change}))
         assert foreground_process(settings) is None, change
-    (settings.home / FILE).write_text(json.dumps(told)[:-9])
+    (settings.home / FILE).write_text(json.dumps(stored)[:-9])
     assert foreground_process(settings) is None
 
 
-def test_airflow_does_not_come_up_beside_a_holder(settings: Settings, holder: subprocess.Popen[str]) -> None:
+def test_airflow_does_not_start_while_a_holder_runs(settings: Settings, holder: subprocess.Popen[str]) -> None:
     before = {path.name for path in settings.home.iterdir()}
     with pytest.raises(ConfigError, match=rf"process {holder.pid} holds the services"):
         up(settings, Path("/nowhere/java"), Path("/nowhere"))
@@ -182,17 +182,17 @@ def test_airflow_does_not_come_up_beside_a_holder(settings: Settings, holder: su
 
 
 def test_down_ends_the_holder_and_not_the_one_that_calls_it(settings: Settings, holder: subprocess.Popen[str]) -> None:
-    said: list[str] = []
-    down(settings, said.append)
+    lines: list[str] = []
+    down(settings, lines.append)
     wait_until(lambda: holder.poll() is not None, timeout_s=120, what="the end of the holder")
-    assert said == ["stopping `up --foreground`"]
+    assert lines == ["stopping `up --foreground`"]
     assert holder.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
     with hold_foreground(settings):
-        down(settings, said.append)
-    assert len(said) == 1
+        down(settings, lines.append)
+    assert len(lines) == 1
 
 
-def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settings: Settings) -> None:
+def test_airflow_does_not_start_during_an_experiment_of_an_external_one(settings: Settings) -> None:
     attempt = of(settings)
     (attempt.folder / OWNER).parent.mkdir()
     write_json(settings.home / INSTANCE, {"instance": "i"})
@@ -210,23 +210,23 @@ def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settin
 def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"FAULTLINE_MACHINE": "m", "FAULTLINE_JOB_ENV": "TOKEN", "TOKEN": "of mine"}
+    variables = {"FAULTLINE_MACHINE": "m", "FAULTLINE_JOB_ENV": "TOKEN", "TOKEN": "of mine"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in told.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         admit_steps(settings)
     assert stat.S_IMODE((settings.home / ENVIRONMENT).stat().st_mode) == 0o600
-    for name in told:
+    for name in variables:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "")
     load_environment(settings)
-    assert {name: os.environ[name] for name in told} == told
+    assert {name: os.environ[name] for name in variables} == variables
     down(settings)
     assert not (settings.home / ENVIRONMENT).exists(), "passwords are among it"
 
 
-def test_steps_begin_where_services_are_ready_that_run_and_end_with_no_run(settings: Settings) -> None:
-    """Not beside whoever has the number of a supervisor that a power cut ended."""
+def test_steps_are_admitted_while_ready_services_run(settings: Settings) -> None:
+    """Not while another process has the pid of a supervisor that a power cut ended."""
     write_json(settings.home / INSTANCE, {"instance": "i"})
     with (
         subprocess.Popen(["sleep", "900"], env={**os.environ, INSTANCE_MARK: "i"}) as keeper,
@@ -253,7 +253,7 @@ def test_steps_begin_where_services_are_ready_that_run_and_end_with_no_run(setti
             keeper.kill()
             other.kill()
     admit_steps(settings)
-    assert not are_steps_admitted(settings), "nobody keeps them"
+    assert not are_steps_admitted(settings), "no supervisor runs"
 
 
 # ---- `./faultline doctor` where something is missing ----
@@ -272,13 +272,13 @@ def doctors(*options: str) -> Result:
     return CliRunner().invoke(cli.app, ["doctor", *options])
 
 
-def told_state(settings: Settings) -> list[str]:
-    told: list[str] = []
-    report_state(settings, told.append)
-    return told
+def reported_state(settings: Settings) -> list[str]:
+    lines: list[str] = []
+    report_state(settings, lines.append)
+    return lines
 
 
-def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None:
+def test_missing_parts_are_named_and_set_the_exit_code(empty: Path) -> None:
     done = doctors()
     lines = {line.split(": ")[0].strip(): line for line in done.output.splitlines()}
     assert done.exit_code == 1
@@ -299,7 +299,7 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
         (BackgroundMethods(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
     ],
 )
-def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
+def test_support_for_lower_priority_and_delays_is_reported(
     empty: Path, monkeypatch: pytest.MonkeyPatch, ways: BackgroundMethods, counted: bool, expected: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(doctor, "background_methods", lambda: ways)
@@ -313,16 +313,16 @@ def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
     assert str(empty / "home" / "spark-builds.json") in line
 
 
-def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
+def test_an_attempt_with_a_failed_undo_is_named(empty: Path) -> None:
     settings = load_settings()
     attempt = of(settings)
-    write_json(attempt.unhealed, {"why": "healing: node9 is away"})
-    line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
+    write_json(attempt.unhealed, {"why": "healing: node9 is unreachable"})
+    line = f"attempt {attempt.id} is not healed: healing: node9 is unreachable; the next experiment tries again"
     assert line in doctors().output
-    assert told_state(settings) == [line]
+    assert reported_state(settings) == [line]
 
 
-def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_without_authentication_is_reported(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPEN" not in doctors().output
     settings = load_settings()
     monkeypatch.setenv("FAULTLINE_NO_AUTH", "1")
@@ -330,13 +330,13 @@ def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch
     monkeypatch.delenv("FAULTLINE_NO_AUTH")
     assert "OPEN" in doctors().output
     assert json.loads(doctors("--json").output)["auth_disabled"] is True
-    assert told_state(settings) == [AUTH_DISABLED_TEXT]
+    assert reported_state(settings) == [AUTH_DISABLED_TEXT]
 
 
-# ---- A hold keeps a service down until its instant, and ends by its own clock ----
+# ---- Restart delays ----
 
 
-def test_a_hold_lasts_until_its_instant_and_no_longer_than_has_sense(tmp_path: Path) -> None:
+def test_a_restart_delay_ends_at_its_instant_and_is_bounded(tmp_path: Path) -> None:
     hold = tmp_path / "holds" / "kafka.json"
     assert await_delay(hold) < 60, "there is none"
     until = time.monotonic_ns() + 300_000_000
@@ -351,12 +351,12 @@ def test_a_hold_lasts_until_its_instant_and_no_longer_than_has_sense(tmp_path: P
 
 
 def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
-    told, journal = tmp_path / "kafka.json", tmp_path / "services.jsonl"
+    words_file, journal = tmp_path / "kafka.json", tmp_path / "services.jsonl"
     service = [sys.executable, "-c", "import os; print(os.getpid())"]
     for place in (Path("/dev/full"), journal):  # in the first there is no room to journal it
         words = {"service": "kafka", "command": service, "hold": str(tmp_path / "hold.json"), "journal": str(place)}
-        told.write_text(json.dumps(words))
-        command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(told)]
+        words_file.write_text(json.dumps(words))
+        command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(words_file)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
@@ -364,7 +364,7 @@ def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tm
     assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", process.pid)
 
 
-# ---- Hosts get a network that nobody has ----
+# ---- Network of namespace hosts ----
 
 
 @pytest.mark.parametrize(
@@ -378,11 +378,11 @@ def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tm
         ([], ["10.0.0.0/8"], None),
     ],
 )
-def test_a_network_that_is_used_or_reached_is_left_alone(
+def test_a_network_in_use_or_routed_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], routes: list[str], conductor: str | None
 ) -> None:
-    """Where a way leads to all of them there are no hosts."""
-    told = {
+    """If all candidate networks are routed, no hosts are created."""
+    answers = {
         "address": [
             {"addr_info": [{"family": "inet", "local": one} for one in addresses]},
             {"addr_info": [{"family": "inet6", "local": "fe80::1"}]},
@@ -390,13 +390,13 @@ def test_a_network_that_is_used_or_reached_is_left_alone(
         ],
         "route": [{"dst": one} for one in ["default", "192.0.2.0/24", *routes]],
     }
-    for what, answer in told.items():
+    for what, answer in answers.items():
         (tmp_path / what).write_text(json.dumps(answer))
     ip = script(tmp_path / "ip", f'[ "$1" = -j ] && cat {tmp_path}/"$2"')
     monkeypatch.setattr(layout, "find_program", lambda _: str(ip))
     monkeypatch.setattr(layout, "require_programs", lambda: None)
     (tmp_path / "home").mkdir()
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "home")
-    said = ("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route")
-    with nullcontext() if conductor else refused(*said):
+    message = ("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route")
+    with nullcontext() if conductor else refused(*message):
         assert choose_hosts(settings, 3).conductor == conductor

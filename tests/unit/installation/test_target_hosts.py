@@ -1,4 +1,4 @@
-"""A target's hosts are looked at before an experiment starts: who is away, or lets nobody in, is named in a line."""
+"""Preflight checks of a target's hosts: unreachable hosts and rejected logins are one line each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN = pem(Ed25519PrivateKey.generate())
 
 
 class Host(paramiko.ServerInterface):
-    """Lets the owner of one key run commands, as they run on this machine."""
+    """SSH server that runs commands on this machine for the owner of one key."""
 
     def __init__(self, key: paramiko.PKey) -> None:
         self._key = key
@@ -54,7 +54,7 @@ class Host(paramiko.ServerInterface):
 def run(channel: paramiko.Channel, command: str) -> None:
     with subprocess.Popen(
         ["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-    ) as process, suppress(OSError, EOFError):  # fmt: skip  # whoever asked may have gone in between
+    ) as process, suppress(OSError, EOFError):  # fmt: skip  # the client may have disconnected
         assert process.stdin is not None and process.stdout is not None
         output = process.stdout
 
@@ -73,7 +73,7 @@ def run(channel: paramiko.Channel, command: str) -> None:
 
 @contextmanager
 def server() -> Iterator[int]:
-    """Yield an SSH server that shows SHOWN and lets OWN in; gives its port."""
+    """Port of an SSH server with host key SHOWN that accepts the key OWN."""
     let_in = paramiko.Ed25519Key.from_private_key(io.StringIO(OWN))
     transports: list[paramiko.Transport] = []
 
@@ -90,7 +90,7 @@ def server() -> Iterator[int]:
 
 @pytest.fixture
 def at(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """A host at a port, as the endpoints of a target have it."""
+    """A host at a port, in the form of a target's endpoints."""
 
     def make(port: int, known: paramiko.PKey = SHOWN, own: str = OWN, python: str = sys.executable) -> dict[str, Any]:
         key, hosts = tmp_path / "key", tmp_path / "known_hosts"
@@ -105,10 +105,10 @@ def at(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 At = Callable[..., dict[str, Any]]
 
 
-def test_a_host_that_lets_the_agent_in_tells_its_clock(at: At) -> None:
+def test_the_clock_of_a_reachable_host_is_reported(at: At) -> None:
     with server() as port:
-        said = check_host(at(port), "faultline_host_a")
-    assert said.startswith(f"bench@{LOCAL}:{port} accepts the agent, clock offset ")
+        line = check_host(at(port), "faultline_host_a")
+    assert line.startswith(f"bench@{LOCAL}:{port} accepts the agent, clock offset ")
 
 
 REFUSES = r"\S+ refuses bench with this key \("
@@ -125,7 +125,7 @@ REFUSES = r"\S+ refuses bench with this key \("
         ({"port": 1}, InfrastructureError, rf"{LOCAL}:1 is unreachable"),
     ],
 )
-def test_a_host_that_refuses_or_is_away_is_told_in_a_line(
+def test_a_host_that_refuses_or_is_unreachable_is_reported(
     at: At, given: dict[str, Any], kind: type[FaultlineError], why: str
 ) -> None:
     with server() as port, pytest.raises(kind, match=f"^Connection faultline_host_a: {why}") as refused:

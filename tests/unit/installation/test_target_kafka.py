@@ -1,4 +1,4 @@
-"""What a target's broker is asked before anything starts: certificates, the login, topics, its clock."""
+"""Preflight checks of a target's broker: certificates, login, topics and clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.refusals import refused
 def tls_server(
     folder: Path, own: Pair, clients: Authority | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 ) -> Iterator[int]:
-    """Shake hands with whoever comes, or only with whom that authority signed; return its port."""
+    """Port of a TLS server that accepts every client, or only those signed by `authority`."""
     (folder / "own.pem").write_text(own.key + own.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "own.pem")
@@ -77,19 +77,19 @@ def broker(folder: Path, port: int, **login: str) -> TargetBroker:
         (False, False, r"(certificate signature failure|unable to get local issuer certificate)\)"),
     ],
 )
-def test_a_certificate_that_cannot_be_trusted_is_told_with_its_reason(
+def test_an_untrusted_certificate_is_reported_with_its_reason(
     tmp_path: Path, expired: bool, known: bool, why: str | None
 ) -> None:
     authority = Authority()
     given = {"security.protocol": "SASL_SSL", "ssl.ca.pem": (authority if known else Authority()).pem}
     with tls_server(tmp_path, authority.signed(expired=expired)) as port:
         there = broker(tmp_path, port, **given)
-        told = rf"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*{why}"
-        with pytest.raises(ConfigError, match=told) if why else nullcontext():
+        message = rf"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*{why}"
+        with pytest.raises(ConfigError, match=message) if why else nullcontext():
             assert check_connection(there) == f"{LOCAL}:{port} reachable"
 
 
-def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> None:
+def test_a_broker_without_tls_or_unreachable_is_reported(tmp_path: Path) -> None:
 
     def answer(came: socket.socket) -> None:
         came.recv(1)
@@ -99,25 +99,23 @@ def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> 
     with accepting(answer) as port:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: security\.protocol: "):
             check_connection(broker(tmp_path, port, **{"security.protocol": "SSL", "ssl.ca.pem": Authority().pem}))
-    # A port that nobody else gets, and where nobody listens.
-    with socket.socket() as away:
-        away.bind((LOCAL, 0))
+    # A reserved port without a listener.
+    with socket.socket() as unused:
+        unused.bind((LOCAL, 0))
         with refused("Connection faultline_kafka: extra: bootstrap.servers: ", " refused", kind=InfrastructureError):
-            check_connection(broker(tmp_path, away.getsockname()[1]))
+            check_connection(broker(tmp_path, unused.getsockname()[1]))
 
 
 def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> TargetBroker:
-    """As `write_target` leaves the login of who has a certificate."""
+    """Write the login of a client with a certificate like `write_target`."""
     (folder / KEYSTORE).write_text(own.key + own.certificate)
     given = {"ssl.ca.pem": authority.pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
     return broker(folder, port, **{"security.protocol": "SSL", **given})
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(
-    tmp_path: Path, newest: ssl.TLSVersion
-) -> None:
-    """TLS 1.3 tells after the handshake, so by the login."""
+def test_a_client_certificate_is_sent_and_its_rejection_reported(tmp_path: Path, newest: ssl.TLSVersion) -> None:
+    """TLS 1.3 rejects certificates after the handshake, so the login fails."""
     authority, strangers, own = Authority(), Authority(), tmp_path / "own"
     own.mkdir()
     with tls_server(tmp_path, authority.signed(), clients=authority, newest=newest) as port:
@@ -132,12 +130,12 @@ def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(
 
 
 def damaged(pem: str) -> str:
-    """Return one whose middle was lost."""
+    """Return the text without its middle."""
     lines = pem.splitlines()
     return "\n".join([lines[0], "no!base64", *lines[-1:]]) + "\n"
 
 
-def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(tmp_path: Path) -> None:
+def test_unusable_settings_are_named_by_key_before_any_connection(tmp_path: Path) -> None:
     authority = Authority()
     own, other = authority.signed(), authority.signed()
     for pair, ca, why in (
@@ -155,37 +153,39 @@ def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(
 
 
 class Cluster:
-    """Of so many servers, as its admin client sees it. `answers`: what each request comes to, by its name, once it has
-    been done: one after another, the last one from then on."""
+    """Admin client of a cluster with `servers` brokers.
+
+    `answers`: results of each request by its name, in order; the last one repeats.
+    """
 
     def __init__(self, servers: int = 1, **answers: list[int]) -> None:
         self.servers, self.answers, self.topics, self.listed = servers, answers, dict[str, int](), False
 
-    def _told(self, what: str) -> Future[None]:
-        told: Future[None] = Future()
+    def _answer(self, what: str) -> Future[None]:
+        future: Future[None] = Future()
         left = self.answers.get(what, [KafkaError.NO_ERROR])
         if (answer := left[0] if len(left) == 1 else left.pop(0)) == KafkaError.NO_ERROR:
-            told.set_result(None)
+            future.set_result(None)
         else:
-            told.set_exception(KafkaException(KafkaError(answer)))
-        return told
+            future.set_exception(KafkaException(KafkaError(answer)))
+        return future
 
     def create_topics(self, new: list[Any], request_timeout: float) -> dict[str, Future[None]]:
         self.topics |= {one.topic: one.num_partitions for one in new}
-        return {one.topic: self._told("create") for one in new}
+        return {one.topic: self._answer("create") for one in new}
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[None]]:
-        return {one: self._told("describe") for one in resources}
+        return {one: self._answer("describe") for one in resources}
 
     def delete_topics(self, names: list[str], request_timeout: float) -> dict[str, Future[None]]:
         for name in names:
             del self.topics[name]
-        return {name: self._told("delete") for name in names}
+        return {name: self._answer("delete") for name in names}
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
-        # It still answers when it is asked first.
+        # It still answers the first query.
         if self.listed:
-            self._told("list").result()
+            self._answer("list").result()
         self.listed = True
         return SimpleNamespace(brokers=range(self.servers), topics=dict(self.topics))
 
@@ -194,19 +194,19 @@ UNKNOWN, DENIED = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATI
 
 
 @pytest.mark.parametrize(
-    ("answers", "heard_s", "is_there"),
+    ("answers", "wait_s", "is_there"),
     [([UNKNOWN, UNKNOWN, KafkaError.NO_ERROR], 60, True), ([UNKNOWN], 0, False), ([DENIED], 60, False)],
 )
-def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again(
-    answers: list[int], heard_s: float, is_there: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_that_a_broker_does_not_know_yet_is_queried_again(
+    answers: list[int], wait_s: float, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_preflight, "PROPAGATION_S", heard_s)
+    monkeypatch.setattr(kafka_preflight, "PROPAGATION_S", wait_s)
     with nullcontext() if is_there else pytest.raises(KafkaException):
         kafka_preflight._describe(Cluster(describe=answers), "topic")
 
 
 def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClockOffsetBound:
-    """What records tell of servers each of which is 10 ms ahead of the one before, the first of this machine."""
+    """Return the clock bound of servers that are 0, 10, 20, … ms ahead of this machine."""
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda settings: cluster)
     monkeypatch.setattr(kafka_preflight, "_write_records", lambda *_: [(1.0, 1.001)])
     monkeypatch.setattr(
@@ -215,9 +215,7 @@ def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     return kafka_preflight.check_rights(broker(folder, 1))
 
 
-def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clock_bound_covers_every_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for servers, ahead_ms in ((1, 0), (3, 10)):
         cluster = Cluster(servers)
         assert asked_of(cluster, tmp_path, monkeypatch) == ClockOffsetBound(
@@ -227,7 +225,7 @@ def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
 
 
 @pytest.mark.parametrize("what", ["create", "describe", "delete", "list"])
-def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
+def test_a_broker_that_stops_meanwhile_is_reported_and_keeps_no_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     cluster = Cluster(**{what: [KafkaError._TIMED_OUT]})
@@ -237,7 +235,7 @@ def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
 
 
 def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path) -> None:
-    # Three servers that librdkafka plays itself.
+    # Three mock brokers of librdkafka.
     played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
     servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=120).brokers.values()]
     there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
@@ -249,13 +247,13 @@ def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path
         assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
 
 
-def test_the_fastest_record_tells_the_clock() -> None:
+def test_the_fastest_record_bounds_the_clock() -> None:
     # The broker's clock is 40 ms ahead; the second record took 2 ms, the first half a second.
     found = _clock([(10.0, 10.5), (11.0, 11.002)], [10.49, 11.041])
     assert found == ClockOffsetBound(pytest.approx(40.5), pytest.approx(1.5))
 
 
-def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_topic_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(create=[KafkaError.TOPIC_ALREADY_EXISTS])
     with pytest.raises(ConfigError, match="^topic faultline-probe-"):
         asked_of(cluster, tmp_path, monkeypatch)
@@ -268,7 +266,7 @@ PRINTABLE = st.text(st.characters(exclude_categories="CZ"), min_size=1).filter(l
 
 
 def as_java_reads(text: str) -> str:
-    """Return a quoted word as java.io.StreamTokenizer takes it, which reads JAAS files."""
+    """Parse a quoted word like java.io.StreamTokenizer, which reads JAAS files."""
     assert text[0] == text[-1] == '"'
     inner, found, escaped = text[1:-1], "", False
     for letter in inner:
@@ -337,7 +335,7 @@ def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_pas
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"sasl.usernme": "u"}, "sasl.usernme: "),
         ({"security.protocol": "TLS"}, "security.protocol: "),
@@ -349,14 +347,14 @@ def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_pas
         ({"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}, "enable.ssl."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_key_and_the_remedy(values: dict[str, str], said: str) -> None:
-    with refused(said):
+def test_what_cannot_be_is_refused_with_the_key_and_the_remedy(values: dict[str, str], message: str) -> None:
+    with refused(message):
         translate(values)
 
 
-@pytest.mark.parametrize(("password", "said"), [(None, "ssl.key.password: "), ("no", "ssl.key.pem: ")])
-def test_a_key_that_cannot_be_opened_is_refused(password: str | None, said: str) -> None:
+@pytest.mark.parametrize(("password", "message"), [(None, "ssl.key.password: "), ("no", "ssl.key.pem: ")])
+def test_a_key_that_cannot_be_opened_is_refused(password: str | None, message: str) -> None:
     own = Authority().signed(password="right")
     given = {"security.protocol": "SSL", "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
-    with pytest.raises(ConfigError, match=f"^{said}"):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         translate(given if password is None else {**given, "ssl.key.password": password})

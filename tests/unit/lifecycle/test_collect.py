@@ -28,7 +28,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_finished
 from faultline.system.process_tags import NEIGHBOURS, SERVICES
 from tests.support.attempts import ID, run_in
-from tests.unit.installation.test_target_look import endpoints
+from tests.unit.installation.test_preflight import endpoints
 
 
 class Broker:

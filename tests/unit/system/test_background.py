@@ -1,4 +1,4 @@
-"""What gives way while a window is measured: which sessions, by which means, and that it is always taken back."""
+"""Lowered priority of background sessions during a measured window, and its restoration."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ threading.Event().wait()
 
 @contextmanager
 def service(mark: str | None = INSTANCE, *, own_session: bool = True, user: int | None = None) -> Iterator[int]:
-    """Yield a process that is old enough to be looked at, of four threads where it is this user's; gives its pid."""
+    """Pid of a process old enough to be examined; it has four threads if it belongs to this user."""
     process = subprocess.Popen(
         # Another user may not run the suite's Python.
         [sys.executable, "-S", "-c", THREADS] if user is None else ["/bin/sh", "-c", "echo up; read x"],
@@ -82,7 +82,7 @@ PROCESSES = st.lists(
 
 
 @given(PROCESSES)
-def test_a_session_gives_way_where_all_that_is_known_of_it_is_background(
+def test_a_session_of_background_processes_only_is_lowered(
     processes: list[tuple[int, int, bool | None]],
 ) -> None:
     stats = {(pid, 0): ["S", "0", "0", str(session)] for pid, session, _ in processes}
@@ -139,8 +139,8 @@ def test_where_the_idle_class_cannot_be_taken_back_the_session_alone_gives_way(g
 
 
 @needs_idle
-def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has just ended is in none, and keeps nobody from giving way."""
+def test_processes_outside_the_measured_control_group_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has just ended is in no group and does not prevent lowering."""
     with service() as pid:
         monkeypatch.setattr(background, "control_group", lambda one: "services" if one == pid else "engine")
         stats = all_stats()
@@ -157,7 +157,7 @@ def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: p
 
 
 @needs_idle
-def test_beside_a_window_nothing_is_restored(tmp_path: Path) -> None:
+def test_nothing_is_restored_during_a_window(tmp_path: Path) -> None:
     with service() as pid:
         Background(INSTANCE, background_methods()).lower(all_stats())
         with hold_measurement_lock(tmp_path / "lock"):
@@ -174,7 +174,7 @@ def test_another_users_process_is_never_touched() -> None:
 
 
 def as_user(act: Callable[[], Any], *, niceness_limit: int) -> Any:
-    """What a function gives to an ordinary user with this RLIMIT_NICE."""
+    """Return the result of a function called as an unprivileged user with this RLIMIT_NICE."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -198,7 +198,7 @@ def as_user(act: Callable[[], Any], *, niceness_limit: int) -> Any:
 
 @only_root
 @pytest.mark.parametrize("limit", [0, 20])
-def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -> None:
+def test_an_unprivileged_user_lowers_only_what_it_can_restore(limit: int) -> None:
     def act() -> list[object]:
         def seen() -> list[object]:
             return [[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids]
@@ -225,7 +225,7 @@ def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -
 
 
 @needs_idle
-def test_what_was_started_by_a_lowered_process_becomes_ordinary() -> None:
+def test_children_of_a_lowered_process_are_restored() -> None:
     child = os.fork()
     if child == 0:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""What a child is given of the environment: what it needs, and no secret of the user's."""
+"""Environment of child processes: the required variables, and no secret of the user."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_the_user_passes_on_reaches_workloads_only(monkeypatch: pytest.Monk
 
 @given(st.text(st.sampled_from("ab \t\n\"\\';#%=,{}"), max_size=12) | st.text(max_size=12))
 def test_what_is_passed_on_arrives_whole_or_is_refused_by_name(value: str) -> None:
-    """Read by the means of what keeps the services."""
+    """The variables are read like the supervisor reads them."""
     from supervisor.datatypes import dict_of_key_value_pairs
     from supervisor.options import UnhosedConfigParser, expand
 
@@ -93,11 +93,11 @@ def test_what_is_passed_on_arrives_whole_or_is_refused_by_name(value: str) -> No
     assert dict_of_key_value_pairs(read) == {"MY_KEY": value}
 
 
-# ---- Who may run an installation, and who may see what it makes ----
+# ---- Root, and access to files of an installation ----
 
 
 @pytest.mark.parametrize(("user", "refuses", "lines"), [(0, "", 1), (0, "1", None), (1000, "", 0), (1000, "1", 0)])
-def test_root_is_told_once_and_refused_only_where_a_setting_says_so(
+def test_root_is_warned_once_and_refused_only_by_a_setting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], user: int, refuses: str, lines: int | None
 ) -> None:
     monkeypatch.setattr(rights.os, "geteuid", lambda: user)
@@ -151,7 +151,7 @@ def test_folders_are_closed_to_others(
 def test_a_folder_that_others_can_write_is_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: int, name: str, shared: str
 ) -> None:
-    """Below closed results nobody comes to it, until the group may read them."""
+    """A closed results folder protects it until the group may read that folder."""
     folder = settings.results / name
     folder.mkdir(parents=True)
     settings.results.chmod(0o700)
@@ -186,7 +186,7 @@ def test_no_command_makes_what_others_can_change() -> None:
         assert os.umask(0o022) == left
 
 
-# ---- Which service runs on which host, and where each is reached ----
+# ---- Hosts and addresses of services ----
 
 
 @given(st.integers(3, 9))

@@ -1,4 +1,4 @@
-"""Journals: what is written comes back, half lines never count, waiting ends for every reason."""
+"""Journals: lines are read as written, incomplete lines are ignored, and waits end."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     path.write_text('{"event":"prepared"}\nTraceback\n')
     with pytest.raises(InfrastructureError, match=r"^generator.jsonl: line 2"):
         read_journal(path)
-    # Of a process that has ended, a last line that a kill cut counts for nothing.
+    # If the process has ended, an incomplete last line is ignored.
     assert read_finished(path) == ({"event": "prepared"},)
     path.write_text('{"event":"prepared"}\n\nTraceback\n{"event":"done"}')
     with pytest.raises(InfrastructureError, match=r"generator.jsonl: line 3"):
@@ -159,7 +159,7 @@ def test_a_module_that_was_changed_or_removed_is_noticed(package: Path, text: st
     assert loaded.is_stale()
 
 
-def test_what_is_forgotten_is_read_again_and_nothing_else(package: Path) -> None:
+def test_only_unloaded_modules_are_read_again(package: Path) -> None:
     loaded = LoadedCode.of(["slowly_edited"])
     (package / "value.py").write_text("VALUE = 22\n")
     loaded.unload()
@@ -167,7 +167,7 @@ def test_what_is_forgotten_is_read_again_and_nothing_else(package: Path) -> None
     assert "faultline.system.hashes" in sys.modules
 
 
-# ---- What a command is told to write is looked at before it works ----
+# ---- Output paths of commands are checked first ----
 
 
 def test_a_file_that_can_be_written_is_let_through_and_nothing_is_made(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_file_that_can_be_written_is_let_through_and_nothing_is_made(tmp_path:
 
 
 def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is root may write anywhere, so the system's answer is given here."""
+    """Root may write anywhere, so the system call is replaced."""
     monkeypatch.setattr("faultline.system.files.os.access", lambda path, how: False)
     (tmp_path / "file").write_text("x")
     for path, why in (
@@ -192,10 +192,10 @@ def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.
             check_output_path(path, "--plot")
 
 
-# ---- Folders where everybody may make some ----
+# ---- Private folders in shared directories ----
 
 
-def test_it_is_made_once_for_this_user_alone_under_a_name_that_nobody_foresees(tmp_path: Path) -> None:
+def test_a_private_folder_is_made_once_under_a_random_name(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     assert find_private_folder(one) is None
     made = make_private_folder(one, tmp_path)
@@ -210,7 +210,7 @@ def test_it_is_made_once_for_this_user_alone_under_a_name_that_nobody_foresees(t
     assert make_private_folder(one, tmp_path) == made and made.is_dir()
 
 
-def test_what_somebody_laid_in_its_place_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_private_folder_is_refused(tmp_path: Path) -> None:
     link, target = tmp_path / "link", tmp_path / "precious"
     target.mkdir(0o700)
     made = make_private_folder(link, tmp_path)
@@ -230,7 +230,7 @@ def test_another_users_folder_is_refused(tmp_path: Path) -> None:
         find_private_folder(tmp_path / "link")
 
 
-def test_what_was_made_apart_goes_with_its_link_and_nothing_that_is_anothers(tmp_path: Path) -> None:
+def test_a_private_folder_is_removed_with_its_link_and_no_other_file(tmp_path: Path) -> None:
     link = tmp_path / "link"
     (make_private_folder(link, tmp_path) / "kept").touch()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Secrets lie where nobody else can read them, and are refused where somebody could."""
+"""Secrets are readable by their owner only; others are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_they_are_made_once_and_differ(tmp_path: Path) -> None:
     assert len(set(every)) == len(every) and all(len(one) == 48 for one in every)
 
 
-def test_nobody_else_can_read_them_whatever_the_umask(tmp_path: Path) -> None:
+def test_no_other_user_can_read_secrets_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write_logins(tmp_path / "s", make_secrets(tmp_path / "s"))
@@ -65,7 +65,7 @@ def test_what_others_can_read_is_refused_with_the_remedy(tmp_path: Path, name: s
 
 
 @only_root
-def test_another_users_file_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     write_private(tmp_path / "x", "text")
     os.chown(tmp_path / "x", NOBODY, NOBODY)
     with pytest.raises(ConfigError, match=f"owned by user {NOBODY}"):
@@ -99,8 +99,8 @@ def test_clients_log_in_where_the_broker_asks(settings: Settings) -> None:
     assert json.loads((secrets / FILE).read_text()), "kept"
 
 
-def test_a_login_that_is_gone_while_services_run_is_named(settings: Settings) -> None:
-    """And nobody comes as anybody instead."""
+def test_a_missing_login_of_running_services_is_named(settings: Settings) -> None:
+    """No client connects without a login instead."""
     write_logins(settings.secrets, make_secrets(settings.secrets))
     write_private(settings.home / INSTANCE, "{}")
     require_logins(settings.secrets)
@@ -118,7 +118,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(settings: Settings) ->
         require_logins(settings.secrets)
 
 
-# ---- The hosts that faults reach over SSH: what others can read or change is refused before anything is ----
+# ---- SSH files of hosts: wide modes are refused ----
 
 
 def host_with(folder: Path, key_mode: int, known_mode: int) -> dict[str, str]:
@@ -129,7 +129,7 @@ def host_with(folder: Path, key_mode: int, known_mode: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("key_mode", "known_mode", "said"),
+    ("key_mode", "known_mode", "message"),
     [
         (0o600, 0o644, None),
         (0o400, 0o600, None),
@@ -139,15 +139,17 @@ def host_with(folder: Path, key_mode: int, known_mode: int) -> dict[str, str]:
         (0o600, 0o646, "known_hosts: others can change it (mode 0646); fix: chmod go-w {folder}/known"),
     ],
 )
-def test_wide_modes_are_refused_in_one_line(tmp_path: Path, key_mode: int, known_mode: int, said: str | None) -> None:
+def test_wide_modes_are_refused_in_one_line(
+    tmp_path: Path, key_mode: int, known_mode: int, message: str | None
+) -> None:
     host = host_with(tmp_path, key_mode, known_mode)
     (tmp_path / "ssh_hosts.json").write_text(json.dumps({"node1": host}))
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
-    if said is None:
+    if message is None:
         assert ssh_hosts(settings) == {"node1": {**host, "port": 22, "python": "python3"}}
         return
     for refuse in (ssh_hosts, require):
-        with refused(f"ssh_hosts.json: node1.{said.format(folder=tmp_path)}"):
+        with refused(f"ssh_hosts.json: node1.{message.format(folder=tmp_path)}"):
             refuse(settings)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a quiet machine: it ends with the wave or with the limit, and only where it is asked for."""
+"""Waits for low steal: they end with the wave or at the limit, and only if requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from faultline.system.waiting import (
 
 
 class Host:
-    """Steals `waves[i]` cores during sample i, and nothing after the last."""
+    """Host that steals `waves[i]` cores during sample i, and nothing afterwards."""
 
     def __init__(self, waves: list[float]) -> None:
         self.waves, self.now, self.stolen = list(waves), 0.0, 0.0
@@ -34,8 +34,8 @@ class Host:
         self.stolen += (self.waves.pop(0) if self.waves else 0.0) * seconds
 
     def wait(self, limit_s: float, cancelled: bool = False) -> float:
-        told = {"read_steal_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
-        return await_low_steal(limit_s, cancelled=lambda: cancelled, **told)
+        arguments = {"read_steal_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
+        return await_low_steal(limit_s, cancelled=lambda: cancelled, **arguments)
 
 
 @given(st.lists(st.floats(0, 2), max_size=40), st.integers(0, 300))
@@ -55,7 +55,7 @@ def test_a_stopped_sweep_waits_no_longer_and_a_system_that_does_not_count_never(
     assert first is None or second is None or first <= second
 
 
-def test_nobody_waits_unless_asked_in_whole_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requires_a_whole_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STEAL_WAIT, raising=False)
     assert max_wait_s() == 0
     monkeypatch.setenv(STEAL_WAIT, "600")
@@ -84,7 +84,7 @@ START = 1_795_000_000_000_000_000
 
 
 def lines(ahead_ms: list[float]) -> list[dict[str, Any]]:
-    """Sample every 0.5 s, at which the wall clock is so far ahead."""
+    """Return samples every 0.5 s with these offsets of the wall clock."""
     return [
         {"wall_ns": START + number * 500_000_000 + round(ahead * 1e6), "mono_ns": 7 + number * 500_000_000}
         for number, ahead in enumerate(ahead_ms)
@@ -103,7 +103,7 @@ def test_a_jump_is_seen_with_its_direction(jump: float, before: int, after: int)
     assert clock_step_ms(lines([0.0] * before + [jump] * after)) == pytest.approx(jump, abs=1e-5)
 
 
-def test_a_clock_that_is_set_and_set_back_is_seen_and_too_few_samples_tell_nothing() -> None:
+def test_a_clock_set_forth_and_back_is_detected_if_samples_suffice() -> None:
     assert clock_step_ms(lines([0.0] * 10 + [-3000.0] * 8 + [0.0] * 10)) == pytest.approx(-3000)
     assert clock_step_ms(lines([0.0] * 4)) is None
     assert clock_step_ms([{"kind": "start"}] * 9) is None
@@ -113,7 +113,7 @@ def test_a_clock_that_is_set_and_set_back_is_seen_and_too_few_samples_tell_nothi
 
 
 class Broker:
-    """Its offsets grow by one with each reading."""
+    """Broker whose offsets grow by one with each reading."""
 
     def __init__(self) -> None:
         self.asked_ns: list[int] = []

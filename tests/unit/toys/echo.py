@@ -1,4 +1,4 @@
-"""Each line comes back as often as the configuration says. Output: key = value = the line."""
+"""Repeat each line as configured. Output: key = value = the line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workload_runner import Config, run
 
 
 def echo(lines: DataFrame, config: Config) -> DataFrame:
-    """Input: Kafka records, whose `value` is a line. Output: key, value."""
+    """Repeat lines. Input: Kafka records, whose `value` is a line. Output: key, value."""
     repeated = F.array_repeat(F.col("value").cast("string"), config["echoes"])
     return lines.select(F.explode(repeated).alias("value")).select(F.col("value").alias("key"), "value")
 

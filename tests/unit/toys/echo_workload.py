@@ -1,4 +1,4 @@
-"""A workload that exists for a test only: what adding one takes is this file, a program, and their tests."""
+"""Toy workload for a test: a new workload takes this file, a program, and their tests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class EchoParameters(Parameters):
-    """How often a line comes back."""
+    """Number of repetitions of a line."""
 
     echoes: int = Field(1, ge=1, le=9, description="How often `echo` repeats each line.")
 
 
 class Echo(Workload[EchoParameters]):
-    """Lines come back as they are, as often as asked for."""
+    """Workload that repeats lines unchanged."""
 
     name = "echo"
     section = "Echo"

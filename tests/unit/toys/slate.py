@@ -1,4 +1,4 @@
-"""An engine as the third walk adds it: one process that writes all that it does on a slate, as `Traces` in JSON."""
+"""Toy engine of the third walk-through: one process that writes its `Traces` as JSON."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class Slate:
         return {"wall": endpoints.engine}
 
     def submit(self, run: Any, runtime: Any) -> Submission:
-        told = write_program_configuration(run, {"slate": str(run.attempt.folder / SLATE)})
+        path = write_program_configuration(run, {"slate": str(run.attempt.folder / SLATE)})
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
-        command = (sys.executable, "-c", program, str(told))
+        command = (sys.executable, "-c", program, str(path))
         return Submission(
             (SupervisedProgram(Program("driver", command, {"CHALK": "white"}), max_restarts=1, restart_delay_s=0),)
         )
@@ -142,7 +142,7 @@ class Slate:
         write_batches(run.attempt.folder, found.commits, method=run.plan.method, reached=found.reached)
 
     def harvester(self, run: Any) -> None:
-        return None  # what it sends goes through Kafka, as everybody's
+        return None  # its output goes through Kafka like that of other engines
 
     def keep_logs(self, run: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What Connections of a target say is taken whole, or refused by Connection and key."""
+"""Connections of a target: accepted completely, or refused by Connection and key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"
 LAB = Target("lab")
 
 
-def said(storage: str = "/shared", **kafka: Any) -> dict[str, ConnectionSpec]:
+def specs(storage: str = "/shared", **kafka: Any) -> dict[str, ConnectionSpec]:
     login = {
         "bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9094", "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bench", "sasl.password": PASSWORD,
@@ -69,7 +69,7 @@ def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, t
     authority = tmp_path / "ca.crt"
     authority.write_text(Authority().pem)
     register(settings, LAB)
-    endpoints = write_target(settings, LAB, said(**{"ssl.ca.location": str(authority)}))
+    endpoints = write_target(settings, LAB, specs(**{"ssl.ca.location": str(authority)}))
     there, folder = settings.for_target(endpoints), target_folder(settings, "lab")
 
     assert (endpoints.engine, endpoints.engine_ui) == ("spark://127.0.0.1:7077", "http://127.0.0.1:8080")
@@ -82,8 +82,8 @@ def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, t
     options = kafka_options(there)
     assert options["kafka.ssl.truststore.location"] == str(folder / "ca.pem")
     # What is written into an experiment's files.
-    for told in (json.dumps(options), json.dumps(endpoints.as_mapping())):
-        assert PASSWORD not in told and json.dumps(PASSWORD) not in told and SECRET not in told
+    for text in (json.dumps(options), json.dumps(endpoints.as_mapping())):
+        assert PASSWORD not in text and json.dumps(PASSWORD) not in text and SECRET not in text
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for file in folder.iterdir():
         text = file.read_text()
@@ -93,9 +93,9 @@ def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, t
     assert Endpoints.from_mapping(json.loads(json.dumps(endpoints.as_mapping()))) == endpoints
 
 
-def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_knows_only_the_address_logs_in(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     register(settings, LAB)
-    bootstrap = write_target(settings, LAB, said()).kafka
+    bootstrap = write_target(settings, LAB, specs()).kafka
     monkeypatch.setenv("FAULTLINE_HOME", str(settings.home))
     assert kafka_client(bootstrap)["sasl.username"] == "bench"
     assert kafka_client("127.0.0.1:1") == {"bootstrap.servers": "127.0.0.1:1"}
@@ -105,21 +105,21 @@ def test_an_address_has_one_login_here(settings: Settings) -> None:
     other = make_target("other", first=False)
     register(settings, LAB)
     register(settings, other)
-    write_target(settings, LAB, said())
-    again = {new: replace(one, id=new) for new, one in zip(other.connections, said().values(), strict=True)}
+    write_target(settings, LAB, specs())
+    again = {new: replace(one, id=new) for new, one in zip(other.connections, specs().values(), strict=True)}
     with pytest.raises(ConfigError, match="^Connection faultline_kafka_other: .* is reached by faultline_kafka, too"):
         write_target(settings, other, again)
     # The same Connection is the same login.
-    write_target(settings, replace(other, kafka=LAB.kafka), {**again, LAB.kafka: said()[LAB.kafka]})
+    write_target(settings, replace(other, kafka=LAB.kafka), {**again, LAB.kafka: specs()[LAB.kafka]})
 
 
 def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -> None:
-    assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"})), "a change is noticed"
+    assert digest(specs()) == digest(specs()) != digest(specs(**{"sasl.password": "another"})), "a change is noticed"
     register(settings, LAB)
-    write_target(settings, LAB, said())
+    write_target(settings, LAB, specs())
     before = {file.name: file.read_text() for file in target_folder(settings, "lab").iterdir()}
     with refused("Connection faultline_kafka: extra: group.id: "):
-        write_target(settings, LAB, said(**{"group.id": "x", "sasl.password": "another"}))
+        write_target(settings, LAB, specs(**{"group.id": "x", "sasl.password": "another"}))
     assert {file.name: file.read_text() for file in target_folder(settings, "lab").iterdir()} == before
 
 
@@ -178,12 +178,12 @@ def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
 
 
 def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
-    told = [
+    variants = [
         ConnectionSpec("k", "spark", "spark://127.0.0.1:7077"),
         ConnectionSpec("k", "spark", "127.0.0.1", 7077),
         master(),
     ]
-    assert {parse_spark(one).master for one in told} == {"spark://127.0.0.1:7077"}
+    assert {parse_spark(one).master for one in variants} == {"spark://127.0.0.1:7077"}
     yarn = parse_spark(ConnectionSpec("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
     assert (yarn.master, yarn.ui, yarn.here) == ("yarn", "", "10.0.0.9")
 
@@ -198,7 +198,7 @@ def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Pat
     secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
 
     def left(*hosts: str, **login: str) -> list[str]:
-        there = write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys}).hosts
+        there = write_target(settings, replace(LAB, hosts=hosts), {**specs(**login), **keys}).hosts
         for host in there.values():
             file = Path(host["key_file"])
             assert file.read_text() == "KEY\n" and stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -213,16 +213,16 @@ def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Pat
     assert (folder / "harness.json").exists()
 
 
-def test_a_connection_that_is_missing_is_told_with_who_makes_it(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_connection_is_reported_with_its_remedy(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = replace(LAB, hosts=("a",))
     for gone, remedy in (
         ("faultline_kafka", r"`\./faultline target add lab --kafka FILE`"),
         ("faultline_host_a", r"add it with --host-file"),
     ):
-        told = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
-        monkeypatch.setattr(connections, "query_connections", lambda *_, told=told: connections.ConnectionReply(told))
+        found = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
+        monkeypatch.setattr(
+            connections, "query_connections", lambda *_, found=found: connections.ConnectionReply(found)
+        )
         with pytest.raises(ConfigError, match=f"^Connection {gone}: missing; .*fix: {remedy}"):
             connections.import_target(settings, lab)
 
@@ -235,21 +235,21 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
     assert load_targets(settings)["two"].connections == (
         "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
     )  # fmt: skip
-    for act, told in (
+    for act, message in (
         (lambda: find_target(settings, "lap"), "target: 'lap'"),
         (lambda: endpoints_at(settings, "lab"), "target: lab was not checked yet"),
         (lambda: make_target("lab", ("A",)), "--host: got 'A'"),
         *((partial(make_target, name), "NAME: ") for name in ("embedded", "Lab", "", "a/b", "a-b")),
     ):
-        with refused(told):
+        with refused(message):
             act()
     assert make_target("lab", ("worker-a",)).host("worker-a") == "faultline_host_worker-a"
 
 
-def test_a_target_is_forgotten_whole(settings: Settings) -> None:
+def test_a_target_is_unregistered_completely(settings: Settings) -> None:
     register(settings, LAB)
     assert describe_addresses(settings, LAB) == "not checked yet"
-    write_target(settings, LAB, said())
+    write_target(settings, LAB, specs())
     assert describe_addresses(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
     register(settings, make_target("other"))
     unregister(settings, LAB)
@@ -257,10 +257,10 @@ def test_a_target_is_forgotten_whole(settings: Settings) -> None:
     unregister(settings, LAB)
 
 
-def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
-    check_spec(LAB, {**said(), LAB.spark: ConnectionSpec(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
+def test_a_check_of_connections_writes_nothing(settings: Settings) -> None:
+    check_spec(LAB, {**specs(), LAB.spark: ConnectionSpec(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
     with refused("Connection faultline_kafka: extra: group.id: "):
-        check_spec(LAB, said(**{"group.id": "x"}))
+        check_spec(LAB, specs(**{"group.id": "x"}))
     host = ConnectionSpec(
         "faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"}
     )
@@ -289,7 +289,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def a_host(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return one whose files lie there, and which names them as from there."""
+    """Write a host's files to the folder and return its options with relative paths."""
     for name in ("key", "known"):
         (folder / name).touch(0o600)
     return {"host": "10.0.0.5", "user": "bench", "key_file": "key", "known_hosts": "known", **more}
@@ -333,9 +333,9 @@ def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused(write: Write, options: dict[str, Any], why: str) -> None:
-    told = {name: write(value) if not isinstance(value, str) else value for name, value in options.items()}
+    texts = {name: write(value) if not isinstance(value, str) else value for name, value in options.items()}
     with pytest.raises(ConfigError, match=f"^{why}") as refused:
-        TargetOptions(**told).connections(WITH_HOST)
+        TargetOptions(**texts).connections(WITH_HOST)
     assert "\n" not in str(refused.value)
 
 
@@ -345,8 +345,8 @@ def test_paths_are_meant_from_here(write: Write, tmp_path: Path, monkeypatch: py
     protocol, hosts = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}, write({"worker-a": a_host(tmp_path)})
     found = TargetOptions(write({**KAFKA, **protocol}), hosts=hosts).connections(WITH_HOST)
     assert json.loads(found[WITH_HOST.kafka]["extra"])["ssl.ca.location"] == str(tmp_path / "ca.pem")
-    told = json.loads(found["faultline_host_worker-a"]["extra"])
-    assert (told["key_file"], told["known_hosts"]) == (str(tmp_path / "key"), str(tmp_path / "known"))
+    extra = json.loads(found["faultline_host_worker-a"]["extra"])
+    assert (extra["key_file"], extra["known_hosts"]) == (str(tmp_path / "key"), str(tmp_path / "known"))
 
 
 def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
@@ -364,11 +364,11 @@ def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, t
 
 CHOICES = ("k",), ("kafka", "spark"), (None, "a", "b"), (None, 1, 2), (None,), (None, "x", "y")
 EXTRA = st.dictionaries(st.sampled_from("uvw"), st.sampled_from(("1", "2")))
-SAID = st.builds(ConnectionSpec, *map(st.sampled_from, CHOICES), EXTRA)
+SPECS = st.builds(ConnectionSpec, *map(st.sampled_from, CHOICES), EXTRA)
 
 
-@drawn(SAID, SAID)
-def test_two_connections_differ_in_what_one_says_otherwise(one: ConnectionSpec, other: ConnectionSpec) -> None:
+@drawn(SPECS, SPECS)
+def test_different_fields_of_two_connections_are_named(one: ConnectionSpec, other: ConnectionSpec) -> None:
     assert (one.differing_keys(other) == []) == (one == other)
     assert replace(one, login="").differing_keys(replace(one, login=None)) == []
     assert one.differing_keys(other) == other.differing_keys(one) and one.differing_keys(replace(one)) == []

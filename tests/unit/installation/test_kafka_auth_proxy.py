@@ -1,4 +1,4 @@
-"""The gate: SCRAM as the specification has it, and strangers before a closed door."""
+"""Kafka auth proxy: SCRAM as specified, and rejection of other users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROOF = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapW
 END = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_else_is_not_answered() -> None:
+def test_the_exchange_follows_rfc_7677_and_other_challenges_are_not_answered() -> None:
     exchange = ScramExchange("user", "pencil", NONCE)
     assert exchange.first_message() == f"n,,n=user,r={NONCE}".encode()
     assert exchange.final_message(CHALLENGE) == PROOF
@@ -47,14 +47,14 @@ def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_e
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"", "closed the connection"),
         (struct.pack(">iihi", 10, 0, 33, 0), "refuses the mechanism"),
         (struct.pack(">i", 2**30), "got an answer"),
     ],
 )
-def test_a_broker_that_refuses_is_said_in_one_line(answer: bytes, said: str) -> None:
+def test_a_rejection_by_the_broker_is_one_line(answer: bytes, message: str) -> None:
     def broker(came: socket.socket) -> None:
         came.recv(struct.unpack(">i", came.recv(4, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)
         came.sendall(answer)
@@ -67,11 +67,11 @@ def test_a_broker_that_refuses_is_said_in_one_line(answer: bytes, said: str) -> 
         finally:
             writer.close()
 
-    with accepting(broker) as port, pytest.raises(InfrastructureError, match=said):
+    with accepting(broker) as port, pytest.raises(InfrastructureError, match=message):
         asyncio.run(come(port))
 
 
-def test_the_kernel_tells_whose_a_socket_is() -> None:
+def test_the_kernel_reports_the_owner_of_a_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         assert listener_of(address) == os.geteuid()
@@ -85,8 +85,8 @@ def test_the_kernel_tells_whose_a_socket_is() -> None:
     assert listener_of(address) is None and owner_of(("127.0.0.1", 1), address) is None
 
 
-def test_a_closed_socket_is_nobodys() -> None:
-    """The kernel's tables say of it that it is root's."""
+def test_a_closed_socket_has_no_owner() -> None:
+    """The kernel's tables list its owner as root."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as client:
             ours = client.getsockname()
@@ -96,14 +96,14 @@ def test_a_closed_socket_is_nobodys() -> None:
 
 @contextmanager
 def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield a gate before a server that asks nobody for a login."""
+    """An auth proxy for a server without authentication."""
     listen, ready = ("127.0.0.1", free_port()), folder / "ready"
     write_private(folder / "login", "{}")
     command = [sys.executable, "-m", "faultline.installation.kafka_auth_proxy", "--listen", f"{listen[0]}:{listen[1]}"]
     command += ["--upstream", f"{upstream[0]}:{upstream[1]}", "--login", str(folder / "login"), "--ready", str(ready)]
     path = os.pathsep.join([str(ROOT / "include"), str(ROOT)])
-    with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, env={**os.environ, "PYTHONPATH": path})
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, env={**os.environ, "PYTHONPATH": path})
     try:
         wait_until(ready.exists, timeout_s=120, what="the gate")
         yield listen
@@ -119,7 +119,7 @@ def echo(server: socket.socket) -> None:
 
 
 @only_root
-def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path) -> None:
+def test_only_this_users_processes_are_forwarded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, gate(tmp_path, server.getsockname()) as listen:
         server.settimeout(120)
         with socket.create_connection(listen) as ours:
@@ -128,28 +128,28 @@ def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path
             assert ours.recv(100) == b"HELLO"
 
         def knock() -> bytes:
-            with socket.create_connection(listen) as his:
-                his.sendall(b"hello")
-                return his.recv(9) or b"shut"
+            with socket.create_connection(listen) as client:
+                client.sendall(b"hello")
+                return client.recv(9) or b"shut"
 
         def throw() -> None:
-            """What he sends and leaves is there to be read when nobody has his socket any more."""
+            """Send data and disconnect, so that the socket has no owner when the proxy reads it."""
             for _ in range(40):
-                with socket.create_connection(listen) as his:
-                    his.sendall(b"hello")
+                with socket.create_connection(listen) as client:
+                    client.sendall(b"hello")
 
         assert as_stranger(knock).got in (None, "b'shut'")
         as_stranger(throw)
         server.settimeout(0.5)
         with pytest.raises(TimeoutError):
             server.accept()
-    assert "connection refused: " in (tmp_path / "said").read_text()
+    assert "connection refused: " in (tmp_path / "output").read_text()
 
 
 # ---- The broker's storage ----
 
 
-def test_a_storage_with_other_passwords_is_moved_aside_and_that_is_said(
+def test_a_storage_with_other_passwords_is_moved_aside_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known, folder = make_secrets(tmp_path / "secrets"), tmp_path / "kafka"
@@ -162,5 +162,5 @@ def test_a_storage_with_other_passwords_is_moved_aside_and_that_is_said(
     assert not _has_users(folder, known)
     (aside,) = folder.glob("data-before-*")
     assert (aside / "meta.properties").read_text() == "node.id=1"
-    said = capsys.readouterr().err
-    assert str(aside) in said and said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert str(aside) in stderr and stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What stops an experiment on a target is named before one starts: certificates, secrets, versions, hosts, storage."""
+"""Preflight checks of a target: certificates, secrets, versions, hosts and storage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LOOKS = {
 AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
 
 
-def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_time(
+def test_slow_checks_run_after_changes_and_others_each_time(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, looked, wrong = Target("lab", hosts=("a",)), list[str](), dict[str, FaultlineError]()
@@ -63,13 +63,13 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
     monkeypatch.setattr(preflight, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
     for what, function in LOOKS.items():
 
-        def told(*_: object, what: str = what) -> dict[str, Any]:
+        def check(*_: object, what: str = what) -> dict[str, Any]:
             looked.append(what)
             if what in wrong:
                 raise wrong[what]
             return {}
 
-        monkeypatch.setattr(f"faultline.installation.targets.{function}", told)
+        monkeypatch.setattr(f"faultline.installation.targets.{function}", check)
 
     def looks() -> list[str]:
         looked.clear()
@@ -90,10 +90,10 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
     assert looks() == list(LOOKS)
 
 
-def test_a_page_of_another_master_is_told(settings: Settings) -> None:
+def test_the_page_of_another_master_is_rejected(settings: Settings) -> None:
     workers = [{"state": "ALIVE", "host": LOCAL, "port": 1}]
-    said = json.dumps({"url": "spark://a:7078", "workers": workers})
-    with pages({"json": said}.get) as address:
+    page = json.dumps({"url": "spark://a:7078", "workers": workers})
+    with pages({"json": page}.get) as address:
         here = settings.for_target(replace(endpoints(address), engine="spark://a:7077"))
         with pytest.raises(ConfigError, match=rf"^Connection s: {address} "):
             spark_preflight.check_master(here, "s")
@@ -132,8 +132,8 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
         )
         with refused("Connection faultline_spark: the worker 10.0.0.7:1: "):
             spark_preflight.check_versions(there, "faultline_spark", state("same", "old"), "4.2.0")
-        told = spark_preflight.check_versions(there, "faultline_spark", state("none"), "4.2.0")
-        assert "worker 10.0.0.7:0" in told
+        message = spark_preflight.check_versions(there, "faultline_spark", state("none"), "4.2.0")
+        assert "worker 10.0.0.7:0" in message
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_driver_that_works_or_waits_too_long_has_refused_no_secret() -> None:
         ({"unreadable": ["/x.jar"]}, r"s: executors on w2 \(user 0\) cannot read /x\.jar"),
     ],
 )
-def test_what_executors_do_not_share_is_told_by_host(more: dict[str, Any], why: str | None) -> None:
+def test_paths_that_executors_do_not_share_are_reported_by_host(more: dict[str, Any], why: str | None) -> None:
     usual = {"python": "3.11.2", "user": 0, "sees": True, "wrote": None, "unreadable": []}
     executors = [{**usual, "host": "w1"}, {**usual, "host": "w2", **more}]
     with nullcontext() if why is None else pytest.raises(ConfigError, match=f"^Connection {why}"):
@@ -185,12 +185,12 @@ def test_what_executors_do_not_share_is_told_by_host(more: dict[str, Any], why: 
 
 
 def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = replace(endpoints(), storage=str(tmp_path))
-    assert machines.check_storage(told, "t").startswith(f"{tmp_path} ")
+    shared = replace(endpoints(), storage=str(tmp_path))
+    assert machines.check_storage(shared, "t").startswith(f"{tmp_path} ")
     now = machines.time.time
     monkeypatch.setattr(machines.time, "time", lambda: now() - 60)
     with pytest.raises(ConfigError, match=r"^Connection t: extra: path: .*\+60\d\d\d ms"):
-        machines.check_storage(told, "t")
+        machines.check_storage(shared, "t")
     assert list(tmp_path.iterdir()) == []
 
 
