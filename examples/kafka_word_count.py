@@ -1,10 +1,10 @@
-"""A word count with nothing of Faultline in it: any application for spark-submit, told by its arguments.
+"""Word count without any Faultline code: an application for spark-submit, configured by its arguments.
 
     ./faultline job check examples/kafka_word_count.py reference=examples/word_count.py \
         application_arguments='{bootstrap} {input} {output} {checkpoint} {interval_ms}'
 
-What should have come is told by another job's `query`, over all of the input in one batch; that job also says how the
-first output of each word is told, so there is a latency, too.
+The reference job's `query` computes the expected output over the whole input in one batch. It also identifies the first
+output of each word, which gives latencies.
 """
 
 import sys

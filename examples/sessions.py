@@ -1,10 +1,9 @@
-"""Sessions of each user: clicks with less than a pause between them, kept by `transformWithState`.
+"""Sessions of each user: clicks separated by less than a pause, with `transformWithState`.
 
     ./faultline job check examples/sessions.py data=examples/clicks.jsonl data_key=user data_time=at
 
-A record is a click, {"user", "at", "page"}. A result is a session so far: which one it is of its user, how many pages
-it has had, and how long it lasted. Clicks of a user lie on one partition, in order, so what a session is does not hang
-on how many of them one batch takes in.
+A record is a click, {"user", "at", "page"}. A result is a session so far: its number, pages and length. Clicks of a
+user are on one partition, in order, so sessions do not depend on the batch boundaries.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ JOB = {"output_mode": "update", "reflects": "newest", "arguments": {"pause_s": 5
 
 
 class Sessions(StatefulProcessor):
-    """The session that each user is in."""
+    """State per user: the current session."""
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
@@ -44,15 +43,15 @@ class Sessions(StatefulProcessor):
             pages, last = pages + 1, at
             found[number] = pages, at - began, newest
         self._state.update((number, pages, began, last))
-        told = [(f"{key[0]}#{one}", f"{n} pages in {took:g} s", newest) for one, (n, took, newest) in found.items()]
-        yield pd.DataFrame(told, columns=["key", "value", "newest"])
+        rows_out = [(f"{key[0]}#{one}", f"{n} pages in {took:g} s", newest) for one, (n, took, newest) in found.items()]
+        yield pd.DataFrame(rows_out, columns=["key", "value", "newest"])
 
     def close(self) -> None:
         pass
 
 
 def query(records: DataFrame, config: dict[str, str]) -> DataFrame:
-    """key: user and number of the session; value: its pages and its length; newest: of its last click."""
+    """Return key (user and session number), value (pages and length) and newest (of the last click)."""
     click = F.from_json(F.col("value").cast("string"), "user STRING, at DOUBLE, page STRING")
     clicks = records.select(click.alias("click"), "offset", F.col("number").alias("newest"))
     return (

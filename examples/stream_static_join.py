@@ -1,11 +1,11 @@
-"""Clicks joined with a static table, written into PostgreSQL by `foreachBatch`: a sink that is not Kafka.
+"""Clicks joined with a static table, written to PostgreSQL by `foreachBatch`: a sink other than Kafka.
 
     ./faultline job check examples/stream_static_join.py data=examples/clicks.jsonl data_key=user \
         arguments.database=postgresql://USER@127.0.0.1:5432/NAME
 
-Its password lies in ~/.pgpass, where PostgreSQL's clients look for it: arguments stand in records and on pages.
-A batch that is tried again after a fault writes its rows once more, so each row has the place of its record as a key,
-and the second one changes nothing: exactly once, by an idempotent sink. The audit reads the table back.
+Put the password into ~/.pgpass, since arguments appear in records and on pages. A batch that is retried after a fault
+writes its rows again. Each row has its record's partition and offset as key, so the second write changes nothing:
+exactly once through an idempotent sink. The audit reads the table back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRICES = "VALUES ('home', 0), ('search', 1), ('item', 3), ('basket', 5), ('pay',
 
 
 def query(records: DataFrame, config: dict[str, str]) -> DataFrame:
-    """key: the click's place in the topic; value: its user and the price of its page."""
+    """Return key (partition and offset of the click) and value (user and price of the page)."""
     click = F.from_json(F.col("value").cast("string"), "user STRING, at DOUBLE, page STRING").alias("click")
     place = F.concat_ws(":", "partition", "offset").alias("key")
     clicks = records.select(place, click).select("key", "click.*").where("page IS NOT NULL")
@@ -31,7 +31,7 @@ def query(records: DataFrame, config: dict[str, str]) -> DataFrame:
 
 
 def sink(results: DataFrame, config: dict[str, str]) -> DataStreamWriter:
-    """Each batch into a table of this run's own."""
+    """Write each batch to the table of this run."""
     table = table_of(config)
     with closing(_connect(config)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} (key text PRIMARY KEY, value text NOT NULL)")
@@ -45,7 +45,7 @@ def sink(results: DataFrame, config: dict[str, str]) -> DataStreamWriter:
 
 
 def outputs(spark: SparkSession, config: dict[str, str]) -> DataFrame:
-    """What lies in the table, which stays: whoever measures much drops `clicks_*` now and then."""
+    """Return the rows of the table. The table is kept; drop `clicks_*` occasionally."""
     with closing(_connect(config)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT key, value FROM {table_of(config)}")
         rows = cursor.fetchall()
@@ -53,7 +53,7 @@ def outputs(spark: SparkSession, config: dict[str, str]) -> DataFrame:
 
 
 def table_of(config: dict[str, str]) -> str:
-    """A name that no other run has."""
+    """Return a table name that is unique for the run."""
     return "clicks_" + config["attempt"].lower().replace("-", "_")
 
 

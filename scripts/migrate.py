@@ -1,12 +1,12 @@
-"""Rewrite results of older formats, so that this version reads them.
+"""Rewrite results of older formats for this version.
 
 .faultline/venv/bin/python scripts/migrate.py PATH...
 
-PATH is a results folder, a bundle (.tar.xz), or a file of records (.json, .json.gz). A record of schema 1 becomes one
-of the current schema if it is a control without a recovery; any other is refused by name. An attempt whose plan is
-older than schema 3 gets a plan made of its `attempt.json`, which suffices for a judge. What is replaced stays: in
-`superseded/` of the folder or bundle, next to a file of records as NAME.schema-1. A second call changes nothing. Stop
-experiments first.
+PATH is a results folder, a bundle (.tar.xz), or a file of records (.json, .json.gz). A record of schema 1 is
+converted to the current schema if it is a control without a recovery; any other is refused by name. An attempt whose
+plan is older than schema 3 gets a plan made of its `attempt.json`, which suffices for judging. Replaced files are kept:
+in `superseded/` of the folder or bundle, next to a file of records as NAME.schema-1. A second call changes nothing.
+Stop experiments first.
 """
 
 from __future__ import annotations
@@ -71,26 +71,26 @@ def migrated_record(values: Mapping[str, Any]) -> Record | None:
         raise ConfigError(content_problem(error, "move it away")) from None
 
 
-def migrated_plan(said: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def migrated_plan(facts: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the `plan.json` of an attempt from before plan schema 3, or None for any other attempt.
 
-    `said`: its `attempt.json`, which told everything. `before`: its `plan.json`, None if it has none.
+    `facts`: its `attempt.json`. `before`: its `plan.json`, None if it has none.
     Raises ConfigError if this version refuses the configuration.
     """
-    if "config" not in said or (before or {}).get("schema", PLAN_SCHEMA - 1) >= PLAN_SCHEMA:
+    if "config" not in facts or (before or {}).get("schema", PLAN_SCHEMA - 1) >= PLAN_SCHEMA:
         return None
-    config = parse_configuration(said["config"])
-    named = {one.name: said[one.name] for one in fields(Ordered) if one.name in said}
+    config = parse_configuration(facts["config"])
+    named = {one.name: facts[one.name] for one in fields(Ordered) if one.name in facts}
     unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
-    kafka, services = said.get("kafka") or {}, said.get("services") or {}
-    topics, partitions = said.get("topics") or {}, topic_partitions(config)
+    kafka, services = facts.get("kafka") or {}, facts.get("services") or {}
+    topics, partitions = facts.get("topics") or {}, topic_partitions(config)
     unread: dict[str, Any] = dict.fromkeys(("aim", "generator", "filling", "warmup_max_s"))
     unread |= {"program": {}, "companions": (), "tuples": {}, "gated": False}
     plan = AttemptPlan(
         **unread,
         order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
-        engine=PlannedEngine("", programs=str(said.get("programs", ""))),
-        endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=said.get("hosts") or {}),
+        engine=PlannedEngine("", programs=str(facts.get("programs", ""))),
+        endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=facts.get("hosts") or {}),
         places=Places(instance=services.get("instance"), holds=services.get("holds") or {}),
         topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
@@ -99,7 +99,7 @@ def migrated_plan(said: Mapping[str, Any], before: Mapping[str, Any] | None) -> 
         drained_batches=1,
         stop_s=config.kind.stop_s,
         method=config.kind.latency_method,
-        not_measured=said.get("not_measured") or {},
+        not_measured=facts.get("not_measured") or {},
     )
     # The schema of the plan that it replaces, null if the attempt had none.
     return {**plan.as_mapping(), "migrated": {"schema": None if before is None else before.get("schema", 0)}}

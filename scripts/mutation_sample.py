@@ -1,4 +1,4 @@
-"""Leaves a random sample of a session of cosmic-ray to try, and marks its other mutants as skipped."""
+"""Random sample of a cosmic-ray session: all other mutants are marked as skipped."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
 
 class SampleFilter(FilterApp):
-    """A filter such as those that cosmic-ray brings."""
+    """Filter with the interface of cosmic-ray's own filters."""
 
     def description(self) -> str:
         return str(__doc__)
 
     def add_args(self, parser: ArgumentParser) -> None:
-        parser.add_argument("size", type=int, help="mutants to try")
-        parser.add_argument("--seed", type=int, default=1, help="of the draw (default: 1)")
+        parser.add_argument("size", type=int, help="number of mutants in the sample")
+        parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
 
     def filter(self, work_db: WorkDB, args: Namespace) -> None:
-        # Their ids are random, so what they change gives the order: the same seed draws the same mutants.
+        # Job ids are random; sorting by mutation makes a seed draw the same mutants again.
         pending = sorted(work_db.pending_work_items, key=lambda item: str(item.mutations))
         random.Random(args.seed).shuffle(pending)
         result = WorkResult(output="not in the sample", worker_outcome=WorkerOutcome.SKIPPED)

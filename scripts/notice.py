@@ -1,8 +1,8 @@
-"""NOTICE: what Faultline contains and installs that others wrote, and under which licences.
+"""Generator of NOTICE: third-party contents and dependencies, with their licences.
 
-.faultline/venv/bin/python scripts/notice.py    writes it anew, after a change of requirements.in or jars.lock
+.faultline/venv/bin/python scripts/notice.py    rewrites NOTICE; run after changing requirements.in or jars.lock
 
-Licences of Python packages are what their installed metadata say, those of jars what the fetched jars say.
+Licences are read from the metadata of the installed packages and from the fetched jars.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Installed, and in the image: Python packages that are named in requirements.in. 
 requirements.lock, and each brings its licence along; pyspark brings jars, with theirs in its folder licenses/.
 """
 JARS_HEAD = "Fetched, and in the image: Java archives of jars.lock."
-# Those that say nothing of their licence themselves: as their projects do.
-UNSAID = {
+# Jars that state no licence; taken from their projects' pages.
+UNSTATED = {
     "com.dynatrace.hash4j:hash4j": "Apache-2.0",
     "com.google.re2j:re2j": "BSD-3-Clause",
     "com.yammer.metrics:metrics-core": "Apache-2.0",
     "org.pcollections:pcollections": "MIT",
     "org.slf4j:slf4j-api": "MIT",
 }
-# What is told in many ways, by what tells it.
+# Substring: licence, for licences with several spellings.
 _KNOWN = (
     ("creativecommons.org/publicdomain/zero", "CC0-1.0"), ("bsd-2", "BSD-2-Clause"), ("apache", "Apache-2.0"),
     ("mit", "MIT"),
@@ -51,7 +51,7 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?==(?P<version>[^ ;]+)
 
 
 def python_packages() -> dict[str, list[str]]:
-    """Return the versions of each package that is named in requirements.in."""
+    """Return the versions of each package in requirements.in."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "requirements.in").read_text().splitlines():
         if pin := _PIN.match(line):
@@ -60,14 +60,14 @@ def python_packages() -> dict[str, list[str]]:
 
 
 def licence_of(package: str) -> str:
-    """What the installed package says of its licence: an expression, else a line, else its classifiers."""
+    """Return the licence in the package metadata: expression, line or classifiers, in this order."""
     about = distribution(package).metadata
-    said = about.get("License-Expression") or about.get("License") or ""
-    if said and "\n" not in said.strip():
-        return said.strip()
+    stated = about.get("License-Expression") or about.get("License") or ""
+    if stated and "\n" not in stated.strip():
+        return stated.strip()
     kinds = [one.split(" :: ")[-1] for one in about.get_all("Classifier", []) if one.startswith("License ::")]
     if not kinds:
-        raise SystemExit(f"{package}: its metadata say nothing of a licence; look it up, and say it here")
+        raise SystemExit(f"{package}: licence missing in its metadata; fix: add it to scripts/notice.py")
     return ", ".join(kinds)
 
 
@@ -78,7 +78,7 @@ def jars() -> list[tuple[str, str, str]]:
 
 
 def licence_of_jar(artifact: str, path: Path) -> str:
-    """What the jar says of its licence: its manifest, its pom, the text of a licence; else UNSAID."""
+    """Return the licence in the jar: manifest, pom or licence text, in this order, else that of UNSTATED."""
     group, name = artifact.split(":")
     with zipfile.ZipFile(path) as jar:
         inside = set(jar.namelist())
@@ -87,15 +87,17 @@ def licence_of_jar(artifact: str, path: Path) -> str:
             return jar.read(member).decode("utf-8", "replace") if member in inside else ""
 
         manifest = re.sub(r"\r?\n ", "", text("META-INF/MANIFEST.MF"))
-        said = re.findall(r"Bundle-License: (.*)", manifest)
-        said += re.findall(r"<license>\s*<name>(.*?)</name>", text(f"META-INF/maven/{group}/{name}/pom.xml"), re.DOTALL)
-        said += [text(member)[:200] for member in ("LICENSE", "META-INF/LICENSE", "META-INF/LICENSE.txt")]
-    for one in filter(None, said):
+        stated = re.findall(r"Bundle-License: (.*)", manifest)
+        stated += re.findall(
+            r"<license>\s*<name>(.*?)</name>", text(f"META-INF/maven/{group}/{name}/pom.xml"), re.DOTALL
+        )
+        stated += [text(member)[:200] for member in ("LICENSE", "META-INF/LICENSE", "META-INF/LICENSE.txt")]
+    for one in filter(None, stated):
         if found := [name for sign, name in _KNOWN if sign in one.lower()]:
             return " OR ".join(found)
-    if artifact not in UNSAID:
-        raise SystemExit(f"{artifact}: says nothing of a licence; look it up, and say it in scripts/notice.py")
-    return UNSAID[artifact]
+    if artifact not in UNSTATED:
+        raise SystemExit(f"{artifact}: licence missing in the jar; fix: add it to UNSTATED in scripts/notice.py")
+    return UNSTATED[artifact]
 
 
 def python_lines() -> list[str]:
@@ -104,7 +106,7 @@ def python_lines() -> list[str]:
 
 
 def jar_lines(folder: Path) -> list[str]:
-    """Return a line for each jar, which lies in the folder of its set."""
+    """Return a line for each jar; `folder` has one subfolder for each set of jars."""
     found = set()
     for kind, artifact, version in jars():
         file = folder / kind / f"{artifact.partition(':')[2]}-{version}.jar"
@@ -113,7 +115,7 @@ def jar_lines(folder: Path) -> list[str]:
 
 
 def made(folder: Path) -> str:
-    """Return the whole text; `folder`: that the jars were fetched to."""
+    """Return the text of NOTICE; `folder` holds the fetched jars."""
     return "\n".join([HEAD, *python_lines(), "", JARS_HEAD, "", *jar_lines(folder), ""])
 
 

@@ -1,6 +1,6 @@
-"""The settings that the installed Spark documents, with the kind of their values, as the engine checks them.
+"""Generator of the list of Spark settings, with the kind of their values, that the engine checks against.
 
-.faultline/venv/bin/python scripts/spark_settings.py    writes include/faultline/engines/spark/known_settings.json anew
+.faultline/venv/bin/python scripts/spark_settings.py    rewrites include/faultline/engines/spark/known_settings.json
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from faultline.engines.spark.conf_rules import KNOWN_SETTINGS_FILE
 from faultline.installation.java import find_java
 from faultline.system.settings import load_settings
 
-# Where Spark's core declares settings; each is loaded with its object.
+# Objects in which Spark's core declares settings; loading an object registers its settings.
 HOLDERS = (
     "package$", "UI$", "Python$", "R$", "Streaming$", "Status$", "History$", "Kryo$", "Network$", "Deploy$", "Worker$",
 )  # fmt: skip
 STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 CONFIG = "org.apache.spark.internal.config"
-# By what a value's converter takes and what it refuses.
+# Kind, values that its converter accepts, values that it rejects.
 PROBES = (
     ("true or false", ("true",), ("7", "10ms")),
     ("a whole number", ("7",), ("7.5", "abc", "10ms", "10kb")),
@@ -60,11 +60,11 @@ def settings_of(jvm: Any) -> dict[str, str]:
         try:
             loader.forName(f"{CONFIG}.{name}")
         except Exception:
-            print(f"{name}: not there", file=sys.stderr)
+            print(f"{name}: not found", file=sys.stderr)
     found: dict[str, str] = {}
     field = loader.forName(f"{CONFIG}.ConfigEntry$").getDeclaredField("knownConfigs")
     field.setAccessible(True)
-    # Those of SQL, too: a session has loaded them.
+    # Includes SQL settings, which the session has loaded.
     for entry in field.get(None).values():
         if str(entry.key()).startswith("spark."):
             found[str(entry.key())] = kind_of(entry)
@@ -72,7 +72,7 @@ def settings_of(jvm: Any) -> dict[str, str]:
 
 
 def rocksdb_of(loader: Any) -> dict[str, str]:
-    """Return those of the RocksDB store, which reads them by itself; the kind of their values by their defaults."""
+    """Return the settings of the RocksDB state store, which reads them itself; kinds follow from the defaults."""
     holder = loader.forName(f"{STATE}.RocksDBConf$")
     module = holder.getDeclaredField("MODULE$").get(None)
     found = {}
@@ -90,7 +90,7 @@ def rocksdb_of(loader: Any) -> dict[str, str]:
 
 
 def main() -> None:
-    """Ask a Spark of this environment."""
+    """Write the settings of the installed Spark."""
     os.environ["JAVA_HOME"] = str(find_java(load_settings().home / "java.json").home)
     from pyspark.sql import SparkSession
 

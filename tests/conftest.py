@@ -1,4 +1,4 @@
-"""Settings that hold for all tests, how thorough they are, and what a layer tells of its end."""
+"""Settings and hooks for all tests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from hypothesis import HealthCheck, settings
 
 from tests.run import COUNTED, SUMMARY
 
-# A hook: that it is here makes pytest call it.
+# A hook: pytest calls it because it is imported here.
 from tests.support.needs import pytest_runtest_makereport as pytest_runtest_makereport
 
 pytest_plugins = ("tests.support.services",)
 
-# What an experiment of this very machine does meanwhile is none of their business; that of a test's installation is.
+# Isolates the tests from experiments that run on this machine meanwhile.
 os.environ["FAULTLINE_MACHINE"] = f"tests-{os.getpid()}"
 
-# Seconds for one test that sets none: above every wait for an event, whose own message says more.
+# Default limit per test in seconds: above every wait for an event, whose message is more specific.
 os.environ.setdefault("PYTEST_TIMEOUT", "900")
 
-# No example is timed, and none is too slow to draw: a busy machine makes it slow, not wrong. The same examples in each
-# run; other ones with --thorough.
+# No deadlines, because a busy machine is slow. The same examples in each run; random ones with --thorough.
 settings.register_profile(
     "faultline", deadline=None, max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -34,19 +33,17 @@ settings.load_profile("faultline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--thorough", action="store_true", help="Also the tests that are marked so, and all seeds of the random ones."
-    )
+    parser.addoption("--thorough", action="store_true", help="Also run tests marked thorough, and all random examples.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before the tests are read, which take over what holds for all."""
+    """Select the profile before collection, since tests inherit from it."""
     settings.load_profile("thorough" if config.getoption("--thorough") else "faultline")
 
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """A command that starts something makes the files of its process private, which here others go on in."""
+    """Restored umask: a command that starts services makes the files of its process private."""
     before = os.umask(0o022)
     os.umask(before)
     yield
@@ -55,15 +52,15 @@ def umask() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def share(pytestconfig: pytest.Config) -> int:
-    """Divides the size of the largest random tests: 1 with --thorough, else 20."""
+    """Divisor of the size of the largest random tests: 1 with --thorough, else 20."""
     return 1 if pytestconfig.getoption("--thorough") else 20
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the thorough tests out unless they were asked for, and puts those that others must not wait for last.
+    """Deselect thorough tests unless requested, and sort the others.
 
-    What looks at Airflow comes late: other users of the shared installation begin while Airflow is down. At the very
-    end comes what takes that installation down.
+    Tests that use Airflow run late, because other users of the shared installation start while Airflow is down. Tests
+    that stop that installation run last.
     """
     if not config.getoption("--thorough"):
         left_out = [item for item in items if item.get_closest_marker("thorough")]
@@ -73,21 +70,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
-    """Return all that the test uses, also through other fixtures."""
+    """Return all fixtures of a test, including indirect ones."""
     return getattr(item, "fixturenames", ())
 
 
-# Of pytest-xdist, which is there for several processes only.
+# A hook of pytest-xdist, which may be inactive.
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Tests that share a cost or look at the same things stay in one process."""
+    """Return the scheduler that keeps tests with shared fixtures in one process."""
     from tests.support.groups import InGroups
 
     return InGroups(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell `./faultline test` how many tests had which end, and which of them badly."""
+    """Write the outcome counts and the failed tests for `./faultline test`."""
     if SUMMARY in os.environ:
         reports = {end: terminalreporter.getreports(end) for end in COUNTED}
         bad = [report.nodeid for end in ("failed", "error") for report in reports[end]]

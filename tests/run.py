@@ -1,8 +1,8 @@
-"""`./faultline test`: brings what only the tests need, and runs their layers, each a run of pytest by itself.
+"""`./faultline test`: installs the requirements of the tests and runs their layers, one run of pytest each.
 
-The packages of requirements-test.lock lie in a folder of their own inside the environment, `venv/tests`, which is made
-elsewhere and put in place whole: an installation that broke off changes nothing, a changed lock leaves no package of
-before, and what a user runs is never written to. What both locks hold is installed once, by the bootstrap.
+The packages of requirements-test.lock are installed into `venv/tests`, which is replaced as a whole. An interrupted
+installation therefore changes nothing, and a changed lock leaves no old package. The bootstrap installs packages that
+are in both locks.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from faultline.system.text import Progress
 
 @dataclass(frozen=True)
 class Layer:
-    """Folders of tests that run together. `options`: pytest's own. `spark`: whether it starts Spark's programs."""
+    """Test folders that run together. `options`: of pytest. `spark`: whether its tests start Spark."""
 
     folders: tuple[str, ...]
     options: tuple[str, ...] = ()
     spark: bool = False
 
 
-# One more than the cores, since much is waited for; what shares a cost stays in one (tests/support/groups.py).
+# Tests mostly wait, so more processes than two cores; tests with shared fixtures share one (tests/support/groups.py).
 _THREE = ("--numprocesses=3", "--quiet")
 LAYERS = {
     "static": Layer(("tests/static",)),
     "unit": Layer(("tests/dags", "tests/unit"), _THREE),
     "contract": Layer(("tests/contract",)),
     "component": Layer(("tests/component",), _THREE, spark=True),
-    # What is measured needs the machine for itself.
+    # Measurements need the machine for themselves.
     "system": Layer(("tests/system",), spark=True),
 }
-# Names the file in which a layer leaves how many tests had which end: {"counts": {end: number}, "bad": [test, …]}.
+# Names the summary file that a layer writes: {"counts": {outcome: number}, "bad": [test, …]}.
 SUMMARY = "FAULTLINE_TEST_SUMMARY"
 COUNTED = ("failed", "passed", "skipped", "deselected", "error")
 # Exit codes of pytest.
 _INTERRUPTED, _NOTHING_CHOSEN = 2, 5
-# Seconds that a layer has to take its services down.
+# Time for a layer to stop its services.
 _TO_END_S = 120.0
 
 
 @dataclass
 class Tally:
-    """What became of a layer. `status`: pytest's exit code."""
+    """Result of a layer. `status`: pytest's exit code."""
 
     seconds: float = 0.0
     status: int = 0
@@ -65,14 +65,14 @@ class Tally:
 
     @property
     def good(self) -> bool:
-        """Nothing failed; that a choice of tests has none in this layer is no failure."""
+        """Whether the layer passed; an empty selection passes."""
         return self.status in (0, _NOTHING_CHOSEN)
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return layers and pytest's arguments; no layers when single tests are named, all when neither is.
+    """Return layers and pytest's arguments: no layers if single tests are named, all if neither is.
 
-    Layers are named before everything else: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
+    Layers come first: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
     """
     named = 0
     while named < len(arguments) and arguments[named] in LAYERS:
@@ -84,15 +84,15 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _names_tests(argument: str) -> bool:
-    """Return whether an argument is a file or folder of tests, or a test in one; `fault` behind a `-k` is a word."""
+    """Return whether an argument names a test, or a file or folder of tests; `fault` after `-k` does not."""
     path = argument.partition("::")[0]
     return (path == "tests" or "/" in path or path.endswith(".py")) and Path(path).exists()
 
 
 def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -> int:
-    """Run the layers one after another, also those after one that failed; the exit code of the whole.
+    """Run all layers, even if one fails; return the exit code.
 
-    Ends with seconds by layer, the tests that failed, and a closing line as pytest's own.
+    Prints the seconds per layer, the failed tests, and a closing line in the format of pytest.
     """
     tallies: dict[str, Tally] = {}
     for name in layers:
@@ -105,7 +105,7 @@ def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -
 
 
 def closing_lines(tallies: dict[str, Tally]) -> list[str]:
-    """Return the seconds by layer, what failed in it, and the closing line of all."""
+    """Return the seconds and failures per layer, and the closing line."""
     whole = Tally()
     lines = [f"{'layer':<10} {'tests':>6} {'seconds':>8}"]
     for name, one in tallies.items():
@@ -114,7 +114,7 @@ def closing_lines(tallies: dict[str, Tally]) -> list[str]:
         tests = one.counts.total() - one.counts["deselected"]
         lines.append(f"{name:<10} {tests:>6,} {one.seconds:>8.0f}{'' if one.good else f'  status {one.status}'}")
     lines += [f"FAILED {test}" for one in tallies.values() for test in one.bad]
-    # A layer that did not come to its end has no counts, and must not read as if all were well.
+    # An aborted layer has no counts, and must count as an error.
     broken = [name for name, one in tallies.items() if not one.good and not one.bad]
     whole.counts["error"] += len(broken)
     lines += [f"FAILED layer {name}: status {tallies[name].status}" for name in broken]
@@ -128,29 +128,32 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faultline-tests-") as folder:
         left = Path(folder) / "tally.json"
-        # A path is run in place of the layer's folders, as tests of that layer are.
+        # Named paths replace the layer's folders.
         folders = () if any(map(_names_tests, arguments)) else layer.folders
         command = [sys.executable, "-m", "pytest", *folders, *layer.options, *arguments]
-        with subprocess.Popen(command, env={**os.environ, SUMMARY: str(left)}, **_that_can_be_interrupted()) as process:
+        with subprocess.Popen(command, env={**os.environ, SUMMARY: str(left)}, **_interruptible()) as process:
             try:
                 process.wait()
             except BaseException:
                 _interrupt(process)
                 raise
-        told = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
-    return Tally(time.monotonic() - began, process.returncode, Counter(told["counts"]), told["bad"])
+        summary = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
+    return Tally(time.monotonic() - began, process.returncode, Counter(summary["counts"]), summary["bad"])
 
 
-def _that_can_be_interrupted() -> dict[str, Any]:
-    """How a child is started that heeds the interrupt of `_interrupt` where this process ignores such, as a job in the
-    background of a script does: children inherit that. A terminal's interrupt goes on passing it by."""
+def _interruptible() -> dict[str, Any]:
+    """Return arguments of Popen that restore SIGINT in a child if this process ignores it.
+
+    A background job of a script ignores SIGINT, which children inherit. The new process group still shields the child
+    from the terminal's interrupt.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         return {}
     return {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "process_group": 0}
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """End a run of pytest so that its fixtures end what they have started, if it lets itself be interrupted."""
+    """Interrupt pytest so that its fixtures clean up; terminate it if that takes too long."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(_TO_END_S)
@@ -160,7 +163,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(given: Sequence[str], say: Progress) -> int:
-    """Bring what is missing, and runs the layers or the single tests that are named; the exit code."""
+    """Install missing requirements and run the named layers or tests; return the exit code."""
     from faultline.installation.cds_archive import make_archive
     from faultline.system.settings import ROOT, load_settings
 
@@ -181,22 +184,22 @@ LOCK = "requirements-test.lock"
 
 
 def add_packages(root: Path, venv: Path) -> None:
-    """Bring `venv/tests` to what the locks say; does nothing when it is so. Raises FaultlineError."""
+    """Update `venv/tests` to the locks. Raises FaultlineError."""
     if not (venv / "made-of").exists():
-        return  # an environment that somebody else made, and looks after
+        return  # the bootstrap did not create this environment
     wanted = bootstrap.added_entries((root / LOCK).read_text(), (root / "requirements.lock").read_text())
     if _ready(venv, wanted):
         return
     try:
         with bootstrap.bootstrap_lock(venv.parent) as lock:
-            if not _ready(venv, wanted):  # another caller may have done it while this one waited
+            if not _ready(venv, wanted):  # another process may have done it meanwhile
                 _make(bootstrap.VirtualEnvironment(root, venv.parent, lock, LOCK, "./faultline test"), wanted)
     except OSError as error:
         raise ConfigError(bootstrap.explain_os_error(error, venv)) from error
 
 
 def _ready(venv: Path, wanted: str) -> bool:
-    """Return the copy of what was asked for is written last, and moves with the folder."""
+    """Return whether `venv/tests` holds `wanted`; `made-of` is written last."""
     try:
         return (venv / "tests" / "made-of").read_text() == wanted and any(_links(venv))
     except OSError:
@@ -215,7 +218,7 @@ def _make(environment: bootstrap.VirtualEnvironment, wanted: str) -> None:
     asked.rename(part / "made-of")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
-    # A .pth file, so that every Python of the environment finds them, after everything else.
+    # The .pth file appends the folder to the path of every Python of the environment.
     for packages in environment.venv.glob("lib/python3.*/site-packages"):
         bootstrap.write_atomic(packages / "faultline_tests.pth", f"{folder}\n")
 
@@ -224,7 +227,7 @@ def _links(venv: Path) -> list[Path]:
     return list(venv.glob("lib/python3.*/site-packages/faultline_tests.pth"))
 
 
-# ---- The Debian packages whose programs the tests use, and where such programs lie ----
+# ---- Debian packages with programs that the tests use ----
 
 # Program: package.
 PACKAGES = {
@@ -234,17 +237,17 @@ PACKAGES = {
     "memcached": "memcached",
     "nft": "nftables",
 }
-# Of tests that run with --thorough only.
+# For tests that run only with --thorough.
 THOROUGH = {
     "podman": "podman", "runc": "runc", "buildah": "buildah", "catatonit": "catatonit", "debootstrap": "debootstrap",
 }  # fmt: skip
-# Where Debian puts programs that an ordinary user's PATH does not reach. Of several versions the newest is taken.
+# Debian's folders outside the PATH of an unprivileged user. The newest version is preferred.
 PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 INSTALL = "apt-get install -y --no-install-recommends"
 
 
 def find_program(name: str) -> str | None:
-    """Return its path, if it is there; Debian's own comes first, since the programs that belong to it lie beside it."""
+    """Return the path of a program, or None. Debian's own is preferred, since related programs are next to it."""
     folders: list[str] = []
     for place in PLACES:
         path = Path(place)
@@ -254,14 +257,14 @@ def find_program(name: str) -> str | None:
 
 
 def package_of(program: str) -> str:
-    """Return the package that brings a program."""
+    """Return the Debian package of a program."""
     return {**PACKAGES, **THOROUGH}[program]
 
 
 def install_missing(log: Path, say: Callable[[str], None], *, thorough: bool = False) -> None:
-    """Install what the tests lack, where that is possible, else says so in one line. Never raises: they skip.
+    """Install missing Debian packages if possible, else report them in one line. Never raises: their tests are skipped.
 
-    `thorough`: also what only the thorough ones need.
+    `thorough`: also packages for tests that run only with --thorough.
     """
     wanted = {**PACKAGES, **(THOROUGH if thorough else {})}
     packages = _missing(wanted)
@@ -269,14 +272,14 @@ def install_missing(log: Path, say: Callable[[str], None], *, thorough: bool = F
         return
     command = f"{INSTALL} {' '.join(packages)}"
     if not shutil.which("apt-get"):
-        say(f"no apt-get here: tests are skipped that need the programs of Debian's {', '.join(packages)}")
+        say(f"apt-get: not found; skipping tests that need Debian's {', '.join(packages)}")
     elif os.geteuid() != 0:
-        say(f"tests that need {', '.join(packages)} are skipped, since only root can install; run: sudo {command}")
+        say(f"tests: skipping those that need {', '.join(packages)}: installation needs root; fix: sudo {command}")
     else:
         say(f"installing Debian packages for the tests: {', '.join(packages)}")
-        # The lists may be stale or absent; they are fetched only when the first try fails.
+        # Package lists may be stale or missing; update them only if the first try fails.
         if not (_call(command, log) or (_call("apt-get update", log) and _call(command, log))) or _missing(wanted):
-            say(f"tests that need {', '.join(_missing(wanted))} are skipped, since that failed; see {log}")
+            say(f"tests: skipping those that need {', '.join(_missing(wanted))}: installation failed; see {log}")
 
 
 def _missing(wanted: Mapping[str, str]) -> Sequence[str]:

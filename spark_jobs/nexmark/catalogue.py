@@ -127,7 +127,7 @@ RETURN CAST(length(text) - length(replace(text, one, '')) AS BIGINT)
 
 
 def _side_input(spark: SparkSession) -> None:
-    """The bounded table of query 13, with a text for each key."""
+    """Create the bounded side input of query 13: a text for each key."""
     rows = spark.range(SIDE_ROWS).selectExpr("id AS key", "concat('value-', id) AS value")
     rows.createOrReplaceTempView("side_input")
 

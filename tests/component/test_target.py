@@ -36,8 +36,8 @@ from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority
 from tests.support.installation import Installation
 from tests.support.others_cluster import (
-    NOBODY,
     PASSWORDS,
+    POWERLESS,
     SECRET,
     USER,
     OthersKafka,
@@ -45,7 +45,7 @@ from tests.support.others_cluster import (
     conf,
     others_kafka,
     others_spark,
-    spark_that_says,
+    spark_with_version,
 )
 from tests.support.secret_search import holding
 
@@ -118,7 +118,7 @@ def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, 
     [
         (USER, {"sasl.password": "wrong"}, r"extra: sasl\.password: .*credentials"),
         (USER, {"ssl.ca.pem": Authority().pem}, r"extra: ssl\.ca\.pem: certificate of 127\.0\.0\.1 refused"),
-        (NOBODY, {}, r"missing right to create topics \("),
+        (POWERLESS, {}, r"missing right to create topics \("),
         (USER, {"client.idd": "x"}, r"extra: client\.idd: "),
     ],
 )
@@ -352,7 +352,7 @@ def test_a_registered_target_keeps_its_connections(installation: Installation, t
 
 @pytest.mark.thorough
 def test_a_worker_of_another_version_is_reported(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
-    older = spark_that_says("4.0.3", tmp_path / "older")
+    older = spark_with_version("4.0.3", tmp_path / "older")
     with others_spark(tmp_path / "spark", of_workers=older) as engine:
         taken_in(settings, broker.login(), engine)
         lines: list[str] = []

@@ -1,12 +1,12 @@
-"""Attempts that were measured, and what they came to: judging them gives the same bytes, whatever moves in the core.
+"""Golden attempts: judging them gives the same bytes, whatever changes in the core.
 
 `golden/NAME.tar.xz` holds the raw files of one attempt, and `record.json`, `series.json` and `audit.json` as the build
-that introduced schema 2 wrote them. They are compared under the names of schema 3 (`renames`). Paths and host names in
-them are placeholders. A commit that changes what is measured writes them again and names the differences, or names them
-in `on_purpose`.
+that introduced schema 2 wrote them. They are compared under the names of schema 3 (`renames`). Paths and host names
+are placeholders. A commit that changes figures writes them again and names the differences, or adds them to
+`on_purpose`.
 
-The attempts have no `plan.json`: what unpacks them migrates them. A new workload or fault action stands in PENDING
-until an attempt of it was measured. Take that from a bundle (`./faultline results --sweep SWEEP --bundle FILE`), which
+The attempts have no `plan.json`; unpacking migrates them. List a new workload or fault action in PENDING until an
+attempt of it has been measured. Take that from a bundle (`./faultline results --sweep SWEEP --bundle FILE`), which
 replaces paths and names; add its three JSON files.
 """
 
@@ -28,21 +28,20 @@ from faultline.records.record import Record
 from faultline.records.renames import renamed_audit, renamed_series
 from tests.support.attempts import unpacked
 
-# Offsets that were not committed at the end of an attempt, of those that have any.
+# Attempt: number of offsets that were not committed at its end.
 UNDRAINED = {"topo-bp": 20_866}
-# Workloads and fault actions of which no attempt is here yet.
+# Workloads and fault actions without a golden attempt.
 PENDING: frozenset[str] = frozenset()
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.tar.xz"))
 
 
 def canonical(value: object) -> bytes:
-    """Keys sorted: in which order the configuration lists its parameters follows from its registries."""
+    """Return JSON with sorted keys, since registries determine the order of the parameters."""
     return json.dumps(value, sort_keys=True).encode()
 
 
 def on_purpose(name: str, audit: dict[str, object]) -> None:
-    """What an audit says of these files since undrained input is told apart from lost one, which is unknown of a
-    harvest from before."""
+    """Add the intended differences to an old audit: it now distinguishes undrained from lost input."""
     if audit["expected"] is not None:
         audit["undrained"] = UNDRAINED.get(name, 0)
     if name in UNDRAINED:
@@ -61,9 +60,9 @@ def configuration(archive: Path) -> dict[str, object]:
 def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> None:
     attempt = unpacked(archive, tmp_path)
     record = judge(attempt).as_dict()
-    # Read as any record: keys that are new since then are null in it, and must be so in what is judged again.
+    # Newer keys are null in the stored record, and must be null after judging again.
     golden = Record.model_validate_json((tmp_path / "record.json").read_bytes()).as_dict()
-    # Parameters that are new since then had their defaults.
+    # Newer parameters had their defaults.
     golden["config"] = {name: field.default for name, field in Configuration.model_fields.items()} | golden["config"]
     name = archive.name.removesuffix(".tar.xz")
     on_purpose(name, golden["metrics"]["audit"])
@@ -83,7 +82,7 @@ def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:
     broken = [one for one in found if one["fault"] != "none"]
     workloads, actions = {one["workload"] for one in found}, {one["fault_action"] for one in broken}
     assert workloads == set(WORKLOADS) - PENDING
-    # What is done to whole hosts takes some that share no disk with whoever reads this.
+    # Actions on whole hosts need hosts with separate disks.
     assert (
         actions >= {name for name, one in ACTIONS.items() if not one.targets_hosts} - PENDING and not actions & PENDING
     )

@@ -1,4 +1,4 @@
-"""Recoveries reported while they happen are those that the judge finds afterwards, by the same raw files."""
+"""Live reports of recoveries match those that the judge finds afterwards in the same raw files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.attempts import unpacked
 
 NS = 10**9
 GOLDEN = Path(__file__).with_name("golden")
-# With one recovery that ended in time; lineages of commit mode `none` lie elsewhere while they last.
+# Attempts with one completed recovery. During a run, state epochs of commit mode `none` are in another folder.
 RECOVERED = ("wc-executor-kill", "wc-changelog-executor", "wc-driver", "wc-worker", "wcp-python", "wc-kafka-kill",
              "wc-executor-pause", "gb-executor")  # fmt: skip
 
 
 class Replay:
-    """A golden attempt as it lay on disk at an instant of its run: journals, logs and checkpoint up to then."""
+    """A golden attempt as it was on disk at an instant of its run: journals, logs and checkpoint."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.whole = unpacked(GOLDEN / f"{name}.tar.xz", folder / "whole")
@@ -43,7 +43,7 @@ class Replay:
         self.commits = read_batches(self.whole)[1] if (self.whole / "batches.json").exists() else ()
 
     def at(self, wall_ns: int) -> None:
-        """Lay down what had been written by then."""
+        """Write everything that the run had written by an instant."""
         for journal in self.whole.glob("*.jsonl"):
             lines = [line for line in journal.read_text().splitlines() if json.loads(line)["wall_ns"] <= wall_ns]
             (self.attempt.folder / journal.name).write_text("".join(f"{line}\n" for line in lines))
@@ -66,7 +66,7 @@ class Replay:
 
 
 def _until(text: str, wall_ns: int) -> str:
-    """The lines of a log up to an instant; lines without a time belong to the one before."""
+    """Return the lines of a log up to an instant; lines without a time belong to their predecessor."""
     kept: list[str] = []
     for line in text.splitlines(keepends=True):
         try:
@@ -81,14 +81,14 @@ def _until(text: str, wall_ns: int) -> str:
 
 
 def judged(replay: Replay) -> tuple[float, float, float]:
-    """Seconds from the signal to t2, t4 and t5, as the record has them."""
+    """Return the seconds from the signal to t2, t4 and t5 in the record."""
     recovery = replay.record["metrics"]["recovery"]
     reload_s = float(recovery["reload_s"])
     return float(recovery["detection_s"]), reload_s, reload_s + float(recovery["replay_s"])
 
 
 @pytest.mark.parametrize("name", RECOVERED)
-def test_what_is_reported_is_what_is_judged(name: str, tmp_path: Path) -> None:
+def test_live_reports_match_the_judge(name: str, tmp_path: Path) -> None:
     replay = Replay(name, tmp_path)
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
@@ -98,7 +98,7 @@ def test_what_is_reported_is_what_is_judged(name: str, tmp_path: Path) -> None:
     assert (found.detected_s, found.ready_s, found.caught_up_s) == pytest.approx(judged(replay), abs=0.011)
 
 
-def test_second_by_second_nothing_is_reported_before_it_happened_and_each_recovery_once(tmp_path: Path) -> None:
+def test_each_recovery_is_reported_once_and_never_early(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
     watch = RecoveryWatch(run_of(replay.attempt, replay.settings))
     t0_ns, begun_ns = replay.instant("t0"), replay.instant("t0") - 2 * NS
@@ -121,7 +121,7 @@ def test_second_by_second_nothing_is_reported_before_it_happened_and_each_recove
     ]
 
 
-def test_what_cannot_be_seen_is_left_out(tmp_path: Path) -> None:
+def test_unobservable_events_are_omitted(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
@@ -130,7 +130,7 @@ def test_what_cannot_be_seen_is_left_out(tmp_path: Path) -> None:
     assert found.is_over and found.text == "killed executor 1; caught up after 4.0 s"
 
 
-def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
+def test_a_fault_without_effect_is_reported_at_once(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
     now_ns = replay.instant("t0") + NS
     replay.at(now_ns)
@@ -140,7 +140,7 @@ def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
     assert found.is_over and found.text.startswith("killed executor 1: no-effect: ")
 
 
-def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_path: Path) -> None:
+def test_sweep_progress_shows_recoveries_and_then_judged_results(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
     lines: list[str] = []
     sweep = str(replay.attempt.read()["sweep_id"])
@@ -162,7 +162,7 @@ def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_p
     assert judged.endswith("state loaded after 1.3 s; caught up after 4.0 s; recovered after 21.0 s")
 
 
-def test_an_attempt_that_was_over_before_is_not_watched(tmp_path: Path) -> None:
+def test_a_completed_attempt_is_not_watched(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
     lines: list[str] = []
     replay.at(replay.instant("t5") + NS)

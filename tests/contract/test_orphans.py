@@ -38,7 +38,7 @@ from faultline.system.process_ledger import (
 )
 from faultline.system.settings import Settings
 from tests.support.attempts import prepared
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 from tests.support.plain_hooks import context_of
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(900)"]
@@ -46,7 +46,7 @@ DEAD = {"pid": 2**22 - 1, "create_time": 1.0}
 
 
 class Site:
-    """An installation with attempts of its own, and what was deleted of topics."""
+    """An installation with attempts, and the topics that were deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.settings = Settings(folder, folder / "home", folder / "results")
@@ -54,10 +54,10 @@ class Site:
         self.running: set[str] = set()
 
     def attempt(self, number: int, run_id: str | None = "run", **facts: Any) -> Attempt:
-        """An attempt whose generator still runs, as one whose tasks were killed leaves it."""
+        """Return an attempt whose tasks were killed while its generator runs."""
         name = f"20261121T0615{number:02d}Z-00000{number}"
-        said = {"run_id": run_id, "environment": {"host": socket.gethostname()}, "home": str(self.settings.home)}
-        attempt = prepared(self.settings.attempts / name, said={**said, **facts})
+        own = {"run_id": run_id, "environment": {"host": socket.gethostname()}, "home": str(self.settings.home)}
+        attempt = prepared(self.settings.attempts / name, facts={**own, **facts})
         out, err = attempt.folder / "out", attempt.folder / "err"
         spawn_detached(
             SLEEP,
@@ -88,8 +88,8 @@ def lives(attempt: Attempt) -> bool:
 
 def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site: Site) -> None:
     orphan = site.attempt(1)
-    said = site.sweep()
-    assert said == [f"{orphan.id}: orphaned attempt closed (1 processes ended)"]
+    lines = site.sweep()
+    assert lines == [f"{orphan.id}: orphaned attempt closed (1 processes ended)"]
     assert not lives(orphan)
     assert site.deleted == [f"{orphan.id}-{role}" for role in ("input", "output", "warmup")]
     (record,) = Store(site.settings.results).query()
@@ -100,7 +100,7 @@ def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site
 
 def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come_up(site: Site) -> None:
     single, measured = site.attempt(1, run_id="gone", owner=DEAD), site.attempt(2, owner=_me())
-    of_airflow, open_still = site.attempt(3, run_id="nobody knows"), site.attempt(4, owner=DEAD)
+    of_airflow, open_still = site.attempt(3, run_id="unknown"), site.attempt(4, owner=DEAD)
     write_json(open_still.unhealed, {"why": "the host does not answer"})
     site.settings.home.mkdir()
     broken = prepared(site.settings.attempts / "20261121T061505Z-000005")
@@ -119,21 +119,21 @@ def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come
     assert not any(single.id in line for line in close())
 
 
-def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
-    """A scheduler that died may run a task once more; two generators would be no measurement."""
+def test_a_repeated_step_starts_nothing(site: Site) -> None:
+    """Airflow may repeat a task after its scheduler died; two generators would invalidate the attempt."""
     attempt = site.attempt(1)
     with pytest.raises(InfrastructureError, match="^generator: start failed"):
         start_generator(context_of(attempt, site.settings))
     assert len(read_ledger(attempt.ledger)) == 1
 
 
-def test_what_is_being_measured_is_left_alone(site: Site) -> None:
+def test_active_attempts_are_untouched(site: Site) -> None:
     measured, local = site.attempt(1, run_id="busy"), site.attempt(2, owner=_me())
-    unknown = site.attempt(3, run_id=None)  # of before the run was noted
+    unknown = site.attempt(3, run_id=None)  # from a version that stored no run
     site.running = {"busy"}
     assert site.sweep() == []
     assert all(map(lives, (measured, local, unknown)))
-    # Without Airflow nobody knows what became of its runs.
+    # Without Airflow, the state of its runs is unknown.
     plain = PlainHooks(site.settings)
     assert close_orphans(site.settings, plain.is_run_active, site.deleted.extend) == []
     assert lives(measured)
@@ -146,7 +146,7 @@ def test_a_run_without_a_scheduler_is_dead_with_its_process(site: Site) -> None:
     assert not lives(gone) and not lives(reused)
 
 
-def test_topics_of_a_run_that_came_to_its_end_are_kept_until_they_are_harvested(site: Site) -> None:
+def test_topics_of_a_completed_run_are_kept_until_the_harvest(site: Site) -> None:
     ended, harvested = site.attempt(1), site.attempt(2)
     for attempt in (ended, harvested):
         write_json(attempt.folder / "end.json", {})
@@ -156,10 +156,10 @@ def test_topics_of_a_run_that_came_to_its_end_are_kept_until_they_are_harvested(
     assert site.deleted == [f"{harvested.id}-{role}" for role in ("input", "output", "warmup")]
 
 
-def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_one(
+def test_a_failed_undo_keeps_the_attempt_open_until_a_later_one_succeeds(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its victim is on a host that cannot be reached; all else of it is cleaned up, and the next one tries again."""
+    """The host of the victim is unreachable; all else is cleaned up, and the next experiment retries."""
     orphan = site.attempt(1, owner=_me())
     with Journal(orphan.conductor_journal) as journal:
         victim = {
@@ -175,9 +175,9 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
     with pytest.raises(ConfigError, match="attempt is closed"):
         refuse_closed(orphan)
     for _ in range(2):
-        (said,) = site.sweep()
+        (line,) = site.sweep()
         head = f"{orphan.id}: orphaned attempt closed (0 processes ended); undo failed: "
-        assert said == f"{head}{why} (retried by the next experiment)"
+        assert line == f"{head}{why} (retried by the next experiment)"
     with Journal(orphan.conductor_journal) as journal:
         journal.write("undone", fault=0, undo="SIGCONT to it", error=None)
     assert site.sweep() == [f"{orphan.id}: orphaned attempt closed (0 processes ended)"]
@@ -186,27 +186,26 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
 
 
 @only_root
-def test_what_another_user_laid_among_the_attempts_is_not_touched(site: Site, tmp_path: Path) -> None:
-    """A link to a folder elsewhere, which is old and no attempt, and a folder of another user's."""
+def test_links_and_folders_of_another_user_are_untouched(site: Site, tmp_path: Path) -> None:
     site.settings.attempts.mkdir(parents=True)
     elsewhere, others = tmp_path / "precious", site.settings.attempts / "20261121T061502Z-000002"
     for folder in (elsewhere, others):
         folder.mkdir()
         os.utime(folder, (time.time() - 2 * MIN_AGE_S,) * 2)
     (site.settings.attempts / "20261121T061501Z-000001").symlink_to(elsewhere)
-    os.chown(others, NOBODY, NOBODY)
+    os.chown(others, OTHER_UID, OTHER_UID)
     assert site.sweep() == []
     assert list(elsewhere.iterdir()) == [] and list(others.iterdir()) == []
 
 
 @pytest.mark.parametrize("plan", ["{}", '{"schema": 3, "ord'])
-def test_one_that_resists_stops_nothing(site: Site, plan: str) -> None:
+def test_a_failed_cleanup_does_not_stop_the_others(site: Site, plan: str) -> None:
     broken, orphan = site.attempt(1), site.attempt(2)
     broken.plan.write_text(plan)
-    said = site.sweep()
-    assert said[0].startswith(f"{broken.id}: closing the orphaned attempt failed: ")
-    assert said[1].startswith(f"{orphan.id}: orphaned attempt closed")
-    assert not lives(broken), "a recorder would keep the machine"
+    lines = site.sweep()
+    assert lines[0].startswith(f"{broken.id}: closing the orphaned attempt failed: ")
+    assert lines[1].startswith(f"{orphan.id}: orphaned attempt closed")
+    assert not lives(broken), "a recorder would hold the machine lock"
     assert not lives(orphan)
 
 
@@ -214,13 +213,13 @@ def test_one_that_resists_stops_nothing(site: Site, plan: str) -> None:
 def test_a_damaged_attempt_stops_no_experiment(site: Site, damaged: str) -> None:
     broken, orphan = site.attempt(1), site.attempt(2)
     (broken.folder / "attempt.json").write_text(damaged)
-    said = site.sweep()
-    assert said[-1].startswith(f"{orphan.id}: orphaned attempt closed")
+    lines = site.sweep()
+    assert lines[-1].startswith(f"{orphan.id}: orphaned attempt closed")
     assert not lives(orphan)
     end_ledger(broken.ledger)
 
 
-def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site: Site) -> None:
+def test_an_old_unprepared_folder_is_closed(site: Site) -> None:
     young, old = (site.settings.attempts / f"20261121T06150{number}Z-00000{number}" for number in (1, 2))
     for folder in (young, old):
         prepared(folder).plan.unlink()
@@ -231,21 +230,19 @@ def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site
 
 
 @pytest.mark.parametrize("configuration", ["known", "refused today"])
-def test_an_attempt_from_before_there_were_plans_is_cleaned_up_by_its_own_installation(
-    site: Site, configuration: str
-) -> None:
+def test_an_attempt_without_a_plan_is_cleaned_up_by_its_own_installation(site: Site, configuration: str) -> None:
     config = {**parse_configuration({}).model_dump(mode="json"), **({} if configuration == "known" else {"rpm": 78})}
     own, others = site.attempt(1, config=config), site.attempt(2, config=config, home="/elsewhere")
     for attempt in (own, others):
         attempt.plan.unlink()
         os.utime(attempt.folder, (time.time() - 2 * MIN_AGE_S,) * 2)
-    (said,) = site.sweep()
-    assert said.startswith(f"{own.id}: ") and not lives(own)
+    (line,) = site.sweep()
+    assert line.startswith(f"{own.id}: ") and not lives(own)
     assert own.closed.exists() is (configuration == "known")
     assert lives(others) and not others.closed.exists()
 
 
-def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
+def test_a_partial_record_of_a_dead_writer_is_removed(site: Site) -> None:
     folder = site.settings.records / "997a6e53b98f"
     folder.mkdir(parents=True)
     dead, alive = (folder / f".20261121T061500Z-3fa9c1.json.{pid}.tmp" for pid in (DEAD["pid"], os.getpid()))
@@ -257,7 +254,7 @@ def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
     assert [dead.exists(), alive.exists(), whole.exists()] == [False, True, True]
 
 
-def test_only_a_process_that_performs_all_steps_is_an_owner(site: Site) -> None:
+def test_only_a_process_that_runs_all_steps_is_an_owner(site: Site) -> None:
     order, attempt = Order(parse_configuration({})), Attempt(site.settings.attempts / "1")
     assert this_process() == _me() == attempt_description(attempt, order, site.settings, "17")["owner"]
     assert attempt_description(attempt, replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None

@@ -1,4 +1,4 @@
-"""Detached processes: free of their starter, in the ledger before they run, and ended without harm to others."""
+"""Detached processes: independent of their starter, in the ledger before they run, ended without side effects."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from faultline.system.process_ledger import (
 )
 from faultline.system.process_tags import RUN_MARK, run_token
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.decoys import OTHER_UID, decoy, only_root
 from tests.support.processes import shown
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(900)"]
 
-# What an Airflow task does: it starts a detached process and ends; whoever reads its output waits for the end of it.
+# Like an Airflow task: starts a detached process and exits; readers of its output wait for end of file.
 STARTER = """
 import sys
 from pathlib import Path
@@ -62,7 +62,7 @@ def start(  # type: ignore[no-untyped-def]
 
 
 def test_the_starter_ends_and_its_streams_close_while_the_process_lives(tmp_path: Path) -> None:
-    # Without the detachment it would last as long as the process.
+    # Without detachment, this call would last as long as the process.
     done = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, timeout=120, check=True)
     try:
         assert done.stdout == b""
@@ -72,7 +72,7 @@ def test_the_starter_ends_and_its_streams_close_while_the_process_lives(tmp_path
         end_ledger(tmp_path / "ledger.jsonl")
 
 
-def test_it_has_its_own_session_no_inherited_files_and_none_of_airflows_variables(
+def test_a_detached_process_has_its_own_session_and_inherits_no_files_or_airflow_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "experiment")
@@ -94,35 +94,34 @@ def test_it_has_its_own_session_no_inherited_files_and_none_of_airflows_variable
     assert process_of(entry) is None
 
 
-def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
-    """The same pid with another creation time is a stranger: a recycled number."""
-    stranger = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
+def test_ending_a_ledger_spares_processes_with_a_recycled_pid(tmp_path: Path) -> None:
+    unrelated = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
     entry = start(tmp_path)
     try:
-        own = psutil.Process(stranger.pid)
+        own = psutil.Process(unrelated.pid)
         began = own.create_time()
         for other in ({"create_time": began, "start_ticks": 1}, {"create_time": began - 5, "start_ticks": None}):
-            append_entry(tmp_path / "ledger.jsonl", replace(entry, pid=stranger.pid, **other))
+            append_entry(tmp_path / "ledger.jsonl", replace(entry, pid=unrelated.pid, **other))
         assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
         assert end_ledger(tmp_path / "ledger.jsonl") == [], "ending twice is harmless"
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 def line_of(pid: int, attempt: str) -> LedgerEntry:
-    """What a ledger would say of a process, true in all that it says."""
+    """Return a correct ledger line for a process."""
     ticks, boot = start_identity(pid)
     began = psutil.Process(pid).create_time()
     return LedgerEntry(pid, began, "generator", [], attempt, run_token(attempt), start_ticks=ticks, boot=boot)
 
 
 @only_root
-def test_another_users_process_is_never_ended_whatever_it_calls_itself(tmp_path: Path) -> None:
-    """Also by root, who could, and when the ledger names it."""
+def test_another_users_process_is_never_ended(tmp_path: Path) -> None:
+    """Holds for root, and for a process that imitates the tags and is in the ledger."""
     entry, run = start(tmp_path), tmp_path.name
-    with decoy(run_token(run), user=NOBODY, environment={RUN_MARK: run}) as other:
+    with decoy(run_token(run), user=OTHER_UID, environment={RUN_MARK: run}) as other:
         append_entry(tmp_path / "ledger.jsonl", line_of(other.pid, run))
         assert process_of(line_of(other.pid, run)) is not None and victim_of(line_of(other.pid, run)) is None
         assert [process.pid for process in processes_with_mark(RUN_MARK, run)] == [entry.pid]
@@ -131,11 +130,11 @@ def test_another_users_process_is_never_ended_whatever_it_calls_itself(tmp_path:
 
 
 @only_root
-def test_a_child_that_became_another_users_is_none_of_ours(tmp_path: Path) -> None:
-    """As of a program with a set user bit."""
+def test_a_child_that_changed_its_user_is_not_ended(tmp_path: Path) -> None:
+    """Models a set-user-ID program."""
     program = (
         "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', "
-        f"'import os, time; os.setuid({NOBODY}); print(os.getpid(), flush=True); time.sleep(900)']).wait()"
+        f"'import os, time; os.setuid({OTHER_UID}); print(os.getpid(), flush=True); time.sleep(900)']).wait()"
     )
     entry = start(tmp_path, [sys.executable, "-c", program])
     child = int(wait_until(lambda: (tmp_path / "out").read_text(), timeout_s=120, what="the child"))
@@ -146,8 +145,8 @@ def test_a_child_that_became_another_users_is_none_of_ours(tmp_path: Path) -> No
         psutil.Process(child).kill()
 
 
-def test_a_persons_program_that_names_the_token_lives(tmp_path: Path) -> None:
-    """`grep faultline-run=ATTEMPT` bears the token as one whole argument; it has inherited nothing."""
+def test_a_program_with_the_token_as_argument_is_not_ended(tmp_path: Path) -> None:
+    """`grep faultline-run=ATTEMPT` has the token as an argument, but did not inherit the tag."""
     entry, run = start(tmp_path), tmp_path.name
     with decoy("-r", run_token(run), "results") as grep:
         assert [process.pid for process in processes_with_mark(RUN_MARK, run)] == [entry.pid]
@@ -156,8 +155,8 @@ def test_a_persons_program_that_names_the_token_lives(tmp_path: Path) -> None:
     assert process_of(entry) is None
 
 
-def test_a_line_that_names_somebody_elses_process_ends_nobody(tmp_path: Path) -> None:
-    """Its pid and its birth are right, and the user is the same; what lacks is the mark, or the attempt is another."""
+def test_a_ledger_line_of_a_foreign_process_ends_nothing(tmp_path: Path) -> None:
+    """Pid, creation time and user match; the tag is missing, or names another attempt."""
     ledger, run, other = tmp_path / "ledger.jsonl", tmp_path.name, "20261121T000000Z-fedcba"
     with decoy() as plain, decoy(run_token(other), environment={RUN_MARK: other}) as of_another:
         append_entry(ledger, line_of(plain.pid, run))
@@ -168,7 +167,7 @@ def test_a_line_that_names_somebody_elses_process_ends_nobody(tmp_path: Path) ->
 
 @only_root
 @pytest.mark.parametrize("how", ["a link", "another user's", "a pipe"])
-def test_a_ledger_that_was_planted_names_nobody(tmp_path: Path, how: str) -> None:
+def test_a_planted_ledger_is_ignored(tmp_path: Path, how: str) -> None:
     entry, ledger = start(tmp_path), tmp_path / "ledger.jsonl"
     kept = tmp_path / "kept"
     ledger.rename(kept)
@@ -180,7 +179,7 @@ def test_a_ledger_that_was_planted_names_nobody(tmp_path: Path, how: str) -> Non
         os.mkfifo(ledger)
     else:
         ledger.write_bytes(kept.read_bytes())
-        os.chown(ledger, NOBODY, NOBODY)
+        os.chown(ledger, OTHER_UID, OTHER_UID)
     try:
         assert read_ledger(ledger) == [] and end_ledger(ledger) == []
         assert process_of(entry) is not None
@@ -190,7 +189,7 @@ def test_a_ledger_that_was_planted_names_nobody(tmp_path: Path, how: str) -> Non
         assert end_ledger(ledger) == [entry.pid]
 
 
-def test_a_process_that_shows_another_command_line_is_known_by_what_it_inherited(tmp_path: Path) -> None:
+def test_a_process_that_changed_its_command_line_is_identified_by_its_environment(tmp_path: Path) -> None:
     entry = start(tmp_path, ["sh", "-c", "exec sleep 900"])
     process = process_of(entry)
     assert process is not None
@@ -198,8 +197,8 @@ def test_a_process_that_shows_another_command_line_is_known_by_what_it_inherited
     assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
 
 
-def test_it_is_of_the_attempt_before_its_program_has_begun(tmp_path: Path) -> None:
-    """It is in the ledger, and waits for somebody who reads what it is going to say."""
+def test_a_process_is_in_the_ledger_before_its_program_starts(tmp_path: Path) -> None:
+    """The process blocks until its output, a FIFO, has a reader."""
     ledger = tmp_path / "ledger.jsonl"
     os.mkfifo(tmp_path / "out")
     starter = threading.Thread(target=start, args=(tmp_path,))
@@ -212,8 +211,7 @@ def test_it_is_of_the_attempt_before_its_program_has_begun(tmp_path: Path) -> No
     starter.join(120)
 
 
-def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
-    """What the wall clock says of its creation moves with each step of the clock."""
+def test_clock_steps_do_not_affect_identification(tmp_path: Path) -> None:
     entry = start(tmp_path)
     try:
         assert process_of(replace(entry, create_time=entry.create_time - 3600)) is not None
@@ -222,7 +220,7 @@ def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> Non
         end_ledger(tmp_path / "ledger.jsonl")
 
 
-def test_children_are_ended_too_and_a_stopped_one_as_well(tmp_path: Path) -> None:
+def test_children_are_ended_even_if_stopped(tmp_path: Path) -> None:
     program = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(900)']); print('up', flush=True); time.sleep(900)"  # noqa: E501
     entry = start(tmp_path, [sys.executable, "-c", program])
     process = process_of(entry)
@@ -233,7 +231,7 @@ def test_children_are_ended_too_and_a_stopped_one_as_well(tmp_path: Path) -> Non
     assert not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_half_written_ledger_line_is_passed_over(tmp_path: Path) -> None:
+def test_a_partial_ledger_line_is_ignored(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     entry = start(tmp_path)
     with ledger.open("a") as file:
@@ -242,7 +240,7 @@ def test_a_half_written_ledger_line_is_passed_over(tmp_path: Path) -> None:
     assert end_ledger(ledger) == [entry.pid]
 
 
-def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(tmp_path: Path) -> None:
+def test_a_missing_program_never_hangs(tmp_path: Path) -> None:
     try:
         entry = start(tmp_path, ["/nowhere/program"])
     except InfrastructureError:
@@ -251,7 +249,7 @@ def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
-def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_own(tmp_path: Path) -> None:
+def test_high_priority_applies_across_sessions(tmp_path: Path) -> None:
     entry = start(tmp_path, high_priority=True)
     try:
         wait_until(

@@ -1,7 +1,7 @@
-"""What is published of an attempt is enough: judged from it, saved attempts come to what they came to.
+"""Judging the published part of an attempt gives the record of the whole attempt.
 
-Of every golden attempt, whatever workload, victim and mode. Where instants of tuples were summed over steps, latencies
-and what is read off them may be off by as much; everything else is the same.
+Tested with every golden attempt. If instants of tuples were aggregated over steps, latencies and figures derived from
+them may differ by one step; everything else is equal.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def test_the_record_of_what_is_published_is_the_same(archive: Path, tmp_path: Pa
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Without the list of files that there are; of sentences the words without their numbers."""
+    """Return a record without its list of files, and with numbers in sentences masked."""
     timeline = [{**event, "source": re.sub(r"[\d,.]+", "#", event["source"])} for event in record["timeline"]]
     reasons = [re.sub(r"[\d,.]+", "#", reason) for reason in record["reasons"]]
     return {**record, "artifacts": None, "timeline": timeline, "reasons": reasons}
 
 
 def allowed(path: str, off_ms: int) -> float:
-    """By how much a figure may be off; an end of an interval hangs on twice as much."""
+    """Return the tolerance of a figure; ends of intervals have twice the tolerance."""
     name = path.rpartition(".")[2]
     if name.endswith("_ns"):
         return off_ms * 1e6

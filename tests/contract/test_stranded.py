@@ -1,4 +1,4 @@
-"""What a killed scheduler leaves is ended by the next one, and nothing else is: with real processes."""
+"""The next scheduler ends the orphaned processes of a killed one, and no others; with real processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from faultline.installation.supervision import marked_processes
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.decoys import OTHER_UID, decoy, only_root
 
-# A process that calls itself `sys.argv[1]`, with a child, as a worker has that runs a task.
+# A process titled `sys.argv[1]` with a child, like a worker that runs a task.
 WORKER = "import os, setproctitle, subprocess, sys; setproctitle.setproctitle(sys.argv[1]); print('up', flush=True); "
 CHILD = "subprocess.run(['sleep', '100'])"
 Start = Callable[..., psutil.Process]
@@ -56,7 +56,7 @@ def start() -> Iterator[Start]:
         process.communicate(timeout=120)
 
 
-def test_workers_and_what_they_started_are_found(settings: Settings, start: Start) -> None:
+def test_workers_and_their_children_are_found(settings: Settings, start: Start) -> None:
     busy = start(f"{TITLE}01a200a6-840b-709c-ae27-d598021bf22d")
     idle = start(f"{TITLE}LocalExecutor: <idle>")
     foreign = start(f"{TITLE}LocalExecutor: <idle>", mark="another")
@@ -68,31 +68,31 @@ def test_workers_and_what_they_started_are_found(settings: Settings, start: Star
     assert not {foreign.pid, triggerer.pid} & found
 
 
-def test_a_worker_that_still_bears_the_schedulers_command_is_found(settings: Settings, start: Start) -> None:
+def test_a_worker_with_the_schedulers_command_line_is_found(settings: Settings, start: Start) -> None:
     program = "import time; print('up', flush=True); time.sleep(900)"
     worker = start("--skip-serve-logs", program=program)
     assert [process.pid for process in orphaned_tasks(settings, ["--skip-serve-logs"])] == [worker.pid]
     assert orphaned_tasks(settings, ["scheduler", "--skip-serve-logs"]) == []
 
 
-def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
-    """The next scheduler runs under the pid that supervisord knows, when the workers of the last one are gone."""
+def test_the_next_scheduler_keeps_the_pid(settings: Settings, start: Start) -> None:
+    """supervisord knows the pid; the old workers end before the scheduler starts."""
     worker = start(f"{TITLE}LocalExecutor: <idle>")
     environment = {**os.environ, "FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     command = [sys.executable, "-P", "-m", "faultline.installation.start", "scheduler", "sh", "-c", "echo $$"]
     done = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    said, _ = done.communicate(timeout=60)
-    *words, pid = said.splitlines()
+    output, _ = done.communicate(timeout=60)
+    *words, pid = output.splitlines()
     assert int(pid) == done.pid
     assert words and words[0].startswith("scheduler: ended ")
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
 @only_root
-def test_another_users_process_with_the_mark_is_none_of_the_installations(tmp_path: Path) -> None:
-    """Whoever learns the mark can put it into an environment of his own."""
+def test_another_users_process_with_the_tag_is_ignored(tmp_path: Path) -> None:
+    """Any user who learns the tag can set it in an environment."""
     settings = Settings(tmp_path, tmp_path, tmp_path)
     (tmp_path / "instance.json").write_text(json.dumps({"instance": "0123456789abcdef"}))
     marked = {INSTANCE_MARK: "0123456789abcdef"}
-    with decoy(environment=marked, user=NOBODY), decoy(environment=marked) as ours:
+    with decoy(environment=marked, user=OTHER_UID), decoy(environment=marked) as ours:
         assert [process.pid for process in marked_processes(settings)] == [ours.pid]

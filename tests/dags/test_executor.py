@@ -20,7 +20,7 @@ from faultline.orchestration.executor import LIBRARIES, PROJECT_MODULES, EventEx
 from faultline.system.hashes import LoadedCode
 from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import ROOT, Settings, load_settings
-from tests.support.decoys import NOBODY
+from tests.support.decoys import OTHER_UID
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_a_fork_reloads_a_changed_project(monkeypatch: pytest.MonkeyPatch, execu
 
 
 def test_tasks_send_no_token_to_another_server_at_the_port(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_proof, "listener_of", lambda address: NOBODY)
+    monkeypatch.setattr(server_proof, "listener_of", lambda address: OTHER_UID)
     with Client(base_url=load_settings().endpoints.airflow, token="secret") as client:
-        with pytest.raises(httpx.ConnectError, match=f"user {NOBODY}"):
+        with pytest.raises(httpx.ConnectError, match=f"user {OTHER_UID}"):
             client.send(client.build_request("GET", "/x"))
 
 

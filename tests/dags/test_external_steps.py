@@ -62,7 +62,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(made.results))
     made.home.mkdir()
     expected = {"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}
-    prepared(made.attempts / ATTEMPT, said=expected, places=Places(background="i"))
+    prepared(made.attempts / ATTEMPT, facts=expected, places=Places(background="i"))
     write_json(made.home / "instance.json", {"instance": "i"})
     return made
 

@@ -1,4 +1,4 @@
-"""The locks hold nothing of which `advisories.json` knows that it is vulnerable, unless it says why that stays."""
+"""The locks hold no version that `advisories.json` lists as vulnerable and not accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packaging.version import Version
 from faultline.system.settings import ROOT
 
 FILE = Path(__file__).with_name("advisories.json")
-# What came out since the file was made it cannot know.
+# Maximum age of the file: it cannot list newer advisories.
 MOST_DAYS = 180
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)", re.MULTILINE)
 
@@ -42,7 +42,7 @@ def canonical(name: str) -> str:
 
 
 def affected(advisory: Mapping[str, Any], versions: Locked) -> list[str]:
-    """Return those of the locked versions that an advisory is about."""
+    """Return the locked versions that an advisory affects."""
     ranges = [SpecifierSet(one) for one in advisory["affected"]]
     return [
         version
@@ -57,11 +57,13 @@ def known() -> dict[str, Any]:
 
 
 def findings(content: Mapping[str, Any], versions: Locked, today: date) -> list[str]:
-    """Return a line for each locked version that is known to be vulnerable, and not accepted. Skips the test where the
-    knowledge is too old to say anything."""
+    """Return a line for each vulnerable locked version that is not accepted.
+
+    Skips the test if the advisories are too old.
+    """
     age = (today - date.fromisoformat(content["collected"])).days
     if age > MOST_DAYS:
-        pytest.skip(f"{FILE.relative_to(ROOT)} is {age} days old, more than {MOST_DAYS}: look for advisories anew")
+        pytest.skip(f"{FILE.relative_to(ROOT)} is {age} days old, more than {MOST_DAYS}: update it")
     return [
         f"{one['package']} {', '.join(hit)}: {one['id']}: {one['summary']}"
         for one in content["advisories"]
@@ -75,7 +77,7 @@ def test_no_locked_version_is_known_to_be_vulnerable() -> None:
     assert not found, "\n".join(found)
 
 
-def test_every_advisory_is_whole_and_what_was_accepted_is_still_there() -> None:
+def test_every_advisory_is_complete_and_accepted_ones_still_apply() -> None:
     content, versions = known(), locked(ROOT)
     assert "by hand" in content["how"] and date.fromisoformat(content["collected"]) <= date.today()
     seen = set()
@@ -83,8 +85,10 @@ def test_every_advisory_is_whole_and_what_was_accepted_is_still_there() -> None:
         assert set(one) - {"accepted"} == {"package", "affected", "id", "summary"}
         assert re.fullmatch(r"(CVE-\d{4}-\d{4,}|PYSEC-\d{4}-\d+|GHSA(-[0-9a-z]{4}){3})", one["id"])
         assert one["summary"] and one["affected"] and "\n" not in one["summary"]
-        assert canonical(one["package"]) in versions, f"{one['package']}: in no lock any more; leave it out"
-        assert not one.get("accepted") or affected(one, versions), f"{one['id']}: is mended; accept it no more"
+        assert canonical(one["package"]) in versions, f"{one['package']}: in no lock; remove it"
+        assert not one.get("accepted") or affected(one, versions), (
+            f"{one['id']}: affects no locked version; remove `accepted`"
+        )
         seen.add((one["package"], one["id"]))
     assert len(seen) == len(content["advisories"])
 
@@ -97,12 +101,12 @@ def test_every_advisory_is_whole_and_what_was_accepted_is_still_there() -> None:
         (["<1.5.6"], "1.5.6-10", False), (["<=1.5.6-11"], "1.5.6-10", True),
     ],
 )  # fmt: skip
-def test_a_range_is_read_as_it_is_meant(ranges: list[str], version: str, hit: bool) -> None:
+def test_ranges_of_versions(ranges: list[str], version: str, hit: bool) -> None:
     advisory = {"package": "Some_Package", "affected": ranges}
     assert bool(affected(advisory, {"some-package": {version}})) == hit
 
 
-def test_the_locks_are_read_whole(tmp_path: Path) -> None:
+def test_all_entries_of_the_locks_are_read(tmp_path: Path) -> None:
     pinned = "a-b==1.0 ; python_version < '3.12' \\\n    --hash=sha256:x\n    # via c==9\n"
     (tmp_path / "requirements.lock").write_text(pinned)
     (tmp_path / "requirements-test.lock").write_text("A_B==2.0 \\\n")
@@ -112,11 +116,11 @@ def test_the_locks_are_read_whole(tmp_path: Path) -> None:
     assert len(names) > 200 and {"pyspark", "pytest", "org.apache.kafka:kafka-clients"} <= names.keys()
 
 
-def test_what_is_vulnerable_is_told_unless_it_was_accepted_or_the_knowledge_is_old() -> None:
+def test_vulnerable_versions_are_reported_unless_accepted_or_outdated() -> None:
     one = {"package": "a", "affected": ["<2"], "id": "CVE-2026-0001", "summary": "s"}
     content = {"collected": "2026-11-25", "advisories": [one, {**one, "id": "CVE-2026-0002", "accepted": "why"}]}
     last = date(2026, 11, 25) + timedelta(days=MOST_DAYS)
     assert findings(content, {"a": {"1.5", "2.0"}}, last) == ["a 1.5: CVE-2026-0001: s"]
     assert findings(content, {"a": {"2.0"}}, last) == []
-    with pytest.raises(pytest.skip.Exception, match="advisories.json is 181 days old, more than 180: look for"):
+    with pytest.raises(pytest.skip.Exception, match="advisories.json is 181 days old, more than 180"):
         findings(content, {"a": {"1.5"}}, last + timedelta(days=1))

@@ -1,4 +1,4 @@
-"""Each test and benchmark that SECURITY.md and the checklist of capabilities name exists, and each row names one."""
+"""SECURITY.md and the checklist of capabilities name existing tests and benchmarks in each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faultline.system.settings import ROOT
 SECURITY, CHECKLIST = ROOT / "SECURITY.md", ROOT / "tests" / "CAPABILITIES.md"
 NAMED = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<test>\w+))?`(?P<thorough> \(thorough\))?")
 BENCH = re.compile(r"`bench ([a-z_]+)`")
-# Promises that no test shows. To be lowered, never raised.
+# Maximum number of capabilities without a test. Lower it, never raise it.
 MOST_WITHOUT_A_TEST = 8
 
 
@@ -72,7 +72,7 @@ def test_every_asset_names_a_test() -> None:
     assert [cells[0] for cells in table if len(cells) != 4 or not NAMED.search(cells[3])] == []
 
 
-def test_every_capability_names_its_promise_and_a_test_or_none() -> None:
+def test_every_capability_links_its_documentation_and_a_test_or_none() -> None:
     table = rows(CHECKLIST, "# Capabilities")
     assert len(table) > 150 and len({cells[0] for cells in table}) == len(table)
     assert [cells for cells in table if len(cells) != 3 or "](../" not in cells[1]] == []

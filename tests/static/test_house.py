@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, what every named package is used for, and what is written down."""
+"""Architecture rules: imports between rooms, use of dependencies, and documentation of public names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED_PACKAGES = {
     "psutil": "psutil",
     "paramiko": "paramiko",
 }
-# A folder may import, of the project's own packages, only these.
+# The only project packages that a folder may import.
 MAY_IMPORT = {
     "generators": {"generators"},
     "fault": {"fault"},
@@ -33,17 +33,17 @@ MAY_IMPORT = {
     "dags": {"faultline"},
     "benchmarks": {"benchmarks", "faultline", "generators", "fault"},
 }
-# The generator as a Spark job is the generators, on executors. `./faultline bench` and the DAG `nightly_speed` load the
-# benchmarks when they are asked for one.
+# The Spark job `generate.py` runs the generators on executors. `./faultline bench` and the DAG `nightly_speed` load
+# benchmarks on demand.
 MAY_ALSO = {"generate.py": {"generators"}, "main.py": {"benchmarks"}, "self_benchmark_dag.py": {"benchmarks"}}
 # Rooms of the core, from the top down: a room imports only rooms of later lines.
 ROOMS = (
     "__main__", "cli", "orchestration", "reports", "comparison", "lifecycle", "records", "bootstrap", "installation",
     "engines", "experiment", "system",
 )  # fmt: skip
-# Lines of a room that has no rooms of its own. The rooms are cut again when an experiment becomes plain Python.
+# Maximum number of lines of a room without subfolders.
 LARGEST_ROOM = 3600
-# Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
+# Modules that may name a workload or an engine; all others ask its registry for capabilities.
 AT_HOME = ("experiment/workloads", "engines/spark/", "engines/ground_truth/", "comparison/findings")
 BY_NAME = re.compile(
     r"""[=!]= ?["'](nexmark|topology|known_truth|spark|flink|pi|word_count\w*|stock_\w+)["']|is_paced"""
@@ -57,7 +57,7 @@ def sources(folder: str) -> Iterator[Path]:
 
 @cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """Return the imports of a module, within functions and under TYPE_CHECKING as well."""
+    """Return the imports of a module, including those in functions and under TYPE_CHECKING."""
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
@@ -100,7 +100,7 @@ def test_only_orchestration_and_spark_programs_know_airflow_and_spark() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """Return every module of the core by its name without `faultline.`; packages by theirs."""
+    """Return every module and package of the core by its name without `faultline.`."""
     core = ROOT / "include" / "faultline"
     names = {".".join(path.relative_to(core).with_suffix("").parts): path for path in core.rglob("*.py")}
     return {name.removesuffix(".__init__").removesuffix("__init__"): path for name, path in names.items()}
@@ -175,8 +175,7 @@ def test_the_analysis_knows_no_engine() -> None:
         assert named <= known, path
 
 
-# Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it. All others
-# ask the registry.
+# Modules outside `engines` that may import an engine, because they start Spark's services or submit programs.
 KNOW_AN_ENGINE = (
     "cli/build_command.py", "installation/", "lifecycle/hooks.py", "orchestration/hooks.py",
     "orchestration/external/hooks.py", "orchestration/local_spark.py",
@@ -195,11 +194,10 @@ def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> No
         assert not named, f"{where} imports {sorted(named)}"
 
 
-# Names that are kept wherever they stand: fields of a configuration and of a record, an artifact, Connections.
+# Names that are allowed everywhere: fields of configurations and records, an artifact, Connections.
 KEPT = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob")
-# Who names Spark beside the engine itself and those above. Facts of the embedded installation, which has Spark's
-# services; the command line, as far as it is about them; examples of values; the workload programs that a job of the
-# user's must not hide; what Airflow loads beforehand; a caveat of published pages.
+# Further modules that may name Spark: the embedded installation, commands for its services, example values, workload
+# programs that a user job must not shadow, Airflow's preloaded modules, a caveat of published pages.
 NAME_SPARK = (
     "installation/", "bootstrap.py", "system/endpoints.py", "system/child_environment.py", "system/secrets.py",
     "system/settings.py", "system/target_registry.py", "cli/compare_command.py", "cli/main.py",
@@ -209,8 +207,8 @@ NAME_SPARK = (
 )  # fmt: skip
 
 
-def said_by(path: Path) -> Iterator[str]:
-    """Yield names and texts of a module, without its comments and docstrings."""
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield names and strings of a module, without comments and docstrings."""
     tree = ast.parse(path.read_text())
     docs = {
         id(node.body[0].value)
@@ -227,7 +225,7 @@ def test_generic_rooms_do_not_name_spark() -> None:
     for name, path in modules().items():
         where = path.relative_to(ROOT / "include" / "faultline").as_posix()
         if not where.startswith((*AT_HOME, *KNOW_AN_ENGINE, *NAME_SPARK)):
-            named = [said for said in said_by(path) if "spark" in KEPT.sub("", said).lower()]
+            named = [text for text in texts_of(path) if "spark" in KEPT.sub("", text).lower()]
             assert not named, f"{name}: {named[0]}"
 
 
@@ -237,7 +235,7 @@ def test_modules_stay_short() -> None:
             assert len(path.read_text().splitlines()) <= 400, path
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     for folder in (*CODE, "tests"):
         for path in sources(folder):
             assert path.name == "__init__.py" or re.match(r'(#.*\n)*r?"""\S', path.read_text()), path

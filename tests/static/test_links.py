@@ -1,4 +1,4 @@
-"""Links between the documents lead somewhere: to a file that is there, and to a heading in it."""
+"""Links between documents lead to existing files and headings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the names of a document's headings, as they are made where the repository is shown."""
+    """Return the anchors of a document's headings, as GitHub generates them."""
     text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""NOTICE names the licence of everything that is contained, named in requirements.in or fetched as a jar."""
+"""NOTICE names the licence of all contained data, packages of requirements.in, and jars."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_every_package_and_every_jar_is_named_with_its_version() -> None:
     assert gone == [], f"not there any more; {AGAIN}"
 
 
-def test_licences_of_jars_are_what_the_jars_say() -> None:
+def test_licences_of_jars_match_the_jars() -> None:
     folder = load_settings().home / "jars"
     if not folder.is_dir():
         pytest.skip("no jars were fetched yet; ./faultline up does that")
     assert TARGET.read_text() == made(folder), AGAIN
 
 
-def test_whatever_data_lies_here_is_named() -> None:
+def test_all_data_is_named() -> None:
     text = TARGET.read_text()
     for folder in sorted((ROOT / "generators" / "data").iterdir()):
         assert f"generators/data/{folder.name}" in text

@@ -1,4 +1,4 @@
-"""The linter, the formatter and the type checker find nothing."""
+"""Linter, formatter and type checker report no problem."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from faultline.system.settings import ROOT, load_settings
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", ["ruff check .", "ruff format --check .", "mypy"])
-def test_nothing_to_complain_about(command: str) -> None:
-    # What did not change since the last time is not looked at again.
+def test_checkers_pass(command: str) -> None:
+    # The cache limits the check to changed files.
     cache = ["--cache-dir", str(load_settings().home / "caches" / command.split()[0])]
     whole = [sys.executable, "-m", *command.split(), *cache]
     done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-# Where the names of a package of ours are written down.
+# Import roots of the project's packages.
 SOURCES = {"faultline": ROOT / "include", "generators": ROOT, "fault": ROOT, "tests": ROOT, "benchmarks": ROOT}
 
 
 def source_of(module: str) -> Path | None:
-    """Return the file of a module of ours; None for a package without code of its own, and for others' modules."""
+    """Return the file of a project module; None for other modules and for packages without code."""
     where = SOURCES.get(module.split(".")[0])
     if where is None:
         return None
@@ -38,9 +38,8 @@ def source_of(module: str) -> Path | None:
 
 @cache
 def bound(file: Path) -> frozenset[str]:
-    """Return every name that a module binds, at whatever depth, and the modules beside it."""
-    beside = {one.stem for one in file.parent.iterdir()} if file.name == "__init__.py" else set()
-    names: set[str] = beside
+    """Return every name that a module binds, at any depth; for a package, also its modules."""
+    names = {one.stem for one in file.parent.iterdir()} if file.name == "__init__.py" else set()
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -52,8 +51,8 @@ def bound(file: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def test_tests_and_scripts_import_only_names_that_are_there() -> None:
-    """A thorough or late test is collected long after the edit that took its import away."""
+def test_tests_and_scripts_import_existing_names() -> None:
+    """Otherwise a missing import fails only when a thorough or late test is collected."""
     lacking = [
         f"{file.relative_to(ROOT)}: {node.module}.{name.name}"
         for folder in ("tests", "scripts", "dags", "plugins", "spark_jobs", "examples")

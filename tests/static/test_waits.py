@@ -1,4 +1,4 @@
-"""Tests that hold on a busy machine: what is waited for comes late there, and nothing is wrong with that."""
+"""Tests hold on a busy machine, where events come late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from faultline.system.settings import ROOT
 
-# Seconds. A shorter bound than the first is a look at whether anything came, and no wait for it.
+# Seconds. A bound below the first is a poll, not a wait.
 LOOK_S, EVENT_S, TEST_S = 1.0, 60.0, 600.0
 WAITS = {
     "wait", "wait_until", "wait_procs", "join", "communicate", "run", "check_output", "check_call", "get", "result",
@@ -18,7 +18,7 @@ WAITS = {
 POSITIONAL = {"wait", "join", "communicate", "settimeout"}
 BOUNDS = {"timeout", "timeout_s"}
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
-# The one module that may look at a command line at once; all others wait until a process shows its own.
+# The only module that may read a command line at once; all others wait until a process shows its own.
 COMMAND_LINES = "tests/support/processes.py"
 
 
@@ -43,7 +43,7 @@ def asks_a_clock(node: ast.expr) -> bool:
 
 
 def bounds(tree: ast.Module) -> Iterator[tuple[int, float]]:
-    """Yield (line, seconds) of every bound that is a number: of waits, of loops that ask a clock, of parameters."""
+    """Yield (line, seconds) of every numeric bound: of waits, of loops that read a clock, of parameters."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name_of(node) in WAITS:
             given = [one.value for one in node.keywords if one.arg in BOUNDS]
@@ -79,7 +79,7 @@ def test_no_test_is_ended_before_its_waits_are() -> None:
 
 
 def test_no_test_asserts_that_something_was_fast() -> None:
-    """What takes longer on a busy machine is not wrong; how fast it is, is a benchmark's business."""
+    """Speed is measured by benchmarks."""
     fast = [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
         for path, tree in trees()
@@ -103,7 +103,7 @@ def test_no_test_looks_at_a_command_line_that_may_be_its_parents() -> None:
     assert not early, "\n".join(early)
 
 
-def test_these_rules_find_what_they_are_for() -> None:
+def test_the_rules_find_violations() -> None:
     program = "wait_until(ready, timeout_s=5)\nprocess.wait(10)\nuntil = time.monotonic() + 20\nlast.join(0.2)\n"
     assert [seconds for _, seconds in bounds(ast.parse(program)) if LOOK_S <= seconds < EVENT_S] == [5, 10, 20]
     assert [seconds for _, seconds in bounds(ast.parse("def f(x, timeout_s=3.0): pass"))] == [3.0]

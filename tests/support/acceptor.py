@@ -1,4 +1,4 @@
-"""A server of a test's own on loopback, which hands each connection to whoever plays it."""
+"""A loopback server for tests that passes each connection to a handler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOCAL = "127.0.0.1"
 
 @contextmanager
 def accepting(play: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Give its port; `play` gets one connection after the other until the end of the block."""
+    """Yield the port; `play` handles one connection after the other."""
     with socket.create_server((LOCAL, 0)) as listening:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Airflow's own UI as a person uses it: the login page, the trigger form, and the frame with the results."""
+"""Page objects of Airflow's UI: login page, trigger form, results frame."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Locator, 
 from faultline.installation.airflow import USER, password
 from tests.support.installation import Installation
 
-# For one step of the UI; three times what a busy two-core machine was seen to need.
+# Time for one step of the UI: three times the maximum on a busy two-core machine.
 STEP_MS = 120_000
 PLUGIN = "/plugin/faultline-results"
 TOASTS = '[data-scope="toast"]'
-# Where the form puts parameters without a section of their own.
+# Section of parameters without an explicit one.
 DEFAULT_SECTION = "Run Parameters"
 
 
 @dataclass
 class Ui:
-    """A browser window on an installation, and what its pages asked for and complained of."""
+    """A browser window on an installation, with the requests and console errors of its pages."""
 
     page: Page
     installation: Installation
@@ -37,12 +37,12 @@ class Ui:
 
     @property
     def results(self) -> FrameLocator:
-        """The frame that the results are shown in."""
+        """The results frame."""
         return self.page.frame_locator("iframe[title=Results], iframe[title=Faultline]")
 
     @property
     def tab(self) -> Locator:
-        """The tab "Results"; the link of that name in a run's note opens a window of its own."""
+        """The tab "Results", not the link of that name in a run's note."""
         return self.page.get_by_role("link", name="Results", exact=True).and_(self.page.locator("a:not([target])"))
 
     @property
@@ -58,21 +58,21 @@ class Ui:
         self.page.goto(self.root + path)
 
     def log_in(self) -> None:
-        """Through the login page that the UI shows to strangers."""
+        """Log in through the login page."""
         self.page.locator("input[name=username]").fill(USER)
         self.page.locator("input[name=password]").fill(password(self.installation.settings))
         self.page.locator("button[type=submit]").click()
         self.page.wait_for_url(lambda url: "/login" not in url)
 
-    def strangers(self) -> list[str]:
-        """Return addresses that were asked for outside this installation."""
+    def foreign_requests(self) -> list[str]:
+        """Return requested addresses outside the installation."""
         network = [url for url in self.requests if urlsplit(url).scheme not in ("data", "blob", "about")]
         return [url for url in network if f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" != self.root]
 
 
 @contextmanager
 def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
-    """Yield a window of its own, with nobody logged in."""
+    """Yield a new window without login."""
     root = installation.settings.endpoints.airflow
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light", locale="en-US")
     context.set_default_timeout(STEP_MS)
@@ -82,7 +82,7 @@ def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
     ui = Ui(context.new_page(), installation)
 
     def complained(message: ConsoleMessage) -> None:
-        # Airflow's UI has complaints of its own; ours are of interest.
+        # Airflow's UI has its own console errors; ignore them.
         if message.type == "error" and "/faultline/" in message.location.get("url", ""):
             ui.problems.append(f"{message.location['url']}: {message.text}")
 
@@ -94,7 +94,7 @@ def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
 
 
 class Form:
-    """The trigger form of one DAG. `params`: value and JSON schema of each of its fields, as Airflow tells them."""
+    """The trigger form of one DAG. `params`: Airflow's value and JSON schema of each field."""
 
     def __init__(self, ui: Ui, dag_id: str, params: dict[str, Any]) -> None:
         self.ui = ui
@@ -102,16 +102,16 @@ class Form:
         self.params = params
 
     def open(self) -> None:
-        """Open the form from the DAG's page."""
+        """Open the form from the page of the DAG."""
         self.ui.open(f"/dags/{self.dag_id}")
         self.ui.page.get_by_test_id("trigger-dag-button").click()
         expect(self.ui.dialog).to_contain_text(self.dag_id)
         expect(self.ui.page.get_by_test_id("config-form")).to_be_visible()
-        # What the UI says of a refusal lies over the form for a while, where a person would wait.
+        # The UI's error message covers the form for a while.
         self.ui.page.add_style_tag(content=f"{TOASTS}, {TOASTS} * {{ pointer-events: none !important; }}")
 
     def fill(self, values: dict[str, Any]) -> None:
-        """Fill fields, those of one section after the other, since one is open at a time."""
+        """Fill fields section by section, since only one is open at a time."""
         sections = dict.fromkeys(self._section(name) for name in values)
         for section in sections:
             head = self.ui.dialog.get_by_role("button", name=section, exact=True)
@@ -122,7 +122,7 @@ class Form:
                     self._fill(name, value)
 
     def send(self) -> tuple[int, dict[str, Any]]:
-        """Press the button; status and content of what the server answered."""
+        """Submit the form; return status and content of the response."""
         with self.ui.page.expect_response(
             lambda answer: answer.request.method == "POST" and answer.url.endswith("/dagRuns")
         ) as answer:
@@ -131,14 +131,14 @@ class Form:
 
     @property
     def complaints(self) -> Locator:
-        """What the form has to say of its fields."""
+        """Return the validation messages of the form."""
         return self.ui.dialog.locator("[data-scope=field][data-part=error-text]")
 
     def _section(self, name: str) -> str:
         return str(self.params[name]["schema"].get("section") or DEFAULT_SECTION)
 
     def _fill(self, name: str, value: Any) -> None:
-        """As the UI chooses its widgets: by type, and for lists by the type of their items."""
+        """Fill a field by its widget, which follows from the type, for lists from the type of the items."""
         schema, page = self.params[name]["schema"], self.ui.page
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         kind = next(one for one in types if one != "null")
@@ -152,14 +152,14 @@ class Form:
             self.paste(name, "" if value is None else json.dumps(value))
         elif "enum" in schema:
             if value is None:
-                return  # empty as it is
+                return  # already empty
             page.locator(f"#element_{name}").click()
             page.get_by_role("option", name=value, exact=True).click()
         else:
             page.locator(f"input[name=element_{name}]").fill("" if value is None else str(value))
 
     def paste(self, name: str, text: str) -> None:
-        """Replace the text of an editor. Pasted, because the editor adds brackets to those that are typed."""
+        """Replace the text of an editor by pasting, since the editor completes typed brackets."""
         page, editor = self.ui.page, self.ui.page.locator(f"#element_{name}")
         editor.locator(".view-lines").click()
         page.keyboard.press("Control+A")
@@ -171,7 +171,7 @@ class Form:
 
 
 def call(installation: Installation, token: str, method: str, path: str, body: Any = None) -> Any:
-    """Return a call to Airflow's REST API that must succeed."""
+    """Call Airflow's REST API; raise unless it succeeds."""
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

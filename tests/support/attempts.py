@@ -1,4 +1,4 @@
-"""Attempts as `prepare` leaves them, without anything that was started."""
+"""Prepared attempts without processes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ def prepared(
     folder: Path,
     values: Mapping[str, Any] | Configuration | None = None,
     *,
-    said: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     endpoints: Endpoints = ENDPOINTS,
     places: Places | None = None,
     engine: PlannedEngine | None = None,
     plan: Mapping[str, Any] | None = None,
     **order: Any,
 ) -> Attempt:
-    """Return an attempt and its files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
-    resolved."""
+    """Write an attempt and return it.
+
+    `facts`: of `attempt.json`; `order`: fields of the order; `plan`: overrides of the resolved plan.
+    """
     config = values if isinstance(values, Configuration) else parse_configuration(dict(values or {}))
     attempt, chosen = Attempt(folder), engine_of(config)
     folder.mkdir(parents=True, exist_ok=True)
     named = {"attempt": folder.name, "home": "/nowhere", "owner": None, "run_id": None, "prepared_wall_ns": 1}
-    write_json(folder / "attempt.json", {**named, "environment": {}, **(said or {})})
+    write_json(folder / "attempt.json", {**named, "environment": {}, **(facts or {})})
     ordered = {"config_id": config.config_id, "repetition": 0, "series": "s1", "build": "b1", **order}
     made = resolve(
         config,
@@ -67,20 +69,20 @@ def unpacked(archive: Path, target: Path) -> Path:
 
 
 def add_plan(folder: Path) -> None:
-    """Give an attempt from before plan schema 3 the plan that `scripts/migrate.py` makes of its `attempt.json`."""
+    """Write the plan that `scripts/migrate.py` derives from an `attempt.json` older than plan schema 3."""
     write_json(folder / "plan.json", migrated_plan(json.loads((folder / "attempt.json").read_text()), None))
 
 
-def of(settings: Settings, name: str = ID, **said: Any) -> Attempt:
-    """Return an attempt of this installation, of which nothing but that is written down."""
+def of(settings: Settings, name: str = ID, **facts: Any) -> Attempt:
+    """Return an attempt of this installation with `attempt.json` only."""
     attempt = Attempt(settings.attempts / name)
     attempt.folder.mkdir(parents=True)
-    told = {"attempt": name, "home": str(settings.home), "environment": {"host": socket.gethostname()}, **said}
-    write_json(attempt.folder / "attempt.json", told)
+    content = {"attempt": name, "home": str(settings.home), "environment": {"host": socket.gethostname()}, **facts}
+    write_json(attempt.folder / "attempt.json", content)
     return attempt
 
 
 def run_in(folder: Path, values: Mapping[str, Any] | Configuration | None = None, **given: Any) -> Run:
-    """Return the run of such an attempt, of an installation beside it."""
+    """Prepare an attempt and return its run, with the installation next to it."""
     attempt = prepared(folder, values, **given)
     return run_of(attempt, Settings(ROOT, folder.parent / "home", folder.parent / "results"))

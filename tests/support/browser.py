@@ -1,4 +1,4 @@
-"""A real Chromium, Debian's own, without a network, and a real Airflow for it to look at; as fixtures."""
+"""Fixtures: Debian's Chromium without network access, and a real Airflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
     program = needed("chromium")
-    # Chromium refuses its sandbox to root. No name resolves, so that nothing outside can be reached by accident.
+    # Chromium has no sandbox as root. No name resolves, so that no external host is reachable.
     options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def airflow(shared_installation: Installation) -> Installation:
-    """The shared installation, with all DAGs ready to be triggered."""
+    """The shared installation, with all DAGs unpaused."""
     up = shared_installation.run("up")
     assert up.returncode == 0, up.stderr
     await_dags(AirflowApi(shared_installation.settings), "experiment", *MATRICES)
@@ -46,7 +46,7 @@ def airflow(shared_installation: Installation) -> Installation:
 
 @pytest.fixture(scope="module")
 def ui(browser: Browser, airflow: Installation) -> Iterator[Ui]:
-    """A window on Airflow's UI, logged in through its own page."""
+    """A window on Airflow's UI after login."""
     with window(browser, airflow) as ui:
         ui.open("/")
         ui.log_in()
@@ -55,12 +55,12 @@ def ui(browser: Browser, airflow: Installation) -> Iterator[Ui]:
 
 @pytest.fixture
 def artefacts(request: pytest.FixtureRequest) -> Path:
-    """A folder for screenshots that outlives the test, one for each test."""
+    """A persistent folder for the screenshots of the test."""
     return artefact_folder(request.node.name)
 
 
 def artefact_folder(name: str) -> Path:
-    """Return an empty folder of that name among the artefacts of the tests."""
+    """Return an empty folder for artefacts of tests."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline")
     folder = home / "test-artefacts" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""An authority of a test's own, and certificates that it signs."""
+"""A certificate authority for tests, and certificates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates for addresses of this machine."""
+    """A certificate authority for addresses of this machine."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -44,7 +44,7 @@ class Authority:
         self.pem = made.public_bytes(Encoding.PEM).decode()
 
     def signed(self, host: str = HOST, *, expired: bool = False, password: str | None = None) -> Pair:
-        """Return a certificate for an address; of one that is `expired` the time is over since yesterday."""
+        """Return a certificate for an address; an `expired` one ended yesterday."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)

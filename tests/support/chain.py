@@ -1,4 +1,4 @@
-"""The program of the workload `topology` alone: a real broker, a real Spark in one JVM, and a test that feeds it."""
+"""The program of the workload `topology` with a real broker and a local Spark, fed by the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOST_STARTS = 6
 
 @dataclass
 class ChainRun:
-    """One chain under test. `values`: of its configuration. Starts again what was killed, as the supervisor does."""
+    """One chain under test; restarts a killed program like the supervisor. `values`: of its configuration."""
 
     installation: Installation
     folder: Path
@@ -80,7 +80,7 @@ class ChainRun:
         )
 
     def start(self) -> None:
-        """Start the program, at its checkpoint if it ran before."""
+        """Start the program, from its checkpoint if there is one."""
         secrets = self.installation.settings.secrets
         settings = {
             **local_settings(self.folder),
@@ -115,7 +115,7 @@ class ChainRun:
         return str(self.attempt.folder / "config.json")
 
     def send(self, lines: Iterable[str]) -> None:
-        """Put lines into the input."""
+        """Send lines to the input topic."""
         producer = Producer(client(self.installation.settings))
         for line in lines:
             producer.produce(self.topics["input"], line)
@@ -123,27 +123,27 @@ class ChainRun:
         assert not producer.flush(30)
 
     def await_through(self) -> None:
-        """Return when all that was sent is through the whole chain; starts the program again when it ended."""
+        """Wait until the chain has processed all input; restart the program if it ends."""
         wait_until(
-            self.is_through, timeout_s=LIMIT_S, what=lambda: f"the chain: {self.sent} lines; {self._last_words()}"
+            self.is_through, timeout_s=LIMIT_S, what=lambda: f"the chain: {self.sent} lines; {self._exit_reason()}"
         )
 
     def is_through(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
             self.starts += 1
-            assert self.starts <= MOST_STARTS, self._last_words()
+            assert self.starts <= MOST_STARTS, self._exit_reason()
             self.start()
         return latest_offsets(self.attempt.checkpoint).get("0", 0) >= self.sent
 
     def finish(self) -> int:
-        """Ask the program to end, and return its status."""
+        """Stop the program and return its status."""
         assert self.process is not None
         self.attempt.stop_file.touch()
         return self.process.wait(LIMIT_S)
 
     def kill(self) -> None:
-        """End the program and all that it started, if it still runs."""
+        """Kill the program and its children if it runs."""
         if self.process is not None and self.process.poll() is None:
             victims = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
             for victim in victims:
@@ -151,7 +151,7 @@ class ChainRun:
             self.process.wait(120)
 
     def planners(self) -> list[psutil.Process]:
-        """Return the processes that plan batches: one for each stage, once all have started."""
+        """Return the planner processes, one for each stage, once all have started."""
         assert self.process is not None
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -160,9 +160,9 @@ class ChainRun:
         return sorted(found, key=lambda one: one.pid)
 
     def journal(self, event: str) -> list[dict[str, Any]]:
-        """What the chain wrote of such events."""
+        """Return the journal entries with these events."""
         return [line for line in read_journal(self.attempt.folder / "topology.jsonl") if line["event"] == event]
 
-    def _last_words(self) -> str:
+    def _exit_reason(self) -> str:
         text = (self.folder / "program.log").read_text(errors="replace")
         return " / ".join(line for line in text.splitlines() if "Error" in line or "Exception" in line)[-600:]

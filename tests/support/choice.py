@@ -1,4 +1,4 @@
-"""Of many alike, some in every run, and the others with --thorough."""
+"""Selection of test parameters: some in every run, the others with --thorough."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from _pytest.mark import ParameterSet
 
 
 def chosen(every: Iterable[str], always: Collection[str]) -> list[ParameterSet]:
-    """Parameters of a test: `always` of `every` in every run."""
+    """Return the parameters `every`; those not in `always` are marked thorough."""
     return [pytest.param(one, marks=() if one in always else pytest.mark.thorough) for one in every]

@@ -1,8 +1,8 @@
-"""docker-compose.yaml under podman with runc: storage, network and images of its own, of which nothing is left.
+"""docker-compose.yaml under podman with runc, with temporary storage, network and images.
 
-No registry is asked for images: they are made by debootstrap, and bear the names that Dockerfile and compose file ask
-for. Podman 4.3 waits for no health and has no timer for checks where no systemd runs; so `up` does here what Docker's
-Compose does itself: it starts each service when what it depends on is healthy, or has come to its end.
+Images come from debootstrap instead of a registry, tagged with the names in Dockerfile and compose file. Podman 4.3
+does not wait for health and schedules no checks without systemd. `up` therefore does what Docker Compose does: it
+starts each service when its dependencies are healthy or completed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PODMAN_COMPOSE = "podman-compose==1.6.0"
 SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 PACKAGES = "ca-certificates,python3,python3-venv"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-# Of the capabilities that the kernel counts: without it no limit can be raised, nor RLIMIT_NICE given.
+# Bit of the capability to raise limits such as RLIMIT_NICE.
 _SYS_RESOURCE = 1 << 24
 _TRIES_S = 0.5
-# What the official image does on its first start, for Debian's PostgreSQL.
+# First start of the official image, for Debian's PostgreSQL.
 START = """\
 #!/bin/sh
 set -eu
@@ -66,7 +66,7 @@ ENTRYPOINT ["/usr/local/bin/start"]
 
 
 def require_podman() -> None:
-    """Skip where containers cannot be run."""
+    """Skip the test if containers cannot run."""
     if os.geteuid() != 0:
         pytest.skip("containers: podman needs root here; run it as root")
     for program in ("podman", "runc", "debootstrap", "catatonit"):
@@ -75,7 +75,7 @@ def require_podman() -> None:
 
 @dataclass(frozen=True)
 class Containers:
-    """The system of docker-compose.yaml, under podman. `cache` outlives it, `folder` goes with it."""
+    """The system of docker-compose.yaml under podman. `cache` is kept, `folder` is removed."""
 
     cache: Path
     folder: Path
@@ -94,8 +94,8 @@ class Containers:
         }
 
     def call(self, *command: str, timeout_s: float = 900) -> str:
-        """What a command says. Containers that it starts have the network of this system: a loopback of their own."""
-        # Only the network: what podman mounts must be seen by its next call.
+        """Return the output of a command in the network namespace of this system."""
+        # Only the network namespace: the next call must see the mounts of podman.
         inside = ["nsenter", f"--net=/run/netns/{self.network}", *command]
         return run(*inside, environment=self.environment, timeout_s=timeout_s)
 
@@ -109,19 +109,19 @@ class Containers:
         return self.call(program, "--file", file, "--env-file", secret, *arguments, timeout_s=timeout_s)
 
     def python(self, program: str, *arguments: str, timeout_s: float) -> Any:
-        """What a Python program prints as JSON on its last line, beside the scheduler."""
-        said = self.podman("exec", self.name("airflow-scheduler"), "python", "-P", "-c", program, *arguments,
-                           timeout_s=timeout_s)  # fmt: skip
-        return json.loads(said.splitlines()[-1])
+        """Run a Python program in the scheduler's container; return the JSON on its last line."""
+        output = self.podman("exec", self.name("airflow-scheduler"), "python", "-P", "-c", program, *arguments,
+                             timeout_s=timeout_s)  # fmt: skip
+        return json.loads(output.splitlines()[-1])
 
     def name(self, service: str) -> str:
-        """Of the container of a service."""
+        """Return the name of a service's container."""
         return f"faultline_{service}_1"
 
     # ---- its life ----
 
     def make(self) -> None:
-        """Settings, secrets, images. Of its own are the base image and podman-compose kept for the next run."""
+        """Create settings, secrets and images; the cache keeps base image and podman-compose."""
         write_settings(self.folder)
         base = make_base(self.cache)
         make_compose(self.cache)
@@ -139,13 +139,13 @@ class Containers:
         (context / "start").write_text(START)
         postgres = yaml.safe_load(FILE.read_text())["services"]["postgres"]["image"]
         self._outside("podman", "build", "--network=host", "--tag", f"docker.io/library/{postgres}", str(context))
-        # As `docker compose build` does, where packages and jars can be fetched.
+        # Like `docker compose build`, outside the namespace, where packages and jars can be fetched.
         program = str(self.cache / "podman-compose" / "bin" / "podman-compose")
         options = ["--file", str(self.folder / FILE.name), "--env-file", str(self.folder / "secrets" / "env")]
         self._outside(program, *options, "--podman-build-args=--network=host", "build")
 
     def up(self) -> None:
-        """Start what does not run, each service when what it waits for has come true."""
+        """Start the stopped services in order of their dependencies."""
         services = self.adapted()["services"]
         waits = {name: one.get("depends_on", {}) for name, one in services.items()}
         for name in TopologicalSorter(waits).static_order():
@@ -157,7 +157,7 @@ class Containers:
                 self.await_condition(name, "service_healthy")
 
     def await_condition(self, service: str, condition: str) -> None:
-        """Raise InfrastructureError with the end of the container's log when it does not come true in time."""
+        """Wait for a condition. Raises InfrastructureError with the end of the container's log after a timeout."""
         if condition == "service_completed_successfully":
             code = self.podman("wait", self.name(service), timeout_s=600).strip()
             assert code == "0", f"{service} ended with {code}\n{self.log(service)}"
@@ -180,19 +180,19 @@ class Containers:
         return self.podman("logs", "--tail", "40", self.name(service))
 
     def down(self) -> None:
-        """What a user does; containers and volumes go."""
+        """Remove containers and volumes, like the user's `docker compose down --volumes`."""
         self.compose("down", "--volumes", timeout_s=300)
 
     def adapted(self) -> dict[str, Any]:
-        """Return the compose file in words that podman-compose 1.6 and podman 4.3 know, and with whole paths."""
+        """Return the compose file for podman-compose 1.6 and podman 4.3, with absolute paths."""
         document: dict[str, Any] = yaml.safe_load(FILE.read_text())
         for service in document["services"].values():
-            # No startup checks; no names of services for namespaces.
+            # Startup checks and namespaces by service name are unsupported.
             service.get("healthcheck", {}).pop("start_interval", None)
             if service.get("pid", "").startswith("service:"):
                 service["pid"] = f"container:{self.name(service['pid'].partition(':')[2])}"
             if "ulimits" in service and not may_raise_limits():
-                # Podman lets an ordinary user have it; Docker does not.
+                # In podman, an unprivileged user keeps this capability; in Docker it does not.
                 service["cap_add"] = ["SYS_NICE"]
                 del service["ulimits"]
             if "build" in service:
@@ -207,16 +207,16 @@ class Containers:
         return str(self.folder / "secrets")
 
     def _outside(self, *command: str) -> str:
-        """In the machine's own network, where Debian and the package index are."""
+        """Run a command in the host's network, which reaches Debian and the package index."""
         return run(*command, environment=self.environment, timeout_s=1800)
 
     def leftovers(self) -> list[str]:
-        """Return containers and volumes that are there."""
+        """Return all containers and volumes."""
         listed = [*self.podman("ps", "--all", "--format", "{{.Names}}").splitlines()]
         return [*listed, *self.podman("volume", "ls", "--format", "{{.Name}}").splitlines()]
 
     def remove(self) -> None:
-        """End all containers, and removes them with volumes, images and the network. Never raises."""
+        """Remove all containers, volumes, images and the network. Never raises."""
         for arguments in (["rm", "--all", "--force", "--time=5"], ["volume", "rm", "--all", "--force"],
                           ["rmi", "--all", "--force"]):  # fmt: skip
             subprocess.run(["podman", *arguments], env=self.environment, capture_output=True, check=False, timeout=300)
@@ -228,7 +228,7 @@ class Containers:
 
 @contextmanager
 def new_containers(cache: Path, folder: Path) -> Iterator[Containers]:
-    """Yield a system that is made and not up yet; whatever becomes of it, nothing of it is left."""
+    """Yield a system that is built but not started, and remove it afterwards."""
     cache.mkdir(parents=True, exist_ok=True)
     made = Containers(cache, folder, f"faultline-{secrets.token_hex(4)}")
     run("ip", "netns", "add", made.network, environment=made.environment)
@@ -241,7 +241,7 @@ def new_containers(cache: Path, folder: Path) -> Iterator[Containers]:
 
 
 def write_settings(folder: Path) -> None:
-    """What podman reads: runc, storage in `folder`, and limits that this machine lets be given."""
+    """Write the settings of podman: runc, storage in `folder`, and limits that this machine permits."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     (folder / "containers.conf").write_text(
         f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=30000:30000"]\n'
@@ -253,14 +253,14 @@ def write_settings(folder: Path) -> None:
 
 
 def may_raise_limits() -> bool:
-    """Return whether root of this machine may give RLIMIT_NICE, as root usually may."""
+    """Return whether root may raise RLIMIT_NICE here."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s+(\w+)$", status, re.MULTILINE)
     return found is not None and bool(int(found[1], 16) & _SYS_RESOURCE)
 
 
 def make_base(cache: Path) -> Path:
-    """Return a Debian with Python, as an archive; the machine's own certificates and settings of apt are in it."""
+    """Return an archive of Debian with Python and the machine's certificates and apt settings."""
     certificates = sorted(Path("/usr/local/share/ca-certificates").glob("*.crt"))
     apt = run("apt-config", "dump", "Acquire")
     facts = [SUITE, MIRROR, PACKAGES, apt, *(one.read_text() for one in certificates)]
@@ -289,7 +289,7 @@ def make_base(cache: Path) -> Path:
 
 
 def make_compose(cache: Path) -> None:
-    """podman-compose, in an environment of its own."""
+    """Install podman-compose in a virtual environment."""
     folder = cache / "podman-compose"
     stamp = folder / "made-of"
     if stamp.exists() and stamp.read_text() == PODMAN_COMPOSE:
@@ -301,7 +301,7 @@ def make_compose(cache: Path) -> None:
 
 
 def run(*command: str, environment: Mapping[str, str] | None = None, timeout_s: float = 600) -> str:
-    """Standard output. AssertionError with the end of all that was said when it fails."""
+    """Return the standard output of a command. Raises AssertionError with the end of its output if it fails."""
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s,
         check=False,

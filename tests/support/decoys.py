@@ -1,4 +1,4 @@
-"""Processes that only look like ours."""
+"""Decoys: processes that resemble those of Faultline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-NOBODY = 65534
+OTHER_UID = 65534
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can have another user's process")
 
 
@@ -20,7 +20,7 @@ def decoy(
     environment: Mapping[str, str] | None = None,
     program: str = "echo up; read x",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process with these arguments and variables, optionally of another user; it must live to the end."""
+    """Yield a process with these arguments and variables, optionally of another user; it must survive the block."""
     other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     process = subprocess.Popen(
         ["sh", "-c", program, "sh", *arguments],

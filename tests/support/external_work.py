@@ -1,4 +1,4 @@
-"""Work for a task of an external Airflow in place of an experiment's: it writes down that it was begun, and obeys."""
+"""Replacement for the work of external Airflow tasks: records its start and follows its parameters."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ ATTEMPT = "20261126T010000Z-abcdef"
 
 
 def act(task: Task) -> dict[str, Any]:
-    """`params`: `lines`, how many it prints; `until`, a file that it waits for; `dies`; `outcome` and `value`."""
-    told = task.request["params"]
+    """Run a task. `params`: `lines` to print; `until`, a file to wait for; `dies`; `outcome` and `value`."""
+    params = task.request["params"]
     with (task.settings.home / "begun").open("a") as file:
         file.write(f"{task.process.name} {','.join(sorted(task.request.get('connections', ())))}\n")
-    for number in range(told.get("lines", 1)):
+    for number in range(params.get("lines", 1)):
         print(f"{task.process.name} {number}")
-    if told.get("until"):
-        wait_until(Path(told["until"]).exists, timeout_s=120, what="the end of the work")
-    if told.get("dies"):
+    if params.get("until"):
+        wait_until(Path(params["until"]).exists, timeout_s=120, what="the end of the work")
+    if params.get("dies"):
         os._exit(7)
     attempt = ATTEMPT if task.process.name == "prepare" else None
-    return {"outcome": told.get("outcome", "done"), "value": told.get("value", attempt), "why": "as it was told"}
+    return {"outcome": params.get("outcome", "done"), "value": params.get("value", attempt), "why": "as requested"}
 
 
 def use_work(replace: Callable[[Any, str, Any], None]) -> None:
-    """Have `./faultline step` begin this work, without services."""
+    """Make `./faultline step` start this work, without services."""
     replace(steps, "PROGRAM", "tests.support.external_work")
     replace(steps, "are_steps_admitted", lambda settings: True)
     replace(steps, "clean_environment", environment)
 
 
 def environment(extra: Mapping[str, str], *, for_workload: bool) -> dict[str, str]:
-    """With where the tests import from."""
+    """Return the environment with the import path of the tests."""
     return {**os.environ, **extra}
 
 
-# What a test's `faultline` runs with `-c`.
+# Program of a test's `faultline`.
 COMMAND = """\
 from faultline.cli.main import main
 from tests.support import external_work
@@ -52,7 +52,7 @@ main()"""
 
 
 def make_command(folder: Path) -> None:
-    """A `faultline` in a folder whose `step` begins this work."""
+    """Write a `faultline` whose `step` starts this work."""
     path, command = os.pathsep.join(filter(None, sys.path)), folder / "faultline"
     command.write_text(f"#!/bin/sh\nexport PYTHONPATH='{path}'\nexec '{sys.executable}' -c '{COMMAND}' \"$@\"\n")
     command.chmod(0o700)

@@ -1,4 +1,4 @@
-"""A clock that only sleeping moves, and a host whose processes are made up: an experiment in no time."""
+"""Simulated clock and simulated host: experiments without real time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, to_lin
 
 
 class FakeClock:
-    """Takes the place of `time`'s clocks and of its sleep, for one thread. Each look costs a microsecond, so that what
-    spins comes to its end; what was put `at` an instant happens when sleep gets there."""
+    """Replacement for the clocks and sleep of `time`, for one thread.
+
+    Each read advances the clock by a microsecond, so that busy loops end. Actions scheduled `at` an instant run when
+    sleep reaches it.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.mono_ns, self.ahead_ns = 10**12, 1_770_000_000 * 10**9
@@ -33,7 +36,7 @@ class FakeClock:
         return self.mono_ns
 
     def at(self, mono_ns: int, act: Callable[[], object]) -> None:
-        """Have something happen then."""
+        """Schedule `act`."""
         self._due.append((mono_ns, next(self._count), act))
 
     def sleep(self, seconds: float) -> None:
@@ -46,14 +49,14 @@ class FakeClock:
 
 
 def executor_of(run: str, number: int) -> ProcessIdentity:
-    """Return one under a pid that no machine has."""
+    """Return an executor with a pid above the maximum of any machine."""
     command = (f"-Dfaultline.run={run}", EXECUTOR.main, "--executor-id", str(number))
     return ProcessIdentity(4_194_400 + number, 1.0, EXECUTOR, run, command, number)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment, as acts ask for it."""
+    """An instant, as passed to injections."""
 
     wall_ns: int = 7
     mono_ns: int = 5_000
@@ -61,10 +64,10 @@ class Moment:
 
 @dataclass
 class MadeUpHost:
-    """A channel to processes that are made up, which do what signals say, and to a host to which acts can be done.
+    """Channel to a simulated host, whose processes obey signals.
 
-    `before` is called with what is asked; its answer counts. `asked`: all of it, acts by their step. `effective`:
-    whether what is done to the host holds.
+    `before`: called with each request; its result replaces the answer unless None. `asked`: all requests; host faults
+    by their step. `effective`: whether host faults take effect.
     """
 
     states: dict[ProcessIdentity, Presence] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class MadeUpHost:
 
     def ask(self, do: str, **fields: Any) -> Any:
         do = fields.pop("step", do)
-        to_line(fields)  # it would go over a connection
+        to_line(fields)  # raises if it cannot be sent
         self.asked.append((do, fields))
         if (answer := self.before(do, fields)) is not None:
             return answer
@@ -111,7 +114,7 @@ class MadeUpHost:
                 return Delivery.GONE
             case "signal":
                 signum = fields["signum"]
-                assert signum != signal.SIGSTOP or victim.pid in self.watched, "nobody would continue it"
+                assert signum != signal.SIGSTOP or victim.pid in self.watched, "no watchdog would continue it"
                 self.sent.append((victim.pid, signum))
                 change = {signal.SIGSTOP: Presence.STOPPED, signal.SIGCONT: Presence.ALIVE}
                 self.states[replace(victim, host="")] = change.get(signum, Presence.GONE)
@@ -131,4 +134,4 @@ class MadeUpHost:
         return self.states[replace(victim, host="")]
 
     def close(self) -> None:
-        """It has no connection."""
+        """Do nothing: there is no connection."""

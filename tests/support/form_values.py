@@ -1,4 +1,4 @@
-"""A legal value of each field of each trigger form, which is not its default where it can be another."""
+"""Legal values of all fields of the trigger forms, different from the defaults where possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
 PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}
 STEP = {"kind": "step", "at_s": 30, "to": 400}
-# A legal value of each field that is not its default; together they are legal, too.
+# Legal non-default values; also legal together.
 CHANGED: dict[str, Any] = {
     "rate": 250.5, "warmup_s": 12, "duration_s": 120, "corpus": "moby-dick", "skew": 0.8, "vocabulary": 500,
     "iterations": 50, "prices": "five-companies", "truth": None, "rate_curve": STEP, "skew_curve": {**STEP, "to": 1.2},
@@ -43,7 +43,7 @@ SWEEP = {
     "resume": None,
     "decide": {"figure": "latency_ms.p50", "along": "rate", "smallest": 0.1, "hours": 2},
 }  # fmt: skip
-NIGHT = {
+NIGHTLY_VALUES = {
     "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],
     "repetitions": 8, "controls": 2, "baseline": {}, "primary": ["latency_ms.p50"], "baseline_nights": 5,
     "metrics": ["latency_ms.p50", "recovery.macro_s"], "limits": {"recovery.macro_s": 30},
@@ -57,7 +57,7 @@ BOOKKEEPING = {
 
 
 def legal(name: str, workload: str) -> Any:
-    """Return a value of a configuration's field that the workload can have."""
+    """Return a value of a configuration field that is legal for the workload."""
     kind = WORKLOADS[workload]
     if name == "workload":
         return workload
@@ -65,7 +65,7 @@ def legal(name: str, workload: str) -> Any:
         return Configuration.model_fields[name].default
     if name in ("skew", "skew_curve") and not kind.can("skewed"):
         return None
-    if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
+    if workload == "nexmark" and name in WITHOUT_FAULT:  # the engine generates its events
         return WITHOUT_FAULT[name]
     if workload == "nexmark" and (name.startswith("generator_") or name == "topic_conf"):
         return Configuration.model_fields[name].default
@@ -73,23 +73,23 @@ def legal(name: str, workload: str) -> Any:
 
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
-    """Return a legal value of each field of a matrix's form; of each axis two of the paper's, where it has one."""
+    """Return legal values of a matrix form; for each axis two values of the preset `paper` if it exists."""
     workload = spec.values(DEFAULT).get("workload", "word_count")
     values = {name: legal(name, workload) for name in Configuration.model_fields}
     values["seed"] = None  # an axis here
-    # What a line of text says of a switch.
+    # A line of text holds a switch as text.
     values |= {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
     preset = spec.values("paper" if "paper" in spec.presets else DEFAULT)
     values |= {axis: axis_text(list(preset[axis][:2])) for axis in spec.axes}
-    # An axis of faults hits Spark workers, too, which a generator on executors would not survive.
+    # Fault axes include Spark workers; a generator on executors would not survive those faults.
     return values | ({"fault_plan": None, "generator_on": "host"} if "fault" in spec.axes else {})
 
 
 def form_values(dag_id: str) -> dict[str, Any]:
-    """Of all fields of a DAG's form; legal together."""
+    """Return values for all fields of a DAG's form; legal together."""
     if dag_id == NIGHTLY:
-        return NIGHT
+        return NIGHTLY_VALUES
     if dag_id == SPEED:
         return {"baseline_nights": 5}
     if dag_id in MATRICES:
@@ -98,7 +98,7 @@ def form_values(dag_id: str) -> dict[str, Any]:
 
 
 def wrong_value(dag_id: str) -> tuple[str, Any]:
-    """Return a field of the form, and a value that it refuses."""
+    """Return a field of the form and an invalid value."""
     if dag_id in MATRICES:
         return "seed", -1
     others = {NIGHTLY: ("build", "two words"), SPEED: ("baseline_nights", 0)}

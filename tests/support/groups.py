@@ -1,13 +1,13 @@
-"""Which tests stay together when several processes run them: those of a file, and those of a folder that shares a cost.
+"""Scheduler of parallel tests: tests of a file, and of folders with shared fixtures, run in one process.
 
-A scheduler of our own, since the groups of pytest-xdist 3.8 do nothing with pytest 9.2.
+Needed because groups of pytest-xdist 3.8 have no effect with pytest 9.2.
 """
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-# One Spark session; one reading of all DAGs; looks at all processes of the machine, in which others' must not appear.
+# These share a Spark session, parsed DAGs, or scans of all processes that must not see those of other tests.
 TOGETHER = ("tests/component/spark/", "tests/dags/", "tests/unit/fault/")
 
 
@@ -18,7 +18,7 @@ def group_of(nodeid: str) -> str:
 
 
 class InGroups(LoadScopeScheduling):
-    """Hands out whole groups, in the order in which they were collected."""
+    """Scheduler of whole groups in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)

@@ -1,4 +1,4 @@
-"""The how-tos of docs/, as a reader follows them: their commands, and the files that they have one write."""
+"""Parser of the how-tos in docs/: their commands and files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class HowTo:
 
     @classmethod
     def read(cls, name: str) -> HowTo:
-        """Return the page of that name."""
+        """Return a page by name."""
         text = (FOLDER / f"{name}.md").read_text()
-        # A command may go on in the next line.
+        # Commands may continue on the next line.
         consoles = re.sub(r"\\\n\s*", "", "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text)))
         commands = (shlex.split(line, comments=True) for line in re.findall(r"(?m)^\$ \./faultline (.+)$", consoles))
         return cls(name, tuple(map(tuple, commands)), tuple(re.findall(r"(?ms)^```yaml\n(.*?)^```", text)))

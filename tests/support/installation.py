@@ -1,4 +1,4 @@
-"""An installation of its own for a test: temporary folders, its own ports, the real command line."""
+"""Temporary installation: own folders, own ports, real command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
-# What a busy machine can make of a measurement: invalid, but complete and exact all the same.
+# Reasons that a busy machine may cause: the attempt is invalid, but complete and exact.
 OF_A_BUSY_MACHINE = (
     "schedule-lag", "background-load", "not-steady", "overloaded", "interval-not-held", "baseline-too-short",
     "backlog-at-t0", "missed-window", "drain-incomplete",
@@ -26,12 +26,12 @@ class Installation:
 
     home: Path
     results: Path
-    # Settings of its own, beside its two folders: environment variables.
+    # Environment variables in addition to those of its two folders.
     given: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
-        # Nor the database, the schedule or the patience of whoever runs the tests.
+        # Without the database, schedule and timeouts of the environment.
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
         own = {"FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
         return {**clean, **own, **self.given}
@@ -42,7 +42,7 @@ class Installation:
         return Settings(ROOT, self.home, self.results, ports, self.given.get("FAULTLINE_MACHINE", MACHINE))
 
     def command(self, name: str) -> list[str]:
-        """What calls a command of its command line."""
+        """Return the command line of a command."""
         return [sys.executable, "-P", "-m", "faultline", name]
 
     def run(self, *arguments: str, timeout_s: float = 1800) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ class Installation:
 
 
 def make_installation(folder: Path) -> Installation:
-    """Return an installation that shares nothing with the one that runs the tests but its verified jars."""
+    """Return an installation that shares only the verified jars with the one that runs the tests."""
     home, results = folder / "home", folder / "results"
     home.mkdir(parents=True)
     (home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
@@ -67,7 +67,7 @@ def make_installation(folder: Path) -> Installation:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return distinct loopback ports that are free now."""
+    """Return distinct free loopback ports."""
     found: set[int] = set()
     while len(found) < number:
         found.add(free_port())
@@ -76,7 +76,7 @@ def free_ports(number: int) -> list[int]:
 
 @contextmanager
 def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that is in `use_services` or `hold_foreground` of the installation."""
+    """Yield a process inside `use_services` or `hold_foreground` of the installation."""
     program = (
         "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
         "from faultline.installation.service_users import hold_foreground, use_services\n"

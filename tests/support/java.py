@@ -1,4 +1,4 @@
-"""Java's own tools without a JDK: a runtime holds the modules that its programs only start."""
+"""Java compiler and archiver without a JDK: a runtime includes their modules."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from faultline.installation.spark import spark_home
 
 
 def compile_for_spark(source: Path, into: Path) -> None:
-    """Compile a class that uses Spark's into a folder."""
+    """Compile a class against Spark into a folder."""
     jars = os.pathsep.join(map(str, (spark_home() / "jars").glob("*.jar")))
     _run("jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-cp", jars, "-d", str(into), str(source))
 
 
 def pack_jar(jar: Path, folder: Path, *names: str) -> None:
-    """Make a jar of files that lie in a folder."""
+    """Create a jar from files in a folder."""
     _run("jdk.jartool/sun.tools.jar.Main", "--create", "--file", str(jar), "-C", str(folder), *names)
 
 

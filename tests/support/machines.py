@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine, kept by processes of a test, without the services that `up` puts there."""
+"""Namespace hosts of a test, without the services of `up`."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from faultline.system.waiting import wait_until
 from tests.support.others_cluster import Place
 from tests.support.processes import words_of
 
-# Of tests that make hosts.
+# Marks of tests that create hosts.
 NEEDS_HOSTS = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
     pytest.mark.skipif(
         any(find_program(name) is None for name in REQUIRED_PROGRAMS), reason=f"needs {', '.join(REQUIRED_PROGRAMS)}"
     ),
 ]
-# Of this process of tests: another one ends whatever bears its own.
+# One id per test process, because cleanup ends all processes with its tag.
 INSTANCE = secrets.token_hex(8)
 SLEEPER = "import time; print('up', flush=True); time.sleep(900)"
 
 
 @dataclass
 class Machines:
-    """The hosts of an installation, kept by processes of this test."""
+    """Namespace hosts of an installation, run by this test."""
 
     settings: Settings
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -62,27 +62,27 @@ class Machines:
             wait_until(service.ready, timeout_s=120, what=service.name)
 
     def place(self, host: str) -> Place:
-        """Where others start what is theirs: counted as the host's, with nothing in its environment of ours."""
+        """Return a place on a host for external programs, without Faultline's environment variables."""
         ours = {name: self.environment()[name] for name in ("FAULTLINE_HOME", "PYTHONPATH")}
         bare = ["env", *(word for name in ours for word in ("-u", name))]
         words = ["env", *(f"{name}={value}" for name, value in ours.items()), *enter_command(host, bare)]
         return Place(next(one.address for one in self.hosts if one.name == host), tuple(words))
 
     def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
-        """Something on a host; its output can be read."""
+        """Start a command on a host with piped output."""
         self.started.append(
             subprocess.Popen(enter_command(host, command), env=self.environment(), stdout=subprocess.PIPE)
         )
         return self.started[-1]
 
     def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
-        """Return a process on a host that shows these words, once it shows them."""
+        """Start a process on a host and return it once its command line has these words."""
         process = self.run(host, sys.executable, "-c", program, *words)
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         return process
 
     def agent_on(self, host: str) -> psutil.Process | None:
-        """Return the agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
+        """Return the active agent on a host, not its watchdogs, whose parent is the host's init."""
         first = init_pid(self.settings, host)
         space = os.readlink(f"/proc/{first}/ns/pid")
         for process in psutil.process_iter():
@@ -104,7 +104,7 @@ class Machines:
 
 @contextmanager
 def machines_at(home: Path, count: int = 3) -> Iterator[Machines]:
-    """So many hosts that are up, until the end of the block. `home`: the state folder of whoever keeps them."""
+    """Yield `count` running hosts. `home`: the state folder of their installation."""
     home.mkdir(parents=True, exist_ok=True)
     settings = replace(load_settings(), home=home)
     made = Machines(replace(settings, placement=choose_hosts(settings, count)))

@@ -1,4 +1,4 @@
-"""Programs that a machine may lack: what needs one skips, and the summary has one line for each Debian package."""
+"""Optional programs: tests that need a missing one are skipped, with one summary line per Debian package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests import run as debian
 
 
 class Missing(pytest.skip.Exception):
-    """A program is not there."""
+    """A missing program."""
 
 
 def needed(program: str) -> str:
-    """Return the program's path; skip the test, or each test of the fixture, if it is missing."""
+    """Return the path of a program; skip the test or the tests of the fixture if it is missing."""
     found = debian.find_program(program)
     if found is None:
         raise Missing(f"{program} is missing: {debian.INSTALL} {debian.package_of(program)}")
@@ -23,7 +23,7 @@ def needed(program: str) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give all that lack a program the same place: the summary folds skips of one place and reason into a line."""
+    """Give skips for missing programs one location, so that the summary folds them into one line."""
     report = yield
     if call.excinfo and isinstance(call.excinfo.value, Missing):
         report.longrepr = (__file__, needed.__code__.co_firstlineno, f"Skipped: {call.excinfo.value}")

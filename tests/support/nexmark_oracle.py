@@ -1,8 +1,7 @@
-"""What DuckDB answers to the queries of the suite, over the same events as a bounded table each.
+"""Reference results of the Nexmark queries: DuckDB over the same events as bounded tables.
 
-Written from the suite's own definitions, not from the streaming queries. A query is compared by the columns that its
-stream puts out but `newest`, as a bag of rows. Where a stream puts out a row each time it changes, its last one by
-the query's key counts.
+Written from the suite's definitions, not from the streaming queries. Results are compared as bags of rows, without the
+column `newest`. If a stream updates rows, the last one of each key counts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-# Bids within the life of their auction, the winner first.
+# Bids before the end of their auction, the winner first.
 _WINNERS = """
     SELECT a.*, b.auction, b.bidder, b.price, b.dateTime AS bid_dateTime, b.extra AS bid_extra
     FROM auction a JOIN bid b ON a.id = b.auction AND b.dateTime BETWEEN a.dateTime AND a.expires
@@ -101,7 +100,7 @@ ANSWERS = {
 
 
 def answer(events: Path, query: str) -> pd.DataFrame:
-    """Return the rows that the query has over the events in `events`, sorted."""
+    """Return the sorted rows of the query over `events`."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         for stream in ("person", "auction", "bid"):
@@ -111,17 +110,17 @@ def answer(events: Path, query: str) -> pd.DataFrame:
         return _sorted(database.sql(ANSWERS[query]).df())
 
 
-def streamed(out: Path, query: str, key: Sequence[str], beside: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows that the stream wrote, each key's last one; sorted."""
+def streamed(out: Path, query: str, key: Sequence[str], extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the last row of each key that the stream wrote, sorted, without the columns `extra`."""
     batches = sorted((out / query).glob("batch=*"), key=lambda folder: int(folder.name.partition("=")[2]))
     parts = [pd.read_parquet(folder) for folder in batches]
     rows = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    if query == "q12":  # which batch fell into which ten seconds is the clock's affair; the sum is not
+    if query == "q12":  # processing-time windows vary; their sum does not
         rows = rows.drop_duplicates(list(key), keep="last")
         return _sorted(rows.groupby("bidder", as_index=False)["bid_count"].sum())
     if key:
         rows = rows.drop_duplicates(list(key), keep="last")
-    return _sorted(rows.drop(columns=["newest", *beside]))
+    return _sorted(rows.drop(columns=["newest", *extra]))
 
 
 def _sorted(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,9 @@
-"""Streams Nexmark events through queries into files, some at a time, and perhaps stops amid them for someone to kill.
+"""Nexmark queries over events in batches, written to files; can block inside a batch, to be killed there.
 
     nexmark_stream.py FOLDER EVENTS BATCH [--hold BATCH] QUERY…
 
 Writes FOLDER/out/QUERY/batch=N for each batch, and FOLDER/done/QUERY when all events are through. With --hold, no
-batch from that number on is written: a file FOLDER/held/QUERY says that the query stands amid it.
+batch from that number on is written: the file FOLDER/held/QUERY marks that the query blocks in it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ sys.path.append(str(ROOT / "spark_jobs"))
 from nexmark.catalogue import Streams, load  # noqa: E402
 from nexmark.events import EventRules, NexmarkEventSource  # noqa: E402
 
-# From 18:59:50 on: ten dense seconds, in which many events share a millisecond, then five and a half hours of a few a
-# second. So hours and days end, bidders fall silent, and events come out of order. What closes windows is dense again.
+# From 18:59:50: ten dense seconds with many events per millisecond, then 5.5 hours with a few events per second, so
+# that hours and days end, sessions expire, and events are out of order. The closing events are dense again.
 RULES = EventRules(
     seed=7,
     rate=10_000.0,
@@ -34,13 +34,13 @@ RULES = EventRules(
     curve=((0.0, 10.0, 10_000.0, 10_000.0), (10.0, 20_010.0, 5.0, 5.0), (20_010.0, 20_011.0, 10_000.0, 10_000.0)),
 )
 DELAY = "4 seconds"
-# Event time goes on as far after the last event, so that all windows close.
+# Advance of event time after the last event, so that all windows close.
 AFTERWARDS_S = 3600
 AT_ONCE = 3
 
 
 def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
-    """Return numbers below `events`; with `closing`, also some that close every window."""
+    """Return numbers below `events`; with `closing`, also those that close all windows."""
     n = F.col("value")
     if not closing:
         return rows.select(n.alias("n")).where(n < events)
@@ -54,12 +54,12 @@ def streams(rows: DataFrame) -> Streams:
 
 
 class Run:
-    """One query until all of its events are through."""
+    """One query over all events."""
 
     def __init__(self, spark: SparkSession, folder: Path, events: int, batch: int, hold: int | None) -> None:
         self._spark, self._folder, self._hold = spark, folder, hold
         self._events, self._batch = events, batch
-        # Views are named alike for all queries of a session.
+        # All queries of a session use the same view names.
         self._planning = threading.Lock()
 
     def query(self, name: str) -> None:

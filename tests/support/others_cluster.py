@@ -1,6 +1,6 @@
-"""A cluster of somebody else's: Kafka with TLS, SCRAM and rights, and Spark with a secret.
+"""External cluster: Kafka with TLS, SCRAM and ACLs, and Spark with a secret.
 
-Made of the project's own jars, each started by hand, with none of the marks that Faultline's own services carry.
+It runs from the project's jars, without the process tags of Faultline's services.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tests.support.certificates import Authority, Pair
 from tests.support.installation import free_ports
 
 MECHANISM = "SCRAM-SHA-512"
-# One who may do all, and one who may nothing. A password as people choose them.
-USER, NOBODY = "bench", "nobody"
-PASSWORDS = {USER: 'pa"ss\\word 1', NOBODY: "of-nobody-0002"}
+# A user with all rights, with special characters in its password, and a user without rights.
+USER, POWERLESS = "bench", "nobody"
+PASSWORDS = {USER: 'pa"ss\\word 1', POWERLESS: "of-nobody-0002"}
 SECRET = "a secret of the cluster \\ 7"
 
 
@@ -40,7 +40,7 @@ SECRET = "a secret of the cluster \\ 7"
 def process(
     command: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a program of theirs, until the end of the block; it gets nothing that Faultline sets."""
+    """Yield an external program, without environment variables of Faultline."""
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
@@ -56,7 +56,7 @@ def process(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program of theirs runs: the address that it listens at, and what is run so that it runs there."""
+    """A place for an external program: its address, and the command that enters its host."""
 
     address: str = HOST
     enter: tuple[str, ...] = ()
@@ -67,13 +67,13 @@ _HERE = Place()
 
 @dataclass(frozen=True)
 class OthersKafka:
-    """`authority`: in PEM form, who signed the broker's certificate."""
+    """Address of the broker. `authority`: the CA of the broker's certificate, in PEM form."""
 
     bootstrap: str
     authority: str
 
     def login(self, user: str = USER, **more: str) -> dict[str, str]:
-        """librdkafka's settings."""
+        """Return settings for librdkafka."""
         return {
             "bootstrap.servers": self.bootstrap, "security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM,
             "sasl.username": user, "sasl.password": PASSWORDS[user], "ssl.ca.pem": self.authority, **more,
@@ -84,7 +84,7 @@ class OthersKafka:
 def others_kafka(
     folder: Path, *, authority: Authority | None = None, own: Pair | None = None, place: Place = _HERE
 ) -> Iterator[OthersKafka]:
-    """Yield a broker that answers. `own`: its certificate, by default one that holds."""
+    """Yield a running broker. `own`: its certificate, by default a valid one."""
     authority, host = authority or Authority(), place.address
     own = own or authority.signed(host)
     inner, outer, controller = free_ports(3)
@@ -113,7 +113,7 @@ def others_kafka(
         "listener.name.outer.ssl.keystore.type": "PEM",
         "listener.name.outer.ssl.keystore.location": str(folder / "own.pem"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Whoever comes by the inner listener, which is the broker itself.
+        # ANONYMOUS is the broker itself, on the inner listener.
         "super.users": f"User:ANONYMOUS;User:{USER}",
     }
     file = folder / "server.properties"
@@ -124,14 +124,14 @@ def others_kafka(
     arguments += ["--standalone", "-c", str(file)]
     for user, password in PASSWORDS.items():
         arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
-    told = folder / "format.arguments"
-    write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
-    subprocess.run([java, f"@{told}"], check=True, capture_output=True, timeout=60)
+    file_of_arguments = folder / "format.arguments"
+    write_private(file_of_arguments, "".join(f"{json.dumps(one)}\n" for one in arguments))
+    subprocess.run([java, f"@{file_of_arguments}"], check=True, capture_output=True, timeout=60)
     logging = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     command = [*place.enter, java, "-Xmx384m", logging, "-cp", kafka_classpath(settings), "kafka.Kafka", str(file)]
     with process(command, folder / "kafka.log") as running:
         wait_until(
-            lambda: _listens(host, outer), timeout_s=60, what="the others' broker",
+            lambda: _listens(host, outer), timeout_s=60, what="the external broker",
             alive=lambda: None if running.poll() is None else (folder / "kafka.log").read_text()[-2000:],
         )  # fmt: skip
         yield OthersKafka(f"{host}:{outer}", authority.pem)
@@ -153,8 +153,8 @@ class OthersSpark:
     ui: str
 
 
-def spark_that_says(version: str, folder: Path) -> Path:
-    """Return a home of this Spark that calls itself another version."""
+def spark_with_version(version: str, folder: Path) -> Path:
+    """Return a copy of this Spark's home that reports another version."""
     own, jars = spark_home(), folder / "jars"
     jars.mkdir(parents=True)
     for path in own.iterdir():
@@ -177,13 +177,15 @@ def spark_that_says(version: str, folder: Path) -> Path:
 def others_spark(
     folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE, of_workers: Path | None = None
 ) -> Iterator[OthersSpark]:
-    """Yield a standalone master and workers with authentication and encryption. `of_workers`: their Spark's
-    home, by default the one that is installed here."""
+    """Yield a standalone master and workers with authentication and encryption.
+
+    `of_workers`: Spark home of the workers, by default the installed one.
+    """
     folder.mkdir(parents=True)
     port, page, *rest = free_ports(2 + 2 * len(workers))
-    told = folder / "spark.conf"
+    conf_file = folder / "spark.conf"
     closed = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET.replace("\\", "\\\\"), **conf()}
-    write_private(told, properties(closed))
+    write_private(conf_file, properties(closed))
     environment = {
         "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(spark_home()),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false", "PYSPARK_PYTHON": sys.executable,
@@ -195,22 +197,22 @@ def others_spark(
         at = master_at.address
         master = [*master_at.enter, spark_class, "org.apache.spark.deploy.master.Master", "--host", at]
         master += ["--port", str(port)]
-        master += ["--webui-port", str(page), "--properties-file", str(told)]
+        master += ["--webui-port", str(page), "--properties-file", str(conf_file)]
         stack.enter_context(process(master, folder / "master.log", {**environment, "SPARK_LOCAL_IP": at}))
         for number, place in enumerate(workers):
             at = place.address
             worker = [*place.enter, spark_class, "org.apache.spark.deploy.worker.Worker", "--host", at]
             worker += ["--port", str(rest[2 * number]), "--webui-port", str(rest[2 * number + 1]), "--cores", "8"]
             worker += ["--memory", "6g", "--work-dir", str(folder / f"work-{number}")]
-            worker += ["--properties-file", str(told), made.master]
+            worker += ["--properties-file", str(conf_file), made.master]
             own = {"SPARK_HOME": str(of_workers or spark_home()), "SPARK_LOCAL_IP": at}
             stack.enter_context(process(worker, folder / f"worker-{number}.log", {**environment, **own}))
-        wait_until(lambda: _alive(made) == len(workers), timeout_s=60, what="the others' Spark workers")
+        wait_until(lambda: _alive(made) == len(workers), timeout_s=60, what="the external Spark workers")
         yield made
 
 
 def conf() -> dict[str, str]:
-    """What the cluster asks of applications beside its secret."""
+    """Return the settings, without the secret, that applications need for this cluster."""
     asked = {"enabled": "true", "authEngineVersion": "2", "cipher": "AES/GCM/NoPadding", "saslFallback": "false"}
     return {f"spark.network.crypto.{name}": value for name, value in asked.items()}
 

@@ -1,4 +1,4 @@
-"""An HDFS of somebody else's: a name node and a data node, of the version of PySpark's client."""
+"""External HDFS: a name node and a data node of the version of PySpark's client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NODES = ("namenode.NameNode", "datanode.DataNode")
 
 @dataclass(frozen=True)
 class OthersHdfs:
-    """`url` and `web`: as a Connection names them."""
+    """Addresses of the HDFS: `url` and `web` as in a Connection."""
 
     url: str
     web: str
@@ -38,7 +38,7 @@ class OthersHdfs:
 
 @contextmanager
 def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
-    """Yield one that takes files. Skips where its jar cannot be had."""
+    """Yield an HDFS that accepts files. Skips the test if its jar is unavailable."""
     try:
         jars.fetch(load_settings().home, find_java(), LOCK)
     except FaultlineError as error:
@@ -63,8 +63,8 @@ def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
     with ExitStack() as stack:
         running = [stack.enter_context(process([*java, one], folder / f"{one}.log")) for one in classes]
         wait_until(
-            lambda: _takes_files(f"http://{HOST}:{web}"), timeout_s=60, every_s=0.2, what="the others' HDFS",
-            alive=lambda: None if all(one.poll() is None for one in running) else "a node ended",
+            lambda: _takes_files(f"http://{HOST}:{web}"), timeout_s=60, every_s=0.2, what="the external HDFS",
+            alive=lambda: None if all(one.poll() is None for one in running) else "a node exited",
         )  # fmt: skip
         made = OthersHdfs(f"hdfs://{HOST}:{name}/faultline", f"http://{HOST}:{web}")
         HdfsFolder(made.url, made.web).make()
@@ -72,13 +72,13 @@ def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
 
 
 def _configuration(file: Path, values: Mapping[str, object]) -> None:
-    told = (f"<name>{key}</name><value>{escape(str(value))}</value>" for key, value in values.items())
-    properties = "".join(f"<property>{one}</property>" for one in told)
+    pairs = (f"<name>{key}</name><value>{escape(str(value))}</value>" for key, value in values.items())
+    properties = "".join(f"<property>{one}</property>" for one in pairs)
     file.write_text(f"<configuration>{properties}</configuration>\n")
 
 
 def _takes_files(web: str) -> bool:
-    """Return whether a data node is there, and safe mode over."""
+    """Return whether a data node is live and safe mode is off."""
     query = f"{web}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(query, timeout=2) as answer:

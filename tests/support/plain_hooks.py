@@ -1,4 +1,4 @@
-"""Hooks of an experiment for tests: what a plain process has, and what a test says of other runs."""
+"""Hooks of a plain process, with test-defined states of other runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultline.system.settings import Settings
 
 @dataclass
 class TestHooks(PlainHooks):
-    """`alive`: answers whether a run lives; the ids that it was asked for stand in `asked`."""
+    """Hooks for tests. `alive`: returns whether a run is active; `asked`: the ids of all such queries."""
 
     __test__ = False
     _settings: Settings
@@ -31,5 +31,5 @@ class TestHooks(PlainHooks):
 
 
 def context_of(attempt: Attempt, settings: Settings) -> RunContext:
-    """Return the attempt in this process."""
+    """Return the context of an attempt that this process runs."""
     return RunContext(settings, attempt, read_plan(attempt), TestHooks(settings))

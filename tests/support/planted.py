@@ -1,4 +1,4 @@
-"""Inputs and outputs written down by hand, and what each kind of harvest makes of them."""
+"""Hand-written inputs and outputs, and their harvest."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
-from harvest import harvest  # isort: skip  # a program's neighbour
+from harvest import harvest  # isort: skip  # needs the path of the Spark programs
 
 OPEN = datetime(2013, 3, 1, 14, 30, tzinfo=UTC)
 OPEN_MS = round(OPEN.timestamp() * 1000)
 T0_MS = 1_700_000_000_000
 TIMES = {"window_s": 10, "slide_s": 5, "watermark_s": 5, "late_ms": 3_600_000}
-# What the generator sends to each partition before anything else.
+# First record that the generator sends to each partition.
 OPENER = "__faultline_primer__"
 INPUTS = (
     "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
@@ -28,7 +28,7 @@ Tuple = tuple[int | None, int | None, int, int | None, bool, int]
 
 
 class Planted:
-    """Inputs and outputs written down by hand, harvested. Times are milliseconds after T0."""
+    """Hand-written inputs and outputs. Times are milliseconds after T0."""
 
     def __init__(self) -> None:
         self.inputs: list[tuple[Any, ...]] = []
@@ -44,12 +44,12 @@ class Planted:
         primer: bool = False,
         undrained: bool = False,
     ) -> None:
-        """A record that was taken by a batch; None: by none."""
+        """Add an input record in a batch; None: in no batch."""
         lineage = None if batch is None else lineage
         self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), undrained))
 
     def emit(self, key: str, value: str, at: int, *, lineage: int = 0) -> None:
-        """An output."""
+        """Add an output record."""
         self.outputs.append((key, value, T0_MS + at, lineage, len(self.outputs)))
 
     def harvest(self, spark: SparkSession, kind: str) -> Harvested:
@@ -62,8 +62,10 @@ class Planted:
 
 
 class Harvested:
-    """The three tables as Python values: tuples with their number n, counts by key, records that are late; of keys with
-    sums of hashes, whether they are as expected."""
+    """The harvested tables as Python values.
+
+    Tuples with their number n, counts by key, offsets of late records, and for keys with checksums whether they match.
+    """
 
     def __init__(self, tables: dict[str, DataFrame]) -> None:
         self.tables = tables
@@ -93,5 +95,5 @@ class Harvested:
 
 
 def leibniz(terms: int) -> float:
-    """That many terms of the series, added exactly."""
+    """Return the exact sum of the first terms of the Leibniz series."""
     return math.fsum((4.0 if k % 2 == 0 else -4.0) / (2 * k + 1) for k in range(terms))

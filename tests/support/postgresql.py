@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test's own, in a temporary folder."""
+"""Temporary PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from faultline.system.settings import HOST
 from tests.support.installation import free_ports
 from tests.support.needs import needed
 
-SECRET = "pass%40word"  # a sign that a configuration file could interpolate
+SECRET = "pass%40word"  # "%" would be interpolated in a configuration file
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A PostgreSQL of our own in a temporary folder."""
+    """A PostgreSQL server in a temporary folder."""
 
     programs: Path
     folder: Path
@@ -32,7 +32,7 @@ class Cluster:
         return f"postgresql://faultline:{SECRET}@{HOST}:{self.port}/postgres"
 
     def call(self, program: str, *arguments: str, **more: str) -> str:
-        # The server refuses to run as root.
+        # The server does not run as root.
         account = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
         command = [*account, str(self.programs / program), *arguments]
         environment = {**os.environ, "LC_ALL": "C", **more}
@@ -49,7 +49,7 @@ class Cluster:
 
 @contextmanager
 def new_cluster() -> Iterator[Cluster]:
-    """Start one, and removes it with all that it holds."""
+    """Yield a running server, and remove it with its data."""
     programs = Path(needed("initdb")).parent
     folder = Path(tempfile.mkdtemp(prefix="faultline-pg-"))
     (folder / "password").write_text("pass@word")

@@ -1,4 +1,4 @@
-"""The command lines of processes that a test has started: between fork and exec a child shows its parent's."""
+"""Command lines of started processes; between fork and exec, a child has that of its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.system.process_ledger import LedgerEntry, spawn_detached
 from faultline.system.waiting import wait_until
 
-# Seconds for any event that a test waits for. A busy machine is slow and not wrong, so none is shorter than a minute.
+# Timeout of any wait in seconds; never below a minute, because machines may be busy.
 EVENT_S = 120.0
 
 
@@ -20,7 +20,7 @@ SLEEP = "import time; time.sleep(900)"
 
 
 def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
-    """Return a process of an attempt, in its ledger, that sleeps or does what the Python program says."""
+    """Start a process of an attempt, in its ledger, that sleeps or runs the Python program."""
     attempt.logs.mkdir(parents=True, exist_ok=True)
     return spawn_detached(
         [sys.executable, "-c", program],
@@ -34,14 +34,14 @@ def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
 
 
 def words_of(pid: int) -> list[str]:
-    """Return the words that a process shows now; none of one that is gone, or of another user's that hides them."""
+    """Return the command line of a process; empty if it is gone or hidden."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).cmdline()
     return []
 
 
 def shown(pid: int, mark: str | Callable[[list[str]], bool]) -> list[str]:
-    """Return the words of a process, once it shows the `mark` as one of them, or what `mark` asks for."""
+    """Wait until `mark` is in the command line of a process, or accepts it; return the command line."""
 
     def found() -> list[str]:
         words = words_of(pid)

@@ -1,4 +1,4 @@
-"""Local ends of alerts: a web server and a mail server that keep what they are sent."""
+"""Local receivers of alerts: a web server and a mail server that store messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 @contextmanager
 def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield an address, and the JSON that was posted there; the first `refusals` posts are answered with an error."""
+    """Yield a URL and the JSON posted to it; the first `refusals` posts get an error."""
     kept: list[dict[str, Any]] = []
     left = [refusals]
 
@@ -30,7 +30,7 @@ def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             self.end_headers()
 
         def log_message(self, *arguments: Any) -> None:
-            """Nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         yield f"http://127.0.0.1:{server.server_port}/hook", kept
@@ -38,7 +38,7 @@ def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @contextmanager
 def mailbox() -> Iterator[tuple[str, list[EmailMessage]]]:
-    """Yield HOST:PORT of a mail server without encryption, and the messages that it took."""
+    """Yield HOST:PORT of a mail server without encryption, and its accepted messages."""
     kept: list[EmailMessage] = []
 
     class Handler(socketserver.StreamRequestHandler):
@@ -47,7 +47,7 @@ def mailbox() -> Iterator[tuple[str, list[EmailMessage]]]:
             while line := self.rfile.readline():
                 command = line[:4].upper().strip()
                 if command == b"DATA":
-                    self._say("354 go on")
+                    self._say("354 continue")
                     content = b""
                     while (line := self.rfile.readline()) not in (b".\r\n", b""):
                         content += line[1:] if line.startswith(b"..") else line
@@ -63,7 +63,7 @@ def mailbox() -> Iterator[tuple[str, list[EmailMessage]]]:
 
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    """Until the end of the block."""
+    """Serve until the end of the block."""
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

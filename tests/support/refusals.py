@@ -1,4 +1,4 @@
-"""What is refused is told in one line, which begins with what is wrong."""
+"""Check of refusals: one line that starts with the invalid key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from faultline.system.errors import ConfigError
 
 
 @contextmanager
-def refused(said: str, *words: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """Yield the block must be refused in one line that begins so, and has these `words`."""
+def refused(start: str, *words: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
+    """Check that the block raises a one-line error with this start and these words."""
     with pytest.raises(kind) as caught:
         yield
     text = str(caught.value)
-    assert text.startswith(said) and "\n" not in text and all(word in text for word in words), text
+    assert text.startswith(start) and "\n" not in text and all(word in text for word in words), text

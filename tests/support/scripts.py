@@ -1,4 +1,4 @@
-"""Programs that only look like others."""
+"""Shell scripts in place of programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def script(path: Path, body: str) -> Path:
-    """Return a shell script that is there to be run; its folder is made."""
+    """Write an executable shell script and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)

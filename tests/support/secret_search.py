@@ -1,4 +1,4 @@
-"""Which files hold one of some secrets, those inside of an archive included."""
+"""Search for secrets in files and archives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-# Where programs leave what nobody told them where to leave.
+# Default folders of temporary files.
 SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
@@ -20,7 +20,7 @@ def holding(secrets: Collection[str], roots: Collection[Path], *, since: float =
         try:
             if any(secret in content for content in contents(path) for secret in wanted):
                 found.add(path)
-        except FileNotFoundError:  # others of this user end meanwhile
+        except FileNotFoundError:  # another process removed it meanwhile
             continue
     return found
 

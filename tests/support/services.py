@@ -1,4 +1,4 @@
-"""Real services for tests, as fixtures; whatever a test started is ended after it."""
+"""Fixtures of real services, which are stopped after the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    """A fresh installation, nothing started; everything is ended afterwards."""
+    """A new installation without services; all its processes are stopped afterwards."""
     made = make_installation(tmp_path)
     yield made
     made.run("down")
@@ -28,7 +28,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 @pytest.fixture(scope="session")
 def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One installation for all tests that need no fresh one, since its start costs a minute; ended at the end."""
+    """A shared installation, because its start takes a minute; stopped after the last test."""
     made = make_installation(tmp_path_factory.mktemp("installation"))
     yield made
     made.run("down")
@@ -36,20 +36,20 @@ def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[In
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL that runs."""
+    """A running PostgreSQL."""
     with new_cluster() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def memcached() -> str:
-    """The program, for tests that start it, or whose experiment does. Theirs is the first place among the fixtures."""
+    """Path of memcached; request it before other fixtures, so that the test is skipped early if it is missing."""
     return needed("memcached")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark, the same one for all tests that run queries in this process."""
+    """A local Spark session, shared by all tests of this process."""
     session = local_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
@@ -57,5 +57,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Of an installation of which nothing is there yet."""
+    """Settings of an empty installation."""
     return Settings(ROOT, tmp_path / "home", tmp_path / "results")

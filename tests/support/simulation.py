@@ -1,6 +1,6 @@
-"""A scripted run without an engine: what it leaves for the judge, in memory, as its course says.
+"""Scripted run without an engine: the inputs of the judge, in memory.
 
-Only what chance does to a real run is added: every output, commit and signal comes a little late.
+Outputs, commits and signals get small random delays, as in a real run.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from faultline.system.measured_window import Window
 
 T0_WALL_NS = 1_795_241_700_250_000_000
 LATEST_MS = 5
-PRIMER = 4  # records in each partition before the gate
-# The supervisor notices a death within this time.
+PRIMER = 4  # records in each partition before T0
+# Maximum delay until the supervisor detects a death.
 _NOTICED_NS = 50 * MS
-# The conductor asks for the end offsets this long before the signal.
+# Time from the query of the end offsets to the signal.
 _ASKED_NS = 200 * MS
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """One simulated run. Instants are wall-clock ns; `emit_ms` has shape (records,), -1 for what was lost."""
+    """One simulated run. Instants are wall-clock ns; `emit_ms` has shape (records,), -1 for lost records."""
 
     script: Script
     run: RunSpec
@@ -50,17 +50,17 @@ class Simulated:
 
     @property
     def t0_ns(self) -> int | None:
-        """The first kill."""
+        """Instant of the first kill."""
         return self.kills_ns[0] if self.kills_ns else None
 
     @property
     def method(self) -> str:
-        """How the harvest would read latency."""
+        """Latency method of the harvest."""
         return self.traces.method
 
     @property
     def resolution_s(self) -> float:
-        """Length of a bin."""
+        """Length of a bin in seconds."""
         return 1.0 if self.method == "rank" else self.run.checkpoint_interval_s
 
     @cached_property
@@ -76,11 +76,11 @@ class Simulated:
         return between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
 
     def end_offsets(self, number: int = 0) -> dict[str, int]:
-        """What the conductor was told before a kill."""
+        """End offsets that the fault scheduler read before each kill."""
         return _ends(self.course.due(self.kills_ns[number] - _ASKED_NS - T0_WALL_NS), self.run.partitions)
 
     def evidence(self) -> FaultEvidence:
-        """What the first timeline is read from. The run must have a fault."""
+        """Evidence for the first timeline. The run must have a fault."""
         assert self.t0_ns is not None
         return FaultEvidence(
             engine=ENGINE,
@@ -99,7 +99,7 @@ class Simulated:
 
     @cached_property
     def folded(self) -> Tuples:
-        """The judge's fold of the tuples."""
+        """Tuples as folded by the judge."""
         found = fold([self.tuples()], self.window)
         if not is_sparse(found.production, self.window):
             return found
@@ -107,7 +107,7 @@ class Simulated:
 
     @property
     def limits(self) -> Limits | None:
-        """Up to where this run counts as recovered."""
+        """Recovery thresholds of this run."""
         return limits_of(
             self.folded.production,
             self.bins,
@@ -118,7 +118,7 @@ class Simulated:
         )
 
     def tuples(self) -> pd.DataFrame:
-        """Return the harvest's table of tuples, one row a record of the schedule."""
+        """Return the harvest's table of tuples, one row per scheduled record."""
         found = self.emit_ms >= 0
         return pd.DataFrame(
             {
@@ -145,8 +145,8 @@ class Simulated:
         return pd.concat([pd.DataFrame(primer, columns=list(schedule)), pd.DataFrame(schedule)], ignore_index=True)
 
     def counts(self) -> dict[str, Ints | list[str]]:
-        """Return columns of the harvest's table of counts, the primer included."""
-        # The primer lies first in every partition, so the numbers of all records begin with it.
+        """Return columns of the harvest's table of counts, including the preload."""
+        # Each partition starts with the preload, so record numbers start with it.
         primer = PRIMER * self.run.partitions
         n = primer + len(self.due_ms)
         final, outputs = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64)
@@ -171,9 +171,9 @@ _KEYS_AT_ONCE = 4096
 
 
 def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] = ()) -> Simulated:
-    """Return one run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds).
+    """Return one run of a script; `seed` determines all delays (at most LATEST_MS milliseconds).
 
-    `later_s`: when further kills come after the first, in seconds after T0.
+    `later_s`: instants of further kills, in seconds after T0.
     """
     random = np.random.default_rng(seed)
     late = iter(random.integers(0, LATEST_MS * MS, size=64 * (1 + len(later_s))).tolist())
@@ -209,7 +209,7 @@ def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] =
 
 
 def _seen(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterator[int]) -> Iterator[EngineEvent]:
-    """Yield tasks and loads of all incarnations, as the engine's own traces hold them."""
+    """Yield tasks and loads of all process runs in the format of the engine's traces."""
     for batch, row in enumerate(course.rows, start=1):
         struck = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]
         incarnation = len(struck)

@@ -1,4 +1,4 @@
-"""A disk that a test can fill: a file system of its own, in a file."""
+"""Small disk for tests: a file system in a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-# Most of a large disk at once.
+# Sizes of allocations, largest first.
 _ALLOCATED = (64 << 20, 1 << 20)
 _PIECES = (65536, 1024, 1)
 
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """`folder`: where it is mounted."""
+    """A small disk. `folder`: its mount point."""
 
     folder: Path
 
@@ -30,7 +30,7 @@ class SmallDisk:
         return self.folder / "ballast"
 
     def fill(self, *, but: int = 0) -> None:
-        """Leave not a byte, or about so many."""
+        """Fill the disk, except about `but` bytes."""
         spared = self.folder / "spared"
         spared.write_bytes(bytes(but))
         opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT)
@@ -52,16 +52,16 @@ class SmallDisk:
             spared.unlink()
 
     def free(self) -> None:
-        """Make room again."""
+        """Free the space."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
-    """Yield an ext4 of so many MB below `folder`; skips the test where none may be mounted."""
+    """Yield an ext4 of `size_mb` below `folder`; skip the test if it cannot be mounted."""
     image, mounted = folder / "image", folder / "disk"
     mounted.mkdir()
-    # No room is kept back for root, as which the tests may run.
+    # No blocks reserved for root, because the tests may run as root.
     make = ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image), f"{size_mb}M"]
     for command in (make, ["mount", "-o", "loop", str(image), str(mounted)]):
         path = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/sbin:/sbin")

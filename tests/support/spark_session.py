@@ -1,4 +1,4 @@
-"""One local Spark for all tests of the Spark programs, and the programs themselves, which lie beside each other."""
+"""Local Spark session for tests of the Spark programs; adds their folder to the import path."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from faultline.system.settings import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# As spark-submit puts the program's folder on the path.
+# Like spark-submit, which adds the program's folder.
 PROGRAMS = ROOT / "spark_jobs"
 if str(PROGRAMS) not in sys.path:
     sys.path.append(str(PROGRAMS))
 
 
 def local_session(folder: Path) -> SparkSession:
-    """Return a local Spark on two cores with the engine's settings; what it writes goes to `folder`."""
+    """Return a local Spark with two cores and the engine's settings; it writes to `folder`."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("JAVA_HOME", str(find_java(folder / "java.json").home))
@@ -33,13 +33,13 @@ def local_session(folder: Path) -> SparkSession:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    # At the interpreter's end its connections say that they close, when nothing is left to say it to.
+    # At exit, its connections would log to closed streams.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return session
 
 
 def local_settings(folder: Path) -> dict[str, str]:
-    """Return settings of a local Spark, whose files go to `folder`."""
+    """Return settings of a local Spark that writes to `folder`."""
     return {
         **engine_settings(),
         "spark.driver.host": "127.0.0.1",
@@ -47,8 +47,8 @@ def local_settings(folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
-        # Small data: compiling them well takes longer than working through them. Room for the code of many queries in
-        # one JVM: with one compiler it defaults to 48 MB, and the JVM ends when that is full.
+        # For small data, C2 compilation takes longer than execution. The code cache holds many queries in
+        # one JVM: with C1 only, it defaults to 48 MB, and the JVM exits when it is full.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),

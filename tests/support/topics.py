@@ -1,4 +1,4 @@
-"""What a topic holds, read by a plain consumer that shares nothing with the programs under test."""
+"""Reader of topics, independent of the programs under test."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from generators.producer import PHASE
 
 
 def client(settings: Settings) -> dict[str, Any]:
-    """How a test logs in at an installation's broker: as its harness."""
+    """Return client settings to log in at an installation's broker as its harness."""
     return kafka_client(settings.endpoints.kafka, secrets=settings.secrets)
 
 
 @dataclass(frozen=True)
 class Found:
-    """One record of a topic. Those of one key come in the order in which they were written."""
+    """One record of a topic."""
 
     key: str
     value: str
@@ -26,7 +26,7 @@ class Found:
 
 
 def read_topic(settings: Settings, topic: str) -> list[Found]:
-    """Return every record of a topic of an installation's broker, partition by partition in order of offset."""
+    """Return all records of a topic, by partition and offset."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**client(settings), "group.id": "independent", "enable.auto.commit": False})
@@ -43,5 +43,5 @@ def read_topic(settings: Settings, topic: str) -> list[Found]:
             found[message.partition()].append(Found(key, value, message.timestamp()[1], primer))
             left -= 1
     consumer.close()
-    # A consumer is given the partitions by turns, which differ from one reading to the next.
+    # The consumer interleaves partitions differently in each run.
     return [one for p in partitions for one in found[p]]

@@ -1,4 +1,4 @@
-"""A copy of the sources, to which a walk adds what it adds; what it then says is asked in a process of its own."""
+"""Copy of the sources with added toys, and queries to it in a subprocess."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = ("include", "generators", "fault", "spark_jobs", "scripts")
 
 @dataclass(frozen=True)
 class Tree:
-    """The copy. `added`: which toys it got, by their places there."""
+    """A copy of the sources. `added`: target path to toy."""
 
     root: Path
     added: Mapping[str, str]
@@ -33,7 +33,7 @@ class Tree:
         return cls(root, added)
 
     def ask(self, question: str, *arguments: object) -> list[str]:
-        """Return the lines that a program which knows this tree says."""
+        """Run a program with this tree on the import path; return its output lines."""
         path = f"{self.root / 'include'}{os.pathsep}{self.root}"
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-P", "-c", question, *map(str, arguments)]
@@ -42,7 +42,7 @@ class Tree:
         return done.stdout.strip().splitlines()
 
     def changed(self, other: Path, change: tuple[str, str]) -> Tree:
-        """Return another copy, whose first toy says the second text in place of the first."""
+        """Return another copy, with the text `change[0]` of the first toy replaced by `change[1]`."""
         shutil.copytree(self.root, other)
         file = other / next(iter(self.added))
         assert change[0] in file.read_text()
@@ -50,7 +50,7 @@ class Tree:
         return Tree(other, self.added)
 
     def require_only_what_was_added(self) -> None:
-        """Nothing else differs from the sources of the project."""
+        """Check that only the added files differ from the sources of the project."""
         before, after = _files(ROOT), _files(self.root)
         differ = {name for name in after if before.get(name) != after[name]}
         assert {name for name in differ if after[name] or not name.endswith("/__init__.py")} == set(self.added)

@@ -1,4 +1,4 @@
-"""A word count with an executor killed, then the driver: its configuration, and all that must be true of its record."""
+"""Word count with a killed executor and a killed driver: configuration, and checks of its record."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from faultline.system.process_tags import RUN_MARK
 from tests.support.installation import OF_A_BUSY_MACHINE
 from tests.support.topics import Found
 
-# Short, and still long enough for a baseline of ten bins, two faults, and the 30 s that must follow the last.
-# The load is one that two slow cores carry: what is shown is that counts are exact, and not how fast.
+# Long enough for a baseline of ten bins, two faults, and 30 s after the last one.
+# Two slow cores sustain this rate: the test checks exactness, not speed.
 RATE, WARMUP_S, DURATION_S = 100, 10, 71
 PLAN = {
     "faults": [
@@ -30,7 +30,7 @@ PLAN = {
 
 
 def check_record(record: dict[str, Any]) -> None:
-    """It is complete, and its counts are exact; on a machine that was too slow to drain, as far as it drained."""
+    """Check that the record is complete and all drained input was counted exactly."""
     jsonschema.validate(record, committed_schema())
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
@@ -42,7 +42,7 @@ def check_record(record: dict[str, Any]) -> None:
 
 
 def check_kills(record: dict[str, Any], folder: Path) -> None:
-    """They were real, and the timeline has their evidence."""
+    """Check that the kills were effective, and that the timeline has their evidence."""
     journal = read_journal(folder / "conductor.jsonl")
     assert [line["outcome"] for line in journal if line["event"] == "settled"] == ["effective", "effective"]
     for line in (line for line in journal if line["event"] == "delivered"):
@@ -63,7 +63,7 @@ def check_kills(record: dict[str, Any], folder: Path) -> None:
 
 
 def check_count(record: dict[str, Any], folder: Path, lines: Sequence[Found]) -> None:
-    """The audit is no mirror: plain Python over the `lines` that a plain consumer read comes to the same totals."""
+    """Check the audit against counts in plain Python over the `lines` of an independent consumer."""
     words = Counter(word for line in lines for word in line.value.split(" "))
     counts = pd.read_parquet(folder / "harvest" / "counts.parquet")
     assert dict(zip(counts["key"], counts["expected"], strict=True)) == words
@@ -80,7 +80,7 @@ def check_count(record: dict[str, Any], folder: Path, lines: Sequence[Found]) ->
 
 
 def check_teardown(record: dict[str, Any], folder: Path) -> None:
-    """No process of the attempt is left, and no checkpoint."""
+    """Check that no process and no checkpoint of the attempt is left."""
     entries = read_ledger(folder / "ledger.jsonl")
     assert {entry.role for entry in entries} == {"recorder", "generator", "supervisor", "conductor"}
     assert not [entry for entry in entries if process_of(entry)]

@@ -16,7 +16,7 @@ from faultline.records.store import Store
 from faultline.system.target_registry import Target, register, unregister
 from faultline.system.waiting import wait_until
 from tests.support.airflow_ui import Form, Ui, call
-from tests.support.form_values import NIGHT, form_values
+from tests.support.form_values import NIGHTLY_VALUES, form_values
 from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(1200)
@@ -91,15 +91,15 @@ def test_every_field_of_an_experiment_takes_a_legal_value_and_a_wrong_one_is_ref
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [NIGHTLY], indirect=True)
 def test_every_field_of_a_nightly_run_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
-    assert set(NIGHT) == set(form.params), "a new field needs a value here"
+    assert set(NIGHTLY_VALUES) == set(form.params), "a new field needs a value here"
     form.fill({"build": "two words"})
     status, answer = form.send()
     assert status == 400 and answer["detail"].startswith("Invalid input for param build: ")
-    form.fill(NIGHT)
+    form.fill(NIGHTLY_VALUES)
     expect(form.complaints).to_have_count(0)
     status, run = form.send()
     assert status == 200, run
-    assert run["conf"] == NIGHT
+    assert run["conf"] == NIGHTLY_VALUES
 
 
 @pytest.fixture

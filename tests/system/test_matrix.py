@@ -286,7 +286,7 @@ def test_nothing_is_shown_without_a_login(browser: Browser, airflow: Installatio
         anonymous.log_in()
         anonymous.open(f"{PLUGIN}/faultline/sweeps/{sweep}")
         expect(anonymous.results.locator("h1")).to_have_text(sweep)
-        assert anonymous.strangers() == []
+        assert anonymous.foreign_requests() == []
 
 
 def answer(installation: Installation, path: str) -> tuple[int, str]:
@@ -303,6 +303,6 @@ def answer(installation: Installation, path: str) -> tuple[int, str]:
 
 def test_the_ui_sent_no_foreign_request_and_no_script_failed(ui: Ui, measured: Measured) -> None:
     assert any("/faultline/static/plotly.min.js" in url for url in ui.requests), "the pages were among what was watched"
-    assert ui.strangers() == []
+    assert ui.foreign_requests() == []
     # A missing page has status 404 in the browser, too.
     assert [problem for problem in ui.problems if f"/runs/{DAG_ID}/never: " not in problem] == []

@@ -45,8 +45,8 @@ from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark
 from tests.support.listeners import BROKERS, CONTROLLERS, asked
+from tests.support.other_user import Outcome, as_other_user, running_as_other_user
 from tests.support.secret_search import SHARED, contents, holding
-from tests.support.stranger import Outcome, as_stranger, running_as_stranger
 
 pytestmark = [only_root, pytest.mark.thorough, pytest.mark.timeout(1800)]
 SOON_S = 4
@@ -145,11 +145,11 @@ def test_the_machine_lock(site: Site) -> None:
         pipe.send("claimed")
         time.sleep(900)
 
-    with running_as_stranger(claim) as (pipe, pid):
+    with running_as_other_user(claim) as (pipe, pid):
         assert pipe.poll(120)
         assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "it is reported"
         assert MachineLock(site.settings.machine).holder() == holder, "and ignored"
-    kept_out(as_stranger(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
+    kept_out(as_other_user(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
     assert MachineLock(site.settings.machine).holder() == holder
 
 
@@ -193,7 +193,7 @@ def _drivers(site: Site) -> list[object]:
 @SECRETS
 def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     before = _drivers(site)
-    outcome = as_stranger(lambda: _launch(site, secret), limit_s=100)
+    outcome = as_other_user(lambda: _launch(site, secret), limit_s=100)
     assert re.search(REFUSED, outcome.got or ""), outcome
     assert _drivers(site) == before
 
@@ -207,7 +207,7 @@ def test_submitting_with_the_secret_succeeds(site: Site) -> None:
 @SECRETS
 def test_calling_a_process_of_spark(site: Site, secret: dict[str, str]) -> None:
     places = _places(site)
-    output = as_stranger(lambda: _java(site, "Intruder", *places, **secret), limit_s=100).got or ""
+    output = as_other_user(lambda: _java(site, "Intruder", *places, **secret), limit_s=100).got or ""
     answers = [line for line in output.splitlines() if line.startswith(("IN ", "OUT "))]
     assert [line.split()[:2] for line in answers] == [["OUT", place] for place in places], output
 
@@ -266,7 +266,7 @@ def _application(site: Site) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_of_spark_change_nothing(site: Site, name: str) -> None:
     before = master_state(site.settings)
-    kept_out(as_stranger(lambda: PAGES[name](site)), "HTTP Error 405")
+    kept_out(as_other_user(lambda: PAGES[name](site)), "HTTP Error 405")
     after = master_state(site.settings)
     assert before is not None and after is not None
     assert [one["id"] for one in after["activeapps"]] == [one["id"] for one in before["activeapps"]]  # type: ignore[attr-defined]
@@ -286,7 +286,7 @@ def test_pages_of_spark_show_no_secret(site: Site) -> None:
         assert all(texts), list(map(len, texts))
         return "".join(texts)
 
-    seen = as_stranger(look)
+    seen = as_other_user(look)
     assert seen.succeeded and "spark.app.name" in (seen.got or ""), seen.error
     assert not any(secret in (seen.got or "") for secret in secrets)
 
@@ -325,7 +325,7 @@ def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, con
                 return bool(json.loads(_get(f"{ui}/api/v1/applications/{application}/stages?status={status}") or "[]"))
 
             wait_until(lambda: is_in("active"), timeout_s=60, what="the stage")
-            kept_out(as_stranger(lambda: _post(f"{ui}/{what}/kill/", id="0")), "HTTP Error 302")
+            kept_out(as_other_user(lambda: _post(f"{ui}/{what}/kill/", id="0")), "HTTP Error 302")
             if conf:
                 wait_until(lambda: is_in("failed"), timeout_s=120, what="its end")
             else:
@@ -411,7 +411,7 @@ GUESS = {
 def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
     topic = "foreign" if name == "make a topic" else site.topic
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, "log_level": 0, **login}, topic, SOON_S)
-    kept_out(as_stranger(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NotDone|TimeoutError)")
+    kept_out(as_other_user(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NotDone|TimeoutError)")
 
 
 def test_kafka_calls_with_the_credentials_of_the_harness_succeed(site: Site) -> None:
@@ -427,8 +427,8 @@ def test_every_listener_of_kafka_authenticates(site: Site, name: str) -> None:
     of = CONTROLLERS if name == "kafka_controller" else BROKERS
     properties = (site.settings.home / "kafka" / "data" / "meta.properties").read_text()
     cluster = dict(line.split("=", 1) for line in properties.splitlines() if "=" in line)["cluster.id"].encode()
-    kept_out(as_stranger(lambda: asked(port, of=of)), "IncompleteReadError")
-    kept_out(as_stranger(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
+    kept_out(as_other_user(lambda: asked(port, of=of)), "IncompleteReadError")
+    kept_out(as_other_user(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
     # With the password, the same requests succeed.
     assert cluster in asked(port, of=of, login=(HARNESS, read_secrets(site.settings.secrets).kafka[HARNESS]))
 
@@ -461,7 +461,7 @@ FILES = (
 def test_reading(site: Site, name: str) -> None:
     path = _files(site)[name]
     assert path.exists(), path
-    kept_out(as_stranger(lambda: os.listdir(path) if path.is_dir() else path.read_bytes()), DENIED)
+    kept_out(as_other_user(lambda: os.listdir(path) if path.is_dir() else path.read_bytes()), DENIED)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_writing(site: Site, place: str) -> None:
         "a ledger": site.attempt.folder / "ledger.jsonl", "a stop file": site.attempt.stop_file,
         "the state": home / "ports.json", "a topic's folder": home / "kafka" / "data" / "x-0",
     }[place]  # fmt: skip
-    kept_out(as_stranger(lambda: path.open("a").write("x")), DENIED)
+    kept_out(as_other_user(lambda: path.open("a").write("x")), DENIED)
 
 
 # ---- Airflow ----
@@ -508,13 +508,13 @@ AIRFLOW: dict[str, Callable[[Site], object]] = {
 
 @pytest.mark.parametrize("name", AIRFLOW)
 def test_airflow(site: Site, name: str) -> None:
-    kept_out(as_stranger(lambda: AIRFLOW[name](site)), "HTTP Error 40[13]|HTTP Error 30[27]")
+    kept_out(as_other_user(lambda: AIRFLOW[name](site)), "HTTP Error 40[13]|HTTP Error 30[27]")
 
 
 def test_the_server_proof_answers_only_its_challenge(site: Site) -> None:
-    shown = as_stranger(lambda: _api(site, f"/faultline-proof/?challenge={'0' * 64}"))
+    shown = as_other_user(lambda: _api(site, f"/faultline-proof/?challenge={'0' * 64}"))
     assert shown.succeeded and not any(secret in (shown.got or "") for secret in every_secret(site.settings))
-    kept_out(as_stranger(lambda: _api(site, "/faultline-proof/?challenge=%00%2e%2e")), "HTTP Error 4")
+    kept_out(as_other_user(lambda: _api(site, "/faultline-proof/?challenge=%00%2e%2e")), "HTTP Error 4")
 
 
 # ---- Processes and sockets ----
@@ -536,7 +536,7 @@ PROCESSES: dict[str, Callable[[int], object]] = {
 @pytest.mark.parametrize("name", PROCESSES)
 def test_processes(site: Site, name: str) -> None:
     for service in ("kafka", "spark-worker-1", "airflow-scheduler"):
-        kept_out(as_stranger(lambda service=service: PROCESSES[name](_of(site, service))), DENIED)  # type: ignore[misc]
+        kept_out(as_other_user(lambda service=service: PROCESSES[name](_of(site, service))), DENIED)  # type: ignore[misc]
 
 
 def test_command_lines_hold_no_secret(site: Site) -> None:
@@ -544,7 +544,7 @@ def test_command_lines_hold_no_secret(site: Site) -> None:
         # Processes that ended meanwhile are skipped.
         return " ".join(word for one in psutil.process_iter(["cmdline"]) for word in one.info["cmdline"] or [])
 
-    seen = as_stranger(look)
+    seen = as_other_user(look)
     assert seen.succeeded and "kafka.Kafka" in (seen.got or ""), "command lines are readable"
     assert not any(secret in (seen.got or "") for secret in every_secret(site.settings))
 
@@ -553,7 +553,7 @@ def test_command_lines_hold_no_secret(site: Site) -> None:
 def test_sockets(site: Site, name: str) -> None:
     path = str(getattr(site.settings, name))
     assert Path(path).exists()
-    kept_out(as_stranger(lambda: socket.socket(socket.AF_UNIX).connect(path)), DENIED)
+    kept_out(as_other_user(lambda: socket.socket(socket.AF_UNIX).connect(path)), DENIED)
 
 
 # ---- Leftovers ----

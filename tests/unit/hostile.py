@@ -129,7 +129,7 @@ def _raw_files(folder: Path, texts: Callable[[int], str]) -> None:
     folder.mkdir(parents=True)
     offenders = [{"kind": texts(1), "key": texts(2), "expected": texts(3), "final": 1}]
     (folder / "audit.json").write_text(json.dumps({"offenders": offenders}))
-    prepared(folder, said={"run_id": texts(4)}, parent_run_id=texts(5))
+    prepared(folder, facts={"run_id": texts(4)}, parent_run_id=texts(5))
     points = [{"t_s": second, "p50_ms": 5.0, "p99_ms": 9.0, "max_ms": 12.0, "n": 3} for second in (1.0, 2.0)]
     events = [{"name": "t0", "t_s": 1.0, "source": texts(6)}, {"name": texts(7), "t_s": 1.0, "source": texts(8)}]
     series = {

@@ -54,7 +54,7 @@ class Sweep:
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
         values = {"prepared_wall_ns": int((BEGAN_S + at_s) * 1e9)}
         config = self.cells[cell].config
-        prepared(self.settings.attempts / attempt, config, said=values, series="b1", sweep_id=sweep)
+        prepared(self.settings.attempts / attempt, config, facts=values, series="b1", sweep_id=sweep)
 
     def started(self, attempt: str, role: str) -> None:
         with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:

@@ -29,7 +29,7 @@ from faultline.system.process_ledger import is_marked
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.decoys import OTHER_UID, decoy, only_root
 
 INSTANCE = "0123456789abcdef"
 Answer = Callable[[socket.socket, dict[str, Any]], None]
@@ -218,7 +218,7 @@ def niceness(thread: int) -> int:
 
 @only_root
 def test_processes_of_other_users_are_unchanged(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    with decoy("-Dfaultline.run=mine", user=NOBODY) as planted:
+    with decoy("-Dfaultline.run=mine", user=OTHER_UID) as planted:
         asked = [psutil.Process(planted.pid), *psutil.process_iter()]
         monkeypatch.setattr(psutil, "process_iter", lambda: iter(asked))
         priority = JitPriority(Attempt(Path("mine")))

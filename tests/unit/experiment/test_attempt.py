@@ -14,7 +14,7 @@ import pytest
 from faultline.experiment import attempt as subject
 from faultline.experiment.attempt import Attempt, new_attempt_id, open_attempts, unhealed_attempts, write_json
 from faultline.system.errors import InfrastructureError
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -110,7 +110,7 @@ def test_a_link_or_a_ledger_without_its_attempt_is_no_attempt(tmp_path: Path) ->
 @only_root
 def test_another_users_folder_is_no_attempt(tmp_path: Path) -> None:
     attempt = made(tmp_path / "20261121T061500Z-3fa9c1")
-    os.chown(attempt.folder, NOBODY, NOBODY)
+    os.chown(attempt.folder, OTHER_UID, OTHER_UID)
     assert not attempt.is_of(HOME) and open_attempts(tmp_path, HOME) == []
 
 

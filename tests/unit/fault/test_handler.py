@@ -40,7 +40,7 @@ from fault.identity import (
 from fault.injector import FaultOutcome, Injector, settle
 from fault.procfs import read_process
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.decoys import OTHER_UID, decoy, only_root
 from tests.support.processes import words_of
 from tests.unit.fault.conftest import only, until
 from tests.unit.sleepers import NODE, Spawn
@@ -286,8 +286,8 @@ def test_foreign_look_alike_is_never_found_or_signalled(injector: Injector, spaw
     ours = spawn()
     alike = (EXECUTOR.main, "--executor-id", "0", "--worker-url", f"spark://Worker@{NODE}")
     with (
-        decoy(f"-Dfaultline.run={run}", *alike, user=NOBODY) as planted,
-        decoy(f"-Dfaultline.run={OTHER_RUN}", *alike, user=NOBODY),
+        decoy(f"-Dfaultline.run={run}", *alike, user=OTHER_UID) as planted,
+        decoy(f"-Dfaultline.run={OTHER_RUN}", *alike, user=OTHER_UID),
     ):
         victim = only(injector, run)
         assert victim.pid == ours.pid

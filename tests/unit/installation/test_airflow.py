@@ -28,8 +28,8 @@ from faultline.installation.server_proof import (
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.system.socket_owner import listener_of
-from tests.support.decoys import NOBODY, only_root
-from tests.support.stranger import running_as_stranger
+from tests.support.decoys import OTHER_UID, only_root
+from tests.support.other_user import running_as_other_user
 
 
 def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
@@ -66,9 +66,9 @@ def test_a_server_of_another_user_is_detected_by_the_kernel() -> None:
             pipe.send("listens")
             pipe.recv()
 
-    with running_as_stranger(listen) as (pipe, _):
+    with running_as_other_user(listen) as (pipe, _):
         assert pipe.recv() == "listens"
-        with pytest.raises(InfrastructureError, match=f"is owned by user {NOBODY}"):
+        with pytest.raises(InfrastructureError, match=f"is owned by user {OTHER_UID}"):
             require_own_listener(settings)
 
 
@@ -103,12 +103,12 @@ def test_a_task_token_is_not_sent_to_another_user_on_the_port(monkeypatch: pytes
                 pipe.send("listens")
                 pipe.send(hear(server))
 
-        with running_as_stranger(listen) as (pipe, _):
+        with running_as_other_user(listen) as (pipe, _):
             assert pipe.recv() == "listens"
             if late:
                 seen = iter([os.geteuid()])
                 monkeypatch.setattr(server_proof, "listener_of", lambda address: next(seen, listener_of(address)))
-            with pytest.raises(httpx.ConnectError, match=f"is owned by user {NOBODY}"):
+            with pytest.raises(httpx.ConnectError, match=f"is owned by user {OTHER_UID}"):
                 client.get("/x")
             if late:
                 assert pipe.poll(120) and pipe.recv() == b"", "connected, but no request sent"

@@ -24,7 +24,7 @@ from faultline.system.socket_owner import listener_of, owner_of
 from faultline.system.waiting import wait_until
 from tests.support.acceptor import LOCAL, accepting
 from tests.support.decoys import only_root
-from tests.support.stranger import as_stranger
+from tests.support.other_user import as_other_user
 
 # RFC 7677, 3: user "user", password "pencil".
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -138,8 +138,8 @@ def test_only_this_users_processes_are_forwarded(tmp_path: Path) -> None:
                 with socket.create_connection(listen) as client:
                     client.sendall(b"hello")
 
-        assert as_stranger(knock).got in (None, "b'shut'")
-        as_stranger(throw)
+        assert as_other_user(knock).got in (None, "b'shut'")
+        as_other_user(throw)
         server.settimeout(0.5)
         with pytest.raises(TimeoutError):
             server.accept()

@@ -311,7 +311,7 @@ NOWHERE = replace(ENDPOINTS, kafka="127.0.0.1:1")
 
 
 def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
-    prepared(directory, Configuration(**{"fault": "none", **config}), said={"attempt": attempt}, endpoints=NOWHERE)
+    prepared(directory, Configuration(**{"fault": "none", **config}), facts={"attempt": attempt}, endpoints=NOWHERE)
 
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:

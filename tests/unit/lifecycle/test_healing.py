@@ -59,7 +59,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Proxy:
 
 def left(attempt: Attempt, faults: list[dict[str, Any]], *undos: dict[str, Any]) -> None:
     """Write the plan and the registered undos of an attempt."""
-    prepared(attempt.folder, {"duration_s": 200, "fault_plan": {"faults": faults}}, said={"attempt": RUN})
+    prepared(attempt.folder, {"duration_s": 200, "fault_plan": {"faults": faults}}, facts={"attempt": RUN})
     with Journal(attempt.conductor_journal) as journal:
         for undo in undos:
             journal.write("undo_registered", **undo)

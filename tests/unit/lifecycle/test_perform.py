@@ -136,7 +136,7 @@ def test_limits_follow_the_plan(run: RunContext, monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     def reported(run_id: str | None = "theirs", **order: Any) -> None:
-        prepared(run.attempt.folder, ORDER.config, said={"run_id": run_id}, **{"series": "s1", **order})
+        prepared(run.attempt.folder, ORDER.config, facts={"run_id": run_id}, **{"series": "s1", **order})
 
     reported()
     alive = iter([True, True, False])
@@ -157,7 +157,7 @@ def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeyp
 
 
 def test_a_cancelled_run_does_not_wait(run: RunContext) -> None:
-    prepared(run.attempt.folder, ORDER.config, said={"run_id": "theirs"})
+    prepared(run.attempt.folder, ORDER.config, facts={"run_id": "theirs"})
     await_duplicate_run(CELL, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
 
 

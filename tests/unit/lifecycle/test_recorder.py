@@ -18,7 +18,7 @@ from faultline.system.locks import LockClaim
 from faultline.system.process_ledger import read_ledger
 from faultline.system.process_tags import SERVICES
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.decoys import OTHER_UID, decoy, only_root
 from tests.support.processes import detached, shown
 
 RULE = RoleRule("kafka", "kafka", "of-this-run")
@@ -61,7 +61,7 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
 
 @only_root
 def test_another_users_look_alike_is_others_load() -> None:
-    with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
+    with decoy("kafka", "of-this-run", user=OTHER_UID) as planted, decoy("kafka", "of-this-run") as ours:
         roles = ProcessTable([RULE], {})
         wait_until(lambda: ours.pid in reported(roles), timeout_s=120, what="an age that is looked at")
         assert planted.pid not in reported(roles)

@@ -29,7 +29,7 @@ CONFIG = parse_configuration({"workload": "word_count"})
 def begin(results: Path, attempt: str, *, sweep: str | None = "s1") -> Path:
     """Return the folder of a queued attempt."""
     folder = results / "attempts" / attempt
-    prepared(folder, CONFIG, said={"prepared_wall_ns": GATE - 30 * 10**9}, series="b1", sweep_id=sweep)
+    prepared(folder, CONFIG, facts={"prepared_wall_ns": GATE - 30 * 10**9}, series="b1", sweep_id=sweep)
     (folder / "ledger.jsonl").write_text(json.dumps({"role": "recorder"}) + "\n")
     return folder
 

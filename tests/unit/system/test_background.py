@@ -36,7 +36,7 @@ from faultline.system.background import (
 from faultline.system.locks import hold_measurement_lock
 from faultline.system.process_tags import BACKGROUND_MARK
 from faultline.system.waiting import wait_until
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 
 INSTANCE = f"background-test-{os.getpid()}"
 ORDINARY, IDLE = {os.SCHED_OTHER}, {os.SCHED_IDLE}
@@ -168,7 +168,7 @@ def test_nothing_is_restored_during_a_window(tmp_path: Path) -> None:
 
 @only_root
 def test_another_users_process_is_never_touched() -> None:
-    with service(user=NOBODY) as theirs:
+    with service(user=OTHER_UID) as theirs:
         assert Background(INSTANCE, background_methods()).lower(all_stats()) == set()
         assert policies_of(theirs) == ORDINARY and niceness_of(theirs) in (0, None)
 
@@ -181,8 +181,8 @@ def as_user(act: Callable[[], Any], *, niceness_limit: int) -> Any:
         try:
             resource.setrlimit(resource.RLIMIT_NICE, (niceness_limit, niceness_limit))
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(OTHER_UID)
+            os.setuid(OTHER_UID)
             # As of a process that was started as this user: its own /proc is its own.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)
             os.write(writer, json.dumps(act()).encode())
@@ -211,7 +211,7 @@ def test_an_unprivileged_user_lowers_only_what_it_can_restore(limit: int) -> Non
         own.restore()
         return [[ways.idle, ways.groups, sorted(key[0] for key in lowered)], during, seen()]
 
-    with service(user=NOBODY) as first, service(user=NOBODY) as second:
+    with service(user=OTHER_UID) as first, service(user=OTHER_UID) as second:
         pids = [first, second]
         found = as_user(act, niceness_limit=limit)
     if found == REFUSED:

@@ -24,7 +24,7 @@ from faultline.system.journal import (
     read_journal,
     write_lines,
 )
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 from tests.support.refusals import refused
 
 VALUES = st.recursive(
@@ -225,7 +225,7 @@ def test_a_file_in_the_place_of_a_private_folder_is_refused(tmp_path: Path) -> N
 @only_root
 def test_another_users_folder_is_refused(tmp_path: Path) -> None:
     made = make_private_folder(tmp_path / "link", tmp_path)
-    os.chown(made, NOBODY, NOBODY)
+    os.chown(made, OTHER_UID, OTHER_UID)
     with pytest.raises(InfrastructureError, match="not a private folder"):
         find_private_folder(tmp_path / "link")
 

@@ -27,9 +27,9 @@ from faultline.system.locks import (
     is_measured,
     share_measurement_lock,
 )
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 
-OTHER = pwd.getpwuid(NOBODY).pw_name
+OTHER = pwd.getpwuid(OTHER_UID).pw_name
 # Takes the machine lock like a recorder, prints the waits, and holds it until end of input.
 TAKE = """
 import os, sys
@@ -108,7 +108,7 @@ def recording(
 def another_user(machine: str, attempt: str, word: str) -> Iterator[subprocess.Popen[str]]:
     """Start a shell of another user with the process name of a recorder."""
     command = ["sh", "-c", SAY.format(word), "sh", *recorder_words(machine, attempt)]
-    with started(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as process:
+    with started(command, user=OTHER_UID, group=OTHER_UID, extra_groups=[], cwd="/") as process:
         assert read_line(process) == "ready"
         yield process
 
@@ -187,7 +187,7 @@ def test_another_users_experiment_holds_the_machine_and_is_named(machine: str) -
             assert read_line(mine) == "after None", "the folder of another user is not searched"
             # Another user cannot rename this process.
             hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
-            with started(hush, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as quiet:
+            with started(hush, user=OTHER_UID, group=OTHER_UID, extra_groups=[], cwd="/") as quiet:
                 assert read_line(quiet) == "refused"
             assert held_by(machine) == "a3"
 

@@ -27,7 +27,7 @@ from faultline.system.secrets import (
 )
 from faultline.system.settings import INSTANCE, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
-from tests.support.decoys import NOBODY, only_root
+from tests.support.decoys import OTHER_UID, only_root
 from tests.support.refusals import refused
 
 
@@ -67,8 +67,8 @@ def test_what_others_can_read_is_refused_with_the_remedy(tmp_path: Path, name: s
 @only_root
 def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     write_private(tmp_path / "x", "text")
-    os.chown(tmp_path / "x", NOBODY, NOBODY)
-    with pytest.raises(ConfigError, match=f"owned by user {NOBODY}"):
+    os.chown(tmp_path / "x", OTHER_UID, OTHER_UID)
+    with pytest.raises(ConfigError, match=f"owned by user {OTHER_UID}"):
         require_private(tmp_path / "x")
 
 

@@ -1,4 +1,4 @@
-"""Another user of the machine: what he can do and not do is found out by being him, in a forked process."""
+"""Actions of another unprivileged user of the machine, run in a forked process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from tests.support.decoys import NOBODY
+from tests.support.decoys import OTHER_UID
 
 LONGEST_S = 120.0
 _FORK = multiprocessing.get_context("fork")
@@ -17,7 +17,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What he got: the text of what came back, or the error that he met."""
+    """Result of an action as text, or its error."""
 
     got: str | None
     error: str = ""
@@ -27,27 +27,27 @@ class Outcome:
         return self.got is not None
 
 
-def as_stranger(act: Callable[[], object], *, limit_s: float = LONGEST_S) -> Outcome:
-    """What `act` comes to when a stranger does it. Modules that it needs are imported before: he cannot read ours."""
-    with running_as_stranger(lambda pipe: pipe.send(_outcome(act))) as (pipe, _):
+def as_other_user(act: Callable[[], object], *, limit_s: float = LONGEST_S) -> Outcome:
+    """Run `act` as another user. Import its modules before, because that user cannot read the project."""
+    with running_as_other_user(lambda pipe: pipe.send(_outcome(act))) as (pipe, _):
         return pipe.recv() if pipe.poll(limit_s) else Outcome(None, f"not done within {limit_s:g} s")
 
 
 @contextmanager
-def running_as_stranger(act: Callable[[Connection], None]) -> Iterator[tuple[Connection, int]]:
-    """Yield a process of his, with a pipe to it, and its pid; ended at the end."""
-    ours, his = _FORK.Pipe()
+def running_as_other_user(act: Callable[[Connection], None]) -> Iterator[tuple[Connection, int]]:
+    """Run `act` in a process of another user; yield a pipe to it and its pid."""
+    ours, theirs = _FORK.Pipe()
 
     def run() -> None:
         os.chdir("/")
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        act(his)
+        os.setresgid(OTHER_UID, OTHER_UID, OTHER_UID)
+        os.setresuid(OTHER_UID, OTHER_UID, OTHER_UID)
+        act(theirs)
 
     process = _FORK.Process(target=run, daemon=True)
     process.start()
-    his.close()
+    theirs.close()
     try:
         assert process.pid is not None
         yield ours, process.pid
@@ -59,5 +59,5 @@ def running_as_stranger(act: Callable[[Connection], None]) -> Iterator[tuple[Con
 def _outcome(act: Callable[[], object]) -> Outcome:
     try:
         return Outcome(str(act()))
-    except BaseException as error:  # whatever it is, it kept him out
+    except BaseException as error:  # any error means that access was denied
         return Outcome(None, f"{type(error).__name__}: {error}")
