@@ -150,11 +150,10 @@ def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
 
 
 def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Recommend one of three configurations with five repetitions of 7 % variation; the first is better by a
-    percentage.
+    """Recommend one of three configurations with five repetitions of 7 % variation.
 
-    It is recommended if the lowest median is best in 80 % of the draws: bootstrapped medians of blocks, or means by
-    Student's t.
+    The first is better by a percentage. It is recommended if the lowest median is best in 80 % of the draws:
+    bootstrapped medians of blocks, or means by Student's t.
     """
     normal, free = rng.standard_normal((RESAMPLES, 5)), np.sqrt(4 / rng.chisquare(4, RESAMPLES))
     rows = rng.integers(0, 5, (RESAMPLES, 5))

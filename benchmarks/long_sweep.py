@@ -79,10 +79,9 @@ def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, Bench
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, BenchmarkFigure]:
-    """Return memory and descriptors of each service: `value` is the median of the last quarter, `low` that of the
-    first.
+    """Return memory and descriptors of each service.
 
-    Empty with too few samples for quarters.
+    `value` is the median of the last quarter, `low` that of the first. Empty with too few samples for quarters.
     """
     quarter = len(samples) // 4
     if not quarter:

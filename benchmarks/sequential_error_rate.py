@@ -87,13 +87,12 @@ class SweepResult:
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Run 400 sweeps for each noise model and planted step (1,000 without), and 200 with fixed repetitions; 40 and 4 if
-    `quick`.
+    """Run 400 sweeps for each noise model and planted step (1,000 without), and 200 with fixed repetitions.
 
-    For each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons with a true decision. `…_wrong`: sweeps
-    with a false decision. `…_seen`: sweeps in which a difference was found (at 0: the error). `…_experiments`: median,
-    minimum and maximum of the sweeps, of 100 in the budget; the mean is `…_experiments_mean`. With `_fixed_N` after the
-    percent: N repetitions and the verdicts of `compare`.
+    40 and 4 if `quick`. For each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons with a true
+    decision. `…_wrong`: sweeps with a false decision. `…_seen`: sweeps in which a difference was found (at 0: the
+    error). `…_experiments`: median, minimum and maximum of the sweeps, of 100 in the budget; the mean is
+    `…_experiments_mean`. With `_fixed_N` after the percent: N repetitions and the verdicts of `compare`.
     """
     study = Study(progress, SEED)
     for number, (name, scatter) in enumerate(noise_models().items()):

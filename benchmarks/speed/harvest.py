@@ -51,11 +51,10 @@ SUBJECTS = (
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Return the figures of `growth_figures` for the program `harvest`, by workload; those of word count have no
-    prefix.
+    """Return the figures of `growth_figures` for the program `harvest`, by workload.
 
-    Starts a broker; creates topics and deletes them. Raises InfrastructureError if the program fails, or if its tables
-    differ from the topics.
+    Those of word count have no prefix. Starts a broker; creates topics and deletes them. Raises InfrastructureError if
+    the program fails, or if its tables differ from the topics.
     """
     settings = bring_up(progress, airflow=False)
     figures: dict[str, BenchmarkFigure] = {}

@@ -1,5 +1,4 @@
-"""Bootstrap of Faultline's environment: the packages of requirements.lock and the jars of jars.lock, in the state
-directory.
+"""Bootstrap of Faultline's environment in the state directory: locked packages and jars.
 
 The launcher runs it as `python -I include/faultline/bootstrap.py` on a bare system Python, so it uses the standard
 library only. (-I keeps this directory out of sys.path, where its modules would shadow standard ones.)

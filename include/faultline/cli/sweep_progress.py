@@ -43,8 +43,11 @@ AGGREGATE_S = 30.0
 
 @dataclass(frozen=True)
 class FollowResult:
-    """End of a watch. `state`: of the run, empty if the services were ended before. `first_recovery_s`: wall clock, in
-    seconds since the epoch, at which the first recovery was reported; None if none was seen online."""
+    """End of a watch.
+
+    `state`: of the run, empty if the services were ended before. `first_recovery_s`: wall clock, in seconds since the
+    epoch, at which the first recovery was reported; None if none was seen online.
+    """
 
     state: str
     first_recovery_s: float | None = None

@@ -29,8 +29,7 @@ MIN_SAVING = 0.1
 
 @dataclass(frozen=True)
 class Costs:
-    """Machine time in seconds: of a run without its injections, and of each injection with the baseline window before
-    it.
+    """Machine time in seconds: of a run without injections, and of each injection with its baseline window.
 
     `measured`: which of both are measured; the other is assumed.
     """

@@ -120,11 +120,10 @@ def _commit(name: str, root: Path) -> str | None:
 
 
 def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[IndexEntry]:
-    """Return a sweep's own records, and for each planned cell without a usable one the newest usable record of its
-    series.
+    """Return a sweep's own records and substitutes for planned cells without a usable one.
 
-    Only records that the plan counts are included, whichever sweep measured them. Without a plan, or without any own
-    record, only its own records are returned.
+    The substitute is the newest usable record of the cell's series. Only records that the plan counts are included,
+    whichever sweep measured them. Without a plan, or without any own record, only its own records are returned.
     """
     own = index.of_sweep(sweep_id)
     plan = None if sweep_id is None or not own else SweepPlans(results).read(sweep_id)

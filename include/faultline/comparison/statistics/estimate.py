@@ -136,10 +136,10 @@ class PairedRow:
         return self.before.keys() == self.after.keys()
 
     def in_pairs(self) -> PairedRow:
-        """Return the repetitions that both sides have; all if these are fewer than two or than half of the smaller
-        side.
+        """Return the repetitions that both sides have.
 
-        A repetition is measured as a block, so common repetitions carry more information than others.
+        Returns all if these are fewer than two or than half of the smaller side. A repetition is measured as a block,
+        so common repetitions carry more information than others.
         """
         common = self.before.keys() & self.after.keys()
         if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
