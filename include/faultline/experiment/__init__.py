@@ -1,1 +1,1 @@
-"""What is measured: the configuration of one experiment, and matrices of them."""
+"""Configurations of experiments, matrices of them, and plans of attempts."""

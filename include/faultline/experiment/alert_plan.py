@@ -1,4 +1,4 @@
-"""Who is told of a night, and of what, as its file says."""
+"""Alerts of a nightly run: events and recipients, as its file lists them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
 from faultline.system.text import suggest
 
-# What a night may be worth telling. `broken`: nothing valid, cells missing, an inconclusive gate, or not begun.
+# Events of a nightly run. `broken`: nothing valid, cells missing, an inconclusive gate, or not started.
 KINDS = ("worse", "better", "broken")
 USUAL = ("worse", "broken")
-# How, and the keys that each of them takes beside `when`.
+# Channels, each with its expected value.
 WAYS = {
     "webhook": "an address",
     "slack": "the address of an incoming webhook",
@@ -28,7 +28,7 @@ MAIL_KEYS = ("to", "from", "server", "user", "password_file", "tls")
 
 @dataclass(frozen=True)
 class AlertPlan:
-    """One that is told. `way`: one of WAYS; `target`: what it takes."""
+    """One alert. `way`: one of WAYS; `target`: its value in the file."""
 
     when: tuple[str, ...]
     way: str
@@ -36,7 +36,7 @@ class AlertPlan:
 
     @property
     def text(self) -> str:
-        """Whom it reaches, without what is secret in an address."""
+        """Recipient, without the secret part of an address."""
         if self.way in ("webhook", "slack"):
             return f"{self.way} at {urlsplit(self.target).hostname}"
         if self.way == "mail":
@@ -51,8 +51,10 @@ class AlertPlan:
 
 
 def password_file(target: Mapping[str, Any]) -> Path | None:
-    """Return the password file of a mail server, or None. Raises ConfigError if it is missing or readable by other
-    users."""
+    """Return the password file of a mail server, or None.
+
+    Raises ConfigError if it is missing or readable by other users.
+    """
     named = target.get("password_file")
     if not named:
         return None
@@ -128,8 +130,10 @@ def _mail(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mail_server(target: Mapping[str, Any]) -> tuple[str, int]:
-    """Return host and port of a mail's server; without a port the one for submissions. Raises ValueError for what is
-    none."""
+    """Return host and port of a mail server; the port defaults to SUBMISSION_PORT.
+
+    Raises ValueError for an invalid address.
+    """
     host, _, port = str(target["server"]).partition(":")
     if not host or (port and not port.isdigit()):
         raise ValueError(f"{target['server']}: no HOST:PORT")

@@ -1,4 +1,4 @@
-"""One attempt: its id, its folder, and the file that says what is being measured."""
+"""One attempt: its id, its folder and the paths of its files."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _TIME = "%Y%m%dT%H%M%SZ"
 def new_attempt_id(attempts: Path) -> str:
     """Return UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
 
-    Ids tell which attempt came first, so this one is later than all that have a folder in `attempts`, also when the
-    clock was set back meanwhile: then its time is that of the last one, and a second.
+    Ids sort attempts by age, so this one sorts after all folders in `attempts`. If the clock was set back, its time is
+    one second after the newest of them.
     """
     now = f"{datetime.now(UTC):{_TIME}}"
     names = os.listdir(attempts) if attempts.is_dir() else []
     last = max((found[1] for name in names if (found := _ID.fullmatch(name))), default="")
     if last > now:
-        with contextlib.suppress(ValueError, OverflowError):  # no time that there is
+        with contextlib.suppress(ValueError, OverflowError):  # not a valid time
             now = f"{datetime.strptime(last, _TIME) + timedelta(seconds=1):{_TIME}}"
     return f"{now}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The folder of one attempt. Paths of its raw files; formats stand in docs/reference/files.md."""
+    """Folder of one attempt and the paths of its raw files; see docs/reference/files.md for their formats."""
 
     folder: Path
 
@@ -49,7 +49,7 @@ class Attempt:
 
     @property
     def plan(self) -> Path:
-        """What the attempt is to do, as `prepare` resolved it; attempts from before there were plans have none."""
+        """Plan of the attempt, written by `prepare`; the oldest attempts have none."""
         return self.folder / "plan.json"
 
     @property
@@ -62,7 +62,7 @@ class Attempt:
 
     @property
     def load_end(self) -> Path:
-        """When the load ends before its schedule does; written while the run lasts, beside the gate."""
+        """End of the load if it is before the end of the schedule; written during the run."""
         return self.folder / "load_end.json"
 
     @property
@@ -75,7 +75,7 @@ class Attempt:
 
     @property
     def host_journals(self) -> Path:
-        """What other hosts wrote down of themselves, a file each."""
+        """Journals of other hosts, one file each."""
         return self.folder / "hosts"
 
     @property
@@ -92,63 +92,63 @@ class Attempt:
 
     @property
     def traces(self) -> Path:
-        """What an engine leaves that writes its traces down itself."""
+        """Traces of an engine that writes them itself."""
         return self.folder / "traces.jsonl"
 
     @property
     def checkpoint(self) -> Path:
         """Checkpoint of the query; removed by the teardown, after the harvest has read it.
 
-        In commit mode `none` a link to the present lineage's, which lies on the RAM disk.
+        In commit mode `none`: a link to that of the current state epoch, on the RAM disk.
         """
         return self.folder / "checkpoint"
 
     @property
     def scratch(self) -> Path:
-        """Temporary files of the workload's JVMs, such as unpacked libraries, which a killed one leaves behind."""
+        """Temporary files of the workload's JVMs, such as unpacked libraries; a killed JVM does not remove them."""
         return self.folder / "scratch"
 
     @property
     def sink(self) -> Path:
-        """Where a job of the user's may keep files until the run is harvested."""
+        """Folder for files of a user job, kept until the harvest."""
         return self.scratch / "sink"
 
     @property
     def lineages(self) -> Path:
-        """What is left of the lineages that were given up: their offset and commit logs, a folder each."""
+        """Offset and commit logs of abandoned state epochs, one folder each."""
         return self.folder / "lineages"
 
     @property
     def services_journal(self) -> Path:
-        """The services that were started during the attempt."""
+        """Journal of the services started during the attempt."""
         return self.folder / "services.jsonl"
 
     @property
     def stop_file(self) -> Path:
-        """Its appearance asks the workload to end."""
+        """Marker file that asks the workload to stop."""
         return self.folder / "stop"
 
     @property
     def closed(self) -> Path:
-        """Written last, by the teardown: the attempt's steps cannot be repeated then."""
+        """End marker, written last by the teardown; no step can be repeated afterwards."""
         return self.folder / "closed.json"
 
     @property
     def unhealed(self) -> Path:
-        """Written by the teardown in place of `closed`, where it could not undo what a fault left: {"why"}.
+        """Marker that replaces `closed` if the teardown could not undo a fault: {"why"}.
 
-        All else is done then; the next `prepare` tries again.
+        The rest of the teardown is complete; the next `prepare` retries the undo.
         """
         return self.folder / "unhealed.json"
 
     @property
     def over(self) -> Path | None:
-        """Of `closed` and `unhealed` the one that is there; None while there is work to be done on the attempt."""
+        """Existing one of `closed` and `unhealed`; None if the attempt is still open."""
         return next((file for file in (self.closed, self.unhealed) if file.exists()), None)
 
     @property
     def job(self) -> Path:
-        """What of the user's was under test, as it was then."""
+        """Copy of the user files under test."""
         return self.folder / "job"
 
     @property
@@ -165,8 +165,7 @@ class Attempt:
         return self.folder / "logs"
 
     def read(self) -> dict[str, Any]:
-        """Return `attempt.json`. Raises InfrastructureError when `prepare` did not get to write it, or it is
-        damaged."""
+        """Return `attempt.json`. Raises InfrastructureError if it is missing or damaged."""
         try:
             value = json.loads((self.folder / "attempt.json").read_text())
         except (OSError, ValueError):
@@ -183,20 +182,20 @@ class Attempt:
         return int(self.read()["prepared_wall_ns"])
 
     def is_of(self, home: Path) -> bool:
-        """Return whether the installation at `home` made it, and may close it. Raises InfrastructureError as `read`.
+        """Return whether the installation at `home` owns the attempt. Raises InfrastructureError as `read`.
 
-        Others, perhaps of other machines, may keep their results in the same folder. One that does not say whose it is
-        is nobody's; so is one that another user made, and a link to a folder elsewhere.
+        Several installations and machines may share the folder of results. An attempt without an owner, one of another
+        user and a link to another folder have no owner here.
         """
         if not self.is_own():
             return False
         description = self.read()
         host = (description.get("environment") or {}).get("host")
-        said = (description.get("attempt"), description.get("home"), host)
-        return said == (self.id, str(home), socket.gethostname())
+        owner = (description.get("attempt"), description.get("home"), host)
+        return owner == (self.id, str(home), socket.gethostname())
 
     def is_own(self) -> bool:
-        """Return whether its folder is one, and this user's."""
+        """Return whether its folder is a real folder of this user."""
         with contextlib.suppress(OSError):
             found = self.folder.lstat()
             return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -224,5 +223,5 @@ def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
 
 
 def unhealed_text(attempt: str, why: str) -> str:
-    """Return one of these in a line."""
+    """Return a line about an attempt whose fault could not be undone."""
     return f"attempt {attempt} is not healed: {why}; the next experiment tries again"

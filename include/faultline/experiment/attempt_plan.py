@@ -1,7 +1,6 @@
-"""What one attempt is to do: its configuration resolved once, by `prepare`, and kept in the attempt's `plan.json`.
+"""Plan of one attempt: its resolved configuration, which `prepare` stores in the attempt's `plan.json`.
 
-Each step reads its part of the plan and derives nothing anew. `prepare` writes it last, so that a folder without one
-has started nothing.
+Steps derive nothing themselves. `prepare` writes the plan last, so an attempt without one has started nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import read_document
 
-if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
+if TYPE_CHECKING:  # importing the configuration takes half a second
     from faultline.experiment.config import Configuration
 
 SCHEMA = 3  # of plan.json
-# An act that lasts is over by so much before the end of what is measured.
+# Time between the end of a lasting fault and the end of the measured window.
 BEFORE_END_S = 1.0
 
 T = TypeVar("T")
@@ -40,10 +39,10 @@ class Topic:
 
 @dataclass(frozen=True)
 class FaultPhase:
-    """When the one fault of the short form comes: at `phase` (0 to below 1) of the first checkpoint cycle that begins
-    from its planned time on and after `commits` commits since the warm-up; at `latest_s` after T0 in any case.
+    """Time of the fault in short form: `phase`, in [0, 1), of a checkpoint cycle, at the latest `latest_s` after T0.
 
-    `later`: the phases of the second and of further injections.
+    The cycle is the first one after the planned time that follows `commits` commits after the warm-up.
+    `later`: phases of the second and further injections.
     """
 
     phase: float
@@ -53,15 +52,15 @@ class FaultPhase:
 
     @property
     def phases(self) -> tuple[float, ...]:
-        """The phase of each injection."""
+        """Phase of each injection."""
         return (self.phase, *self.later)
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """What was ordered: a configuration, as JSON values, and its cell. Every record says this of itself.
+    """Ordered experiment: its configuration, as JSON values, and its cell. Every record contains these fields.
 
-    `keep_topics`: whoever closes the attempt leaves its topics.
+    `keep_topics`: the teardown keeps the attempt's topics.
     """
 
     config: Mapping[str, Any]
@@ -77,14 +76,17 @@ class Ordered:
 
     @property
     def cell(self) -> Cell:
-        """The unit of work that it belongs to."""
+        """Cell of the attempt."""
         return Cell(self.config_id, self.repetition, self.series)
 
 
 @dataclass(frozen=True)
 class PlannedEngine:
-    """The engine by its name, empty where the workload tells it; where this run of it is reached, by keys of its own;
-    and the settings and the folder of programs of the build under test."""
+    """Engine of an attempt.
+
+    `name`: empty if the workload determines it. `addresses`: those of this run, under keys of the engine. `settings`
+    and `programs` (a folder): those of the build under test.
+    """
 
     name: str
     addresses: Mapping[str, Any] = field(default_factory=dict)
@@ -94,12 +96,12 @@ class PlannedEngine:
 
 @dataclass(frozen=True)
 class Places:
-    """What the attempt shares with others on this machine.
+    """Resources that the attempt shares with other processes on this machine.
 
-    `window_lock`: None where nothing else works. `instance`: the mark of the embedded services that take part, None on
-    a target; `background`: the mark of those that give way while a window is measured; `keeper`: the pid of what keeps
-    them running. `holds`: where a fault holds each service down. `ports`: of the companions, by role.
-    `checkpoint_disk`: where checkpoints have a disk of their own, which can be full while this machine's is not.
+    `window_lock`: None if no other work can run. `instance`: process tag of the embedded services, None on a target.
+    `background`: tag of those that pause during a measured window. `keeper`: pid of their supervisor. `holds`: file by
+    service that delays its restart. `ports`: of the companions, by role. `checkpoint_disk`: folder on a separate disk
+    for checkpoints, if there is one.
     """
 
     window_lock: str | None = None
@@ -112,7 +114,7 @@ class Places:
 
 
 class _OfConfiguration(Generic[T]):
-    """A parameter of the ordered configuration, as a property of its plan under the parameter's name."""
+    """Descriptor that reads the parameter of its name from the ordered configuration."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -124,16 +126,14 @@ class _OfConfiguration(Generic[T]):
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """One attempt's plan. Times in seconds, those of the window after T0.
+    """Plan of one attempt. Times are seconds, those of the window after T0.
 
-    `topics`: by role. `seed`: chooses the victims of `faults`. `generator`: its specification; None where the engine
-    makes the events itself. `program`: what the workload's program is told beside what its engine adds.
-    `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at the end of
-    the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds a tuple's
-    first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan gives them.
-    `gated`: the workload cannot log in at the broker, and comes to it through the gate. `warmup_max_s`: the measured
-    window begins when the engine is steady, between `warmup_s` and then; None: at `warmup_s`. `not_measured`: figures
-    that cannot be had where it runs, and why.
+    `topics`: by role. `seed`: selects the victims of `faults`. `aim`: None if faults have fixed times. `generator`:
+    None if the engine creates the events. `program`: configuration of the program, without the engine's additions.
+    `filling`: preload goal; if None, `primed_batches` are awaited before T0. `drained_batches`: awaited at the end of
+    the schedule. `stop_s`: longest shutdown of the workload. `method`, `tuples`: latency method and tuple definition.
+    `gated`: the workload uses the Kafka auth proxy. `warmup_max_s`: latest start of the measured window, which starts
+    when the engine is steady; None: `warmup_s`. `not_measured`: figures unavailable on the target, with the reason.
     """
 
     order: Ordered
@@ -164,7 +164,6 @@ class AttemptPlan:
     snapshot_interval_s = _OfConfiguration[float]()
     restart_delay_s = _OfConfiguration[float]()
     commit_mode = _OfConfiguration[str]()
-    # The longest wait between two of several injections; and what counts as recovered.
     max_wait_s = _OfConfiguration[float]()
     recovered_within = _OfConfiguration[float]()
 
@@ -179,12 +178,12 @@ class AttemptPlan:
 
     @property
     def delay_s(self) -> float:
-        """By how much the measured window, and all that is planned in it, may begin later than after `warmup_s`."""
+        """Longest delay of the measured window, and of its faults, beyond `warmup_s`."""
         return 0.0 if self.warmup_max_s is None else self.warmup_max_s - self.warmup_s
 
     @property
     def window_s(self) -> float:
-        """From T0 to the end of what is measured, at the latest."""
+        """Longest time from T0 to the end of the measured window."""
         return self.warmup_s + self.delay_s + self.duration_s
 
     def over_s(self, planned: PlannedFault) -> float:
@@ -199,24 +198,23 @@ class AttemptPlan:
 
     @property
     def workload_bootstrap(self) -> str:
-        """Where the workload reaches the broker: by the detour only if a fault needs it, since it is one more hop."""
+        """Kafka address for the workload: that of the fault proxy, one more hop, only if a fault needs it."""
         if self.gated:
             return self.endpoints.kafka_gate
         return self.endpoints.kafka_detour if self.detours else self.endpoints.kafka
 
     @property
     def stamped_by_broker(self) -> bool:
-        """Whether the broker's clock tells when a result was put out: where hosts are several, so that it is one. Those
-        of a target may be, whether or not they are reached."""
+        """Whether the broker's clock sets the output time. With several hosts it is the only common clock."""
         return bool(self.endpoints.hosts) or self.endpoints.is_external
 
     @property
     def detours(self) -> bool:
-        """Whether a fault stands between the workload and the broker."""
+        """Whether a fault needs a proxy between the workload and the broker."""
         return any(one.fault.definition.uses_proxy for one in self.faults)
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return JSON values; `from_mapping` gives the same plan again."""
+        """Return JSON values, which `from_mapping` reads."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         records = {name: asdict(values[name]) for name in ("order", "engine", "places")}
         optional = {name: values[name] and asdict(values[name]) for name in ("filling", "aim")}
@@ -233,10 +231,9 @@ class AttemptPlan:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Return the plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else.
+        """Return the plan from the values of `as_mapping`. Raises KeyError, TypeError or PlanError for other values.
 
-        What is not known here any more is left aside, so that attempts outlive an update; `schema` rises when more
-        than that changes.
+        Unknown keys are ignored, so that attempts remain readable after an update; other changes raise `schema`.
         """
         if values["schema"] != SCHEMA:
             raise PlanError(f"schema {values['schema']}, and {SCHEMA} is known here")
@@ -268,8 +265,11 @@ def resolve(
     cycles: frozenset[str] = frozenset(),
     not_measured: Mapping[str, str] | None = None,
 ) -> AttemptPlan:
-    """Return the plan of an order, without what the program is told. `config`: the one that was ordered. `topics`:
-    their names by role. `cycles`: those of the engine that a fault can be aimed at."""
+    """Return the plan of an order, with an empty `program`.
+
+    `config`: the ordered configuration. `topics`: names by role. `cycles`: cycles of the engine in which a fault can
+    have a phase.
+    """
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
     return AttemptPlan(
         order=order,
@@ -279,7 +279,7 @@ def resolve(
         topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
         faults=config.planned_faults(),
-        # Of several injections only the conductor can tell when the next one may come, by the commits of any engine.
+        # With several injections the fault scheduler decides from the commits when the next one may start.
         aim=_aim(config, order.repetition) if "checkpoint" in cycles or config.injections > 1 else None,
         generator=_generator(config, order.repetition, endpoints, topics.get("input", "")) if config.paced else None,
         program={},
@@ -301,9 +301,9 @@ def _aim(config: Configuration, repetition: int) -> FaultPhase | None:
     if config.fault == "none" or config.fault_plan is not None:
         return None
     planned = config.planned_faults()[0]
-    # What lasts must be undone before the end.
+    # A lasting fault must be undone before the end of the window.
     over_s = config.measured_window[1] - (planned.end_s - planned.earliest_s) - BEFORE_END_S
-    # And those that follow need their time.
+    # Later injections need a baseline and a recovery each.
     later_s = (config.injections - 1) * (config.baseline_s + SECONDS_AFTER_FAULT)
     latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s) - later_s)
     # All injections of all repetitions are spread over the cycle together.
@@ -347,12 +347,12 @@ def _generator(config: Configuration, repetition: int, endpoints: Endpoints, top
 
 
 def topic_partitions(config: Configuration) -> dict[str, int]:
-    """Return the topics of an attempt by role, and how many partitions each has."""
+    """Return the number of partitions of each topic of an attempt, by role."""
     return {"input": config.partitions, "output": config.partitions, **config.kind.topics(config.own, config)}
 
 
 def is_added(attempt: Attempt) -> bool:
-    """Return whether `scripts/migrate.py` made the plan of an attempt that had none."""
+    """Return whether `scripts/migrate.py` created the plan."""
     return bool(_values_of(attempt).get("migrated") == {"schema": None})
 
 
@@ -363,38 +363,38 @@ def _values_of(attempt: Attempt) -> dict[str, Any]:
 def read_plan(attempt: Attempt) -> AttemptPlan:
     """Return the attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
     values = _values_of(attempt)
-    if values.get("schema", SCHEMA - 1) < SCHEMA and "config" in (said := attempt.read()):
-        return _from_before(attempt, said)
+    if values.get("schema", SCHEMA - 1) < SCHEMA and "config" in (description := attempt.read()):
+        return _from_before(attempt, description)
     try:
         return AttemptPlan.from_mapping(values)
     except (KeyError, TypeError, AttributeError, PlanError) as error:
         raise InfrastructureError(f"{attempt.plan}: not a plan ({error}); clear the whole run") from None
 
 
-def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
+def _from_before(attempt: Attempt, description: Mapping[str, Any]) -> AttemptPlan:
     """Return the plan of an attempt older than plan schema 3 from its `attempt.json`, as far as the judge needs it."""
     from faultline.experiment.config import parse_configuration
 
     try:
-        config = parse_configuration(said["config"])
+        config = parse_configuration(description["config"])
     except ConfigError as error:
         raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; clear the whole run") from None
-    named = {one.name: said[one.name] for one in fields(Ordered) if one.name in said}
+    named = {one.name: description[one.name] for one in fields(Ordered) if one.name in description}
     unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
-    kafka, services = said.get("kafka") or {}, said.get("services") or {}
-    faults, topics, partitions = config.planned_faults(), said.get("topics") or {}, topic_partitions(config)
+    kafka, services = description.get("kafka") or {}, description.get("services") or {}
+    faults, topics, partitions = config.planned_faults(), description.get("topics") or {}, topic_partitions(config)
     unread: dict[str, Any] = dict.fromkeys(("aim", "generator", "filling", "warmup_max_s"))
     unread |= {"program": {}, "companions": (), "tuples": {}, "gated": False, "primed_batches": 1, "drained_batches": 1}
     return AttemptPlan(
         **unread,
         order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
-        engine=PlannedEngine("", programs=str(said.get("programs", ""))),
-        endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=said.get("hosts") or {}),
+        engine=PlannedEngine("", programs=str(description.get("programs", ""))),
+        endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=description.get("hosts") or {}),
         places=Places(instance=services.get("instance"), holds=services.get("holds") or {}),
         topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
         faults=faults,
         stop_s=config.kind.stop_s,
         method=config.kind.latency_method,
-        not_measured=said.get("not_measured") or {},
+        not_measured=description.get("not_measured") or {},
     )

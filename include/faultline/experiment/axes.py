@@ -1,6 +1,6 @@
-"""An axis as people write it: `1, 8`, `1..32 ×2`, `10..50 +20`, `[1, 8]`; further ones as `seed=1, 2; rate=100, 500`.
+"""Text form of axes: `1, 8`, `1..32 ×2`, `10..50 +20`, `[1, 8]`; several as `seed=1, 2; rate=100, 500`.
 
-What a form, a call through the API and the command line take is the same text; a call may also give lists.
+Forms, the API and the command line accept the same text; the API also accepts lists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, require_known
 from faultline.system.errors import ConfigError
 
-# More values make more experiments than any sweep may have.
+# Upper bound on the values of an axis.
 MOST_VALUES = 1024
 EXAMPLE = "seed=1, 2, 3; rate=100..1600 ×4"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -36,7 +36,7 @@ def parse_axis(name: str, given: Any) -> list[Any]:
         raise ConfigError(f"{name}: the axis is empty; give at least one value")
     seen = set()
     for value in values:
-        # As JSON, where 1 and 1.0 are told apart: they are the same experiment.
+        # JSON distinguishes 1 from 1.0, but both are the same experiment.
         key = float(value) if _is_number(value) else json.dumps(value, sort_keys=True, default=str)
         if key in seen:
             raise ConfigError(f"{name}: {value} stands twice on the axis; keep one")
@@ -45,8 +45,10 @@ def parse_axis(name: str, given: Any) -> list[Any]:
 
 
 def parse_axes(given: Any) -> dict[str, list[Any]]:
-    """Return axes by name, from an object or from a text such as EXAMPLE. Raises ConfigError naming the axis, or
-    `axes`."""
+    """Return axes by name, from an object or from a text such as EXAMPLE.
+
+    Raises ConfigError naming the axis, or `axes`.
+    """
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -89,7 +91,7 @@ def _from_text(name: str, text: str) -> list[Any]:
 
 
 def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
-    """Return the values of `low..high +step` or `low..high ×factor`, its ends included where it meets them."""
+    """Return the values of `low..high +step` or `low..high ×factor`, including both ends if the steps reach them."""
     low, high = _number(found["low"]), _number(found["high"])
     step: int | float
     if found["how"] is None:
@@ -105,17 +107,17 @@ def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
         raise ConfigError(f"{name}: {text} never reaches its end; use a step above 0, or a factor above 1 from above 0")
     values: list[Any] = []
     number: int | float = low
-    # A thousandth of a millionth over the end is rounding.
+    # Tolerates rounding at the end.
     while number <= high * (1 + 1e-9) and len(values) <= MOST_VALUES:
         values.append(number)
-        # From the beginning each time, so that rounding does not add up.
+        # Computed from the start, so that rounding errors do not add up.
         number = low + len(values) * step if how == "+" else low * step ** len(values)
         number = float(f"{number:.12g}") if isinstance(number, float) else number
     return values
 
 
 def _value(name: str, text: str) -> Any:
-    """Return a value as the parameter takes it: a name stays a name, whatever it looks like."""
+    """Return a value with the type of its parameter: a text parameter keeps text that looks like a number."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -124,9 +126,9 @@ def _value(name: str, text: str) -> Any:
 
 
 def _takes_text(name: str) -> bool:
-    """Return whether a parameter is a name or a text, and never a number."""
+    """Return whether a parameter only has text values."""
     if is_setting(name):
-        return False  # its text is taken as it stands, whatever it looks like
+        return False  # settings parse their own text
     kinds = [Configuration.model_fields[name].annotation]
     while any(get_args(kind) and get_origin(kind) is not Literal for kind in kinds):
         kinds = [part for kind in kinds for part in ((get_args(kind) or (kind,)) if get_origin(kind) is not Literal
@@ -147,8 +149,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _split(text: str, at: str, name: str) -> list[str]:
-    """Return the parts of a text between `at`, but for those inside brackets, braces and quotes; empty ones are left
-    out."""
+    """Split a text at `at`, except inside brackets, braces and quotes; omit empty parts."""
     parts, current, closing, quoted = [], "", "", False
     for letter in text:
         if letter == '"':

@@ -1,4 +1,4 @@
-"""A build under test: a revision's workload programs, and settings of the engine beside those of every experiment."""
+"""Build under test: workload programs of a revision, and engine settings in addition to the experiment's own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import require_keys
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
-# Of a commit, where it is named in words or by a folder.
+# Digits of a commit hash in texts and folder names.
 COMMIT_DIGITS = 12
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """`revision`: whatever git takes for one, whose programs run; None: the checkout as it is. `settings`: of the
-    engine, by name, as texts; which of them there are, it says itself. Without both it is what is installed."""
+    """Build under test; without both fields, the installed build.
+
+    `revision`: git revision of the programs; None: the checkout. `settings`: engine settings by name, as texts.
+    """
 
     revision: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def installed(self) -> bool:
-        """Whether it is what runs anyway."""
+        """Whether it is the installed build."""
         return self.revision is None and not self.settings
 
     def as_mapping(self) -> dict[str, Any]:
@@ -38,15 +40,15 @@ class BuildSpec:
 
     @property
     def text(self) -> str:
-        """In a few words: `v1.3 with spark.x=1`."""
-        told = [f"{name}={value}" for name, value in sorted(self.settings.items())]
+        """Short description, such as `v1.3 with spark.x=1`."""
+        settings = [f"{name}={value}" for name, value in sorted(self.settings.items())]
         revision = self.revision or "the checkout"
         named = revision[:COMMIT_DIGITS] if _COMMIT.fullmatch(revision) else revision
-        return " with ".join([named, *([", ".join(told)] if told else [])])
+        return " with ".join([named, *([", ".join(settings)] if settings else [])])
 
 
 def parse_build(given: Any, key: str) -> BuildSpec:
-    """Return a build from a form's field `key`: an object, or its JSON; empty is the checkout as it is.
+    """Return a build from the form field `key`: an object or its JSON; empty: the checkout.
 
     Raises ConfigError with one line that names the key and the remedy.
     """
@@ -59,19 +61,19 @@ def parse_build(given: Any, key: str) -> BuildSpec:
             raise ConfigError(f"{key}: is no JSON ({error}); give an object such as {EXAMPLE}") from None
     if not isinstance(given or {}, Mapping):
         raise ConfigError(f"{key}: {given!r} is no object; give one such as {EXAMPLE}")
-    told = dict(given or {})
-    require_keys(f"{key}.", told, ("revision", "settings"))
-    settings = told.get("settings") or {}
+    values = dict(given or {})
+    require_keys(f"{key}.", values, ("revision", "settings"))
+    settings = values.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{key}.settings: {settings!r} is no object; give names and values, as in {EXAMPLE}")
     parsed = {str(name): _text(f"{key}.settings.{name}", value) for name, value in settings.items()}
-    return BuildSpec(_revision(told.get("revision"), f"{key}.revision"), MappingProxyType(parsed))
+    return BuildSpec(_revision(values.get("revision"), f"{key}.revision"), MappingProxyType(parsed))
 
 
 def _revision(given: Any, key: str) -> str | None:
     if given is None or given == "":
         return None
-    # What begins with a dash would be an option of git.
+    # Git would read a leading dash as an option.
     if not isinstance(given, str) or given.startswith("-") or not given.isprintable() or " " in given:
         raise ConfigError(f"{key}: {given!r} is no revision; give a tag, a branch or a commit of the checkout")
     return given

@@ -1,4 +1,4 @@
-"""The unit of work of a sweep."""
+"""Cells and sweep ids."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import StringConstraints
 
 from faultline.system.errors import ConfigError
 
-# The DAG that measures one.
+# DAG that measures one cell.
 EXPERIMENT = "experiment"
-# How often a step or task that gives the same when it is done again is tried again, and after how long.
+# Number and delay of the retries of an idempotent step or task.
 TRIED_AGAIN = 2
 RETRY_DELAY_S = 5.0
 
 
 class CellCoordinates(Protocol):
-    """What says to which cell it belongs, such as a record."""
+    """Object with the coordinates of a cell, such as a record."""
 
     @property
     def config_id(self) -> str:
@@ -28,18 +28,18 @@ class CellCoordinates(Protocol):
 
     @property
     def repetition(self) -> int:
-        """Which repetition, from 0."""
+        """Index of the repetition, from 0."""
         ...
 
     @property
     def series(self) -> str:
-        """A night's date, or a build."""
+        """Date of a nightly run, or a build label."""
         ...
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """The unit of work that ends with one valid record."""
+    """One repetition of one configuration in one series."""
 
     config_id: str
     repetition: int
@@ -51,28 +51,28 @@ class Cell:
         return cls(record.config_id, record.repetition, record.series)
 
 
-# The id of a sweep: a name of files, a part of addresses, and a text that others wrote. It can be nothing else.
+# Sweep ids are used in file names and URLs and may come from untrusted input.
 
 
-# A run of Airflow is named after the sweep, a cell and a build, in 250 characters; a file in 255 bytes.
+# Airflow run ids contain the sweep, a cell and a build in at most 250 characters; file names have 255 bytes.
 MOST = 200
-# Without `..`, a dot in front or at the end, or anything that a path, an address or a terminal reads.
+# Excludes `..`, leading and trailing dots, and characters that paths, URLs or terminals interpret.
 PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_~-]*(\.[A-Za-z0-9_~-]+)*$"
 SweepId = Annotated[str, StringConstraints(pattern=PATTERN, max_length=MOST)]
 
-# Airflow's names of runs, such as scheduled__2026-11-21T02:00:00+00:00. No two of a DAG have the same time.
+# Airflow run ids, such as scheduled__2026-11-21T02:00:00+00:00; their times are unique within a DAG.
 _KINDS = ("manual", "scheduled", "backfill")
 _MOMENT = re.compile(r"(?P<date>\d{4}-\d\d-\d\d)T(?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?(?:[+]00:00|Z)", re.A)
 _ID = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 
 
 def is_sweep_id(text: object) -> bool:
-    """Return whether a sweep may be called so."""
+    """Return whether a text is a valid sweep id."""
     return isinstance(text, str) and len(text) <= MOST and _ID.fullmatch(text) is not None
 
 
 def require_sweep_id(text: object) -> None:
-    """Raise ConfigError for what no sweep may be called."""
+    """Raise ConfigError for an invalid sweep id."""
     if not is_sweep_id(text):
         raise ConfigError(
             f"sweep_id: {str(text)[:MOST]!r} is no id of a sweep; use letters, digits and _~-, dots between them "
@@ -81,8 +81,10 @@ def require_sweep_id(text: object) -> None:
 
 
 def sweep_id_of(run_id: str) -> str:
-    """Return short readable id of a sweep: of a run that Airflow named by the time, the time without punctuation; else
-    the run's own id, so that two runs never share one. What an id may not hold becomes `-`."""
+    """Return a short sweep id: the time of a run that Airflow named by it, else the run id.
+
+    Two runs never share an id. Invalid characters become `-`.
+    """
     kind, _, moment = run_id.partition("__")
     if kind in _KINDS and (found := _MOMENT.match(moment)):
         digits = "".join(found["date"].split("-")) + "T" + "".join(found["time"].split(":"))
@@ -93,11 +95,11 @@ def sweep_id_of(run_id: str) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Return the text with `-` in place of what an id may not hold."""
+    """Return the text with `-` for invalid characters."""
     found = re.sub(r"\.{2,}|\.$", "-", re.sub(r"[^A-Za-z0-9._~-]", "-", text))
     if not found or found[0] in ".~-":
         found = f"run{found}"
     if len(found) <= MOST:
         return found
-    # Cut, it is told apart from others that begin alike by a sum of the whole.
+    # A checksum of the whole text distinguishes truncated ids.
     return f"{found[: MOST - 9].rstrip('.')}-{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"

@@ -1,5 +1,4 @@
-"""The ways in which state is committed, each with what it asks of a configuration. Which of them an engine has, its
-capabilities say."""
+"""Commit modes and their requirements; an engine's capabilities list those that it supports."""
 
 from __future__ import annotations
 
@@ -12,8 +11,11 @@ LEAST_REAL_TIME_S = 5.0
 
 @dataclass(frozen=True)
 class CommitMode:
-    """`real_time`: records go through within a batch, which only some workloads can. `snapshots`: they come in a cycle
-    of their own, at which a fault can be aimed."""
+    """One commit mode.
+
+    `real_time`: records pass through within a batch; only some workloads support it. `snapshots`: snapshots have their
+    own cycle, in which a fault can have a phase.
+    """
 
     name: str
     real_time: bool = False
@@ -22,8 +24,7 @@ class CommitMode:
     def check(
         self, workload: str, able: Sequence[str], *, checkpoint_interval_s: float, cores: int, partitions: int
     ) -> None:
-        """Raise ValueError naming the parameter that keeps a workload, or the cluster, from running in it. `able`: the
-        workloads that run in real-time mode."""
+        """Raise ValueError naming the parameter that excludes this mode. `able`: workloads with real-time mode."""
         if not self.real_time:
             return
         if workload not in able:
@@ -42,7 +43,7 @@ class CommitMode:
             )
 
     def check_cycle(self, cycle: str | None) -> None:
-        """Raise ValueError for a cycle that it has not, at which a fault is aimed."""
+        """Raise ValueError if a fault needs a cycle that this mode lacks."""
         if cycle == "snapshot" and not self.snapshots:
             having = " or ".join(one.name for one in COMMIT_MODES.values() if one.snapshots)
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What every experiment has, whatever its workload: load, state, cluster, fault."""
+"""Parameters that all workloads share: load, state, cluster and fault."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from faultline.experiment.fault_fields import short_form
 from faultline.system.endpoints import EMBEDDED
 from generators.data_rows import Unit
 
-# What must be left after the fault, so that a recovery can be seen to hold.
+# Time after the fault in which a recovery must be observable.
 SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
-# How an axis names the build of an engine that is there anyway.
+# Name of the installed engine build on an axis.
 INSTALLED = "installed"
-# Parameters that say how data is replayed.
+# Parameters of data replay.
 WITH_DATA = ("data_key", "data_time", "data_time_unit", "data_pace", "data_speed")
-# Where the engine makes events itself, a rate is how dense they lie in event time.
+# If the engine creates the events, the rate is their density in event time.
 HIGHEST_RATE = 1e9
-# What counts as recovered: so much above what was before the fault.
+# Recovery threshold: share above the baseline.
 RECOVERED_WITHIN = 0.25
-# How often the workload supervisor starts a driver again.
+# Driver restarts by the workload supervisor.
 MAX_RESTARTS = 5
 
 StateStore = Literal["rocksdb", "memory"]
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     CommitMode = str
     Victim = str
     Action = str
-else:  # the choices that forms, tables and refusals show
+else:  # choices shown in forms, tables and errors
     CommitMode = Literal[tuple(COMMIT_MODES)]
     Victim = Literal["none", *VICTIMS]
     Action = Literal[tuple(ACTIONS)]
 
 
-# Added to the baseline by default: commits jitter, and a bin counts when it ends in time.
+# Default addition to the baseline, since commits jitter.
 BASELINE_MARGIN_S = 1.0
-# What is measured at least where nobody says how long: after the baseline so many intervals and seconds, in which the
-# fault's phase, a recovery and the time for which it must hold find room.
+# Default length of the measured window: at least this, and these intervals and seconds after the baseline for the
+# fault phase, the recovery and the stability window.
 SHORTEST_DURATION_S = 55.0
 INTERVALS_AFTER_BASELINE = 6
 SECONDS_AFTER_BASELINE = 20.0
-# A driver needs some 30 s to start again on two cores, and as long to catch up.
+# On two cores a driver takes about 30 s to restart and as long to catch up.
 SECONDS_FOR_A_DRIVER = 45.0
 LONG_INTERVAL_S = 5.0
-# The measured window begins when the engine is steady, at this time after T0 at the latest.
+# Latest start of the measured window after T0, if the engine is not steady before.
 WARMUP_MAX_S = 120.0
 # The longest wait between two injections of one run.
 MAX_WAIT_S = 180.0
 MAX_INJECTIONS = 64
-# A baseline that is not steady at once takes longer.
+# Extra time for baselines that are not steady at once.
 SECONDS_FOR_BASELINES = 60.0
 
 
@@ -69,20 +69,19 @@ def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
 
 
 def baseline_bins(checkpoint_interval_s: float) -> int:
-    """Return bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
+    """Return the required bins between warm-up and fault: 10, or 4 for intervals of 5 s or more."""
     return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
 def baseline_commits(checkpoint_interval_s: float) -> int:
-    """Return commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
+    """Return the commits between warm-up and fault: 10, or 6 for intervals of 5 s or more."""
     return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
 def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
-    """Return the default length of the measured window, in seconds: the same with a fault and without.
+    """Return the default length of the measured window, in seconds, equal for faults and controls.
 
-    With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
-    is over.
+    With several injections it is an upper bound, since such a run ends after its last recovery.
     """
     baseline_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
     after_s = INTERVALS_AFTER_BASELINE * checkpoint_interval_s + SECONDS_AFTER_BASELINE
@@ -91,10 +90,10 @@ def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, inje
 
 
 def phase_of(repetition: int) -> float:
-    """Where in the checkpoint cycle a repetition's fault comes, from 0 to below 1.
+    """Return the phase of a repetition's fault in the checkpoint cycle, in [0, 1).
 
-    Half-way the first time; then wherever the widest gap is left (J. G. van der Corput 1935), so that however many
-    there will be, they are spread over the cycle, and all cells have the same phases.
+    The van der Corput sequence (1935), shifted by 0.5: any number of repetitions is spread over the cycle, and all
+    cells have the same phases.
     """
     phase, share, rest = 0.0, 0.5, repetition
     while rest:
@@ -103,15 +102,14 @@ def phase_of(repetition: int) -> float:
 
 
 def same_path_everywhere(path: str, built_in: str) -> str:
-    """Return `path` if every process takes it for the same file. Raises ValueError for one that hangs on where one
-    stands."""
+    """Return `path` if it is built in or absolute. Raises ValueError for a relative path."""
     if path != built_in and not path.startswith("/"):
         raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
     return path
 
 
 class Common(BaseModel):
-    """The parameters that all workloads share.
+    """Parameters that all workloads share.
 
     Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it).
     Field descriptions are the help texts of the Airflow form and of the generated documentation.
@@ -304,22 +302,22 @@ class Common(BaseModel):
         return math.ceil(self.state_mb * 1e6 / 1024)
 
 
-# What presets of several matrices have in common.
+# Values that presets of several matrices share.
 
 
 def value_of(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value that a field will have, before its own check."""
+    """Return the unvalidated value of a field, or its default."""
     return values.get(key, Common.model_fields[key].default)
 
 
-# The preset that is made for what the papers claim.
+# Preset that tests the claims of the papers.
 FINDINGS = "findings"
-# One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
+# One short cell without a fault, with an interval that two cores sustain while the JVMs compile.
 SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
-# What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
+# Repetitions for a comparison; the window length follows from the interval of each cell.
 REPEATED: dict[str, Any] = {"repetitions": 5}
-# The preset of `./faultline demo`: the runs of each interval, injections of each run, and measurements of a cell until
-# its invalid record is kept. Three runs are the least from which a step along an axis can be claimed.
+# Preset of `./faultline demo`: runs per interval, injections per run, and attempts per cell until an invalid record is
+# kept. A claim along an axis needs at least three runs.
 DEMO, DEMO_RUNS, DEMO_INJECTIONS, DEMO_MEASUREMENTS = "demo", 3, 2, 2
 DEMO_VALUES: dict[str, Any] = {
     "state_mb": [1.0],
@@ -330,11 +328,11 @@ DEMO_VALUES: dict[str, Any] = {
 }
 
 
-# The limits of a model's fields in words, for the form and the tables of the documentation.
+# Field limits as text, for the form and the documentation.
 
 
 def limits(name: str, model: type[BaseModel]) -> str:
-    """Return the limits of a field in words, such as `≥ 1, ≤ 64`; empty without limits."""
+    """Return the limits of a field as text, such as `≥ 1, ≤ 64`; empty without limits."""
     parts = []
     for limit in model.model_fields[name].metadata:
         if isinstance(limit, Gt):

@@ -1,8 +1,8 @@
-"""The configuration of one experiment: typed, validated, and identified by its content.
+"""Configuration of one experiment: typed, validated, and identified by its content.
 
 `Configuration` holds every parameter but the repetition: those that all workloads share, and those that only some
 have. Its `config_id` is the first 12 hex digits of the SHA-256 of its canonical JSON, so equal experiments have equal
-identities whoever writes them down, and wherever.
+identities on any machine.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from faultline.system.text import suggest
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25
-# Fields that name a file or a folder, each with the name of what Faultline brings along.
+# Fields with a file or folder, each with the name of the built-in one.
 BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "data": ""} | {
     key: path for one in WORKLOADS.values() for key, path in one.built_in_paths.items()
 }
-# Of fields whose nothing has a name on an axis, that name.
+# Name of the empty value on an axis, by field.
 NAMES_OF_NOTHING = {
     key: str(extra["nothing"])
     for key, field in Common.model_fields.items()
     if isinstance(extra := field.json_schema_extra, dict) and "nothing" in extra
 }
-# What the first records held. A field that came later is left out of the identity at its default.
+# Fields of the first records. Later fields are omitted from the identity at their defaults.
 FIRST_FIELDS = frozenset({
     "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "state_mb", "state_touch",
     "checkpoint_interval_s", "snapshot_interval_s", "commit_mode", "executors", "executor_cores", "executor_memory_mb",
@@ -65,26 +65,26 @@ FIRST_FIELDS = frozenset({
 
 
 class _Checked(Common):
-    """The rules that hold between parameters, and the identity."""
+    """Rules between parameters, and the identity."""
 
     def __hash__(self) -> int:
         return hash(self.canonical_json())
 
     @property
     def kind(self) -> Workload[Any]:
-        """What is known of its workload."""
+        """Workload of the configuration."""
         return WORKLOADS[self.workload]
 
     @property
     def own(self) -> Parameters:
-        """The parameters that its workload has for itself."""
+        """Parameters that only its workload has."""
         model = self.kind.parameters
         own: Parameters = model.model_construct(**{name: getattr(self, name) for name in model.model_fields})
         return own
 
     @property
     def paced(self) -> bool:
-        """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
+        """Whether a generator sends the input through Kafka by a schedule; else the engine creates it."""
         return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
@@ -95,7 +95,7 @@ class _Checked(Common):
     def adaptive_warmup(self) -> bool:
         """Whether the measured window starts when the engine is steady, instead of after a fixed time.
 
-        Fixed where the load moves, where a full fault plan counts its instants from T0, and where no commits show it.
+        Fixed if the load varies, if a full fault plan has times from T0, or if commits do not show steadiness.
         """
         moves = self.rate_curve is not None or self.skew_curve is not None or self.data_pace == "recorded"
         shown = self.paced and self.kind.shows_steadiness and self.generator_on == "host"
@@ -108,7 +108,7 @@ class _Checked(Common):
 
     @property
     def primer_records(self) -> int:
-        """Records that the generator sends before the gate."""
+        """Number of records that the generator sends before T0."""
         return primer_records(self.kind, self.own, self)
 
     def input_source(self, repetition: int = 0) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class _Checked(Common):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:12]
 
     def canonical_json(self) -> str:
-        """Return keys sorted, no spaces, every default written out: equal configurations, equal text.
+        """Return JSON with sorted keys, no spaces and all defaults: equal configurations give equal text.
 
-        Fields that older records lack are left out at their defaults, so those records keep their identity.
+        Fields that older records lack are omitted at their defaults, so those records keep their identity.
         """
         values = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
@@ -134,7 +134,7 @@ class _Checked(Common):
     @model_validator(mode="before")
     @classmethod
     def _write_defaults_out(cls, data: Any) -> Any:
-        """Make what is derived explicit, so that the identity does not hang on how much was written down."""
+        """Set derived values, so that the identity does not depend on which values were given."""
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
@@ -205,7 +205,7 @@ class _Checked(Common):
         kind.check(self.own, self)
 
     def _check_data(self) -> None:
-        """Refuse data that nothing would read, and what data contradicts."""
+        """Raise ValueError for unused data parameters and for parameters that contradict data."""
         for key in WITH_DATA:
             if self.data is None and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: there is no data that it is of; give data, or leave it out")
@@ -224,7 +224,7 @@ class _Checked(Common):
         self._check_pace()
 
     def _check_pace(self) -> None:
-        """Refuse what would say when data comes beside the data itself."""
+        """Raise ValueError for parameters that contradict the recorded times of data."""
         if self.data_pace == "recorded" and self.rate_curve is not None:
             raise ValueError("rate_curve: with data_pace=recorded the data says when; leave it empty")
         if self.data_pace == "recorded" and any(fault.at_record is not None for fault in self.plan().faults):
@@ -233,7 +233,7 @@ class _Checked(Common):
             raise ValueError("data_speed: a rate is not hastened; use data_pace=recorded, or another rate")
 
     def _check_generator(self) -> None:
-        """Refuse a generator that nothing would start, or that a fault could hit."""
+        """Raise ValueError for generator parameters without a generator, or if a fault could hit it."""
         for key in ("generator_processes", "generator_on"):
             if not self.paced and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: no generator sends the input of this workload; leave it empty")
@@ -246,7 +246,7 @@ class _Checked(Common):
                 )
 
     def _check_possible(self, planned: Sequence[PlannedFault]) -> None:
-        """Refuse a planned fault that the workload or its commit mode cannot have."""
+        """Raise ValueError for a planned fault that the workload or its commit mode excludes."""
         if self.rate_curve is not None and any(fault.at_record is not None for fault in self.plan().faults):
             raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
         self.kind.check_faults(self.own, self, planned)
@@ -259,7 +259,7 @@ class _Checked(Common):
             COMMIT_MODES[self.commit_mode].check_cycle(one.fault.cycle)
 
     def _check_faults(self) -> None:
-        """Check the whole plan: inside the window, and with victims that this workload has."""
+        """Raise ValueError for faults outside the window or without enough victims."""
         low, high = self.fault_window
         check_injections(self, self.paced and self.kind.shows_steadiness)
         if high < low:
@@ -304,17 +304,17 @@ class _Checked(Common):
 
 
 def workloads_that_can(capability: str) -> list[str]:
-    """Return names of the workloads that have a capability."""
+    """Return the names of the workloads with a capability."""
     return [name for name, one in WORKLOADS.items() if one.can(capability)]
 
 
 if TYPE_CHECKING:
 
     class Configuration(_Checked):
-        """What the core sees of it: the parameters that all share. A workload's own go to the workload."""
+        """Configuration as type checkers see it: the parameters that all workloads share."""
 
 else:
-    # A model's fields come in the order of its bases, the last one's first.
+    # Pydantic orders fields by base class, the last base first.
     Configuration = type(_Checked)(
         "Configuration",
         (*reversed(list(dict.fromkeys(one.parameters for one in WORKLOADS.values()))), _Checked),
@@ -329,7 +329,7 @@ else:
 
 
 def may_be_empty(name: str) -> bool:
-    """Return whether a parameter may be given as nothing, for what follows from the others."""
+    """Return whether a parameter may be empty, so that its value is derived."""
     field = Configuration.model_fields.get(name)
     if field is None:
         return False
@@ -338,7 +338,7 @@ def may_be_empty(name: str) -> bool:
 
 
 def _set_length(values: dict[str, Any]) -> None:
-    """Write out how long is measured, where nobody said it."""
+    """Set the default `duration_s`."""
     if "duration_s" not in values:
         try:
             checkpoint_interval_s = float(value_of(values, "checkpoint_interval_s"))
@@ -349,11 +349,11 @@ def _set_length(values: dict[str, Any]) -> None:
 
 
 def _place_fault(values: dict[str, Any]) -> None:
-    """Write out when the one fault of the short form comes; a control has none."""
+    """Set the default time of the fault in short form; a control has none."""
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
             raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
-        for key in ("fault_action", "injections"):  # one control, whatever the faults of other cells do
+        for key in ("fault_action", "injections"):  # all faults share one control
             values.pop(key, None)
     elif values.get("fault_at_s") is None:
         try:
@@ -367,8 +367,8 @@ def _place_fault(values: dict[str, Any]) -> None:
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:
     """Validate `values` and return the configuration.
 
-    Raises ConfigError with one line that names the key and the remedy; unknown keys and names
-    come with the nearest known one.
+    Raises ConfigError with one line that names the key and the fix; unknown keys and names come with the nearest known
+    one.
     """
     for key in values:
         require_known(key, Configuration.model_fields)
@@ -379,7 +379,7 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
 
 
 def _first_line(error: ValidationError) -> str:
-    """Return the first problem of a validation error, as `key: what is wrong; remedy`."""
+    """Return the first problem of a validation error as one line that starts with its key."""
     problem = error.errors(include_url=False)[0]
     if problem["type"] == "value_error" and not problem["loc"]:
         return str(problem["ctx"]["error"])

@@ -1,4 +1,4 @@
-"""What a sweep is to find out: which figure, along which axis, how small a difference matters, and for what price."""
+"""Question of a sequential sweep: figure, axis, smallest relevant difference and budget."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import require_keys, suggest
 
 ERROR = 0.05
-# More than a year of measuring is a slip of the pen.
+# More than a year is a typing error.
 MOST_HOURS = 10_000
 EXAMPLE = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 60}'
 
 
 @dataclass(frozen=True)
 class Decide:
-    """A form's field `decide`.
+    """Form field `decide`.
 
     Attributes:
         figure: Path of a figure with a better direction; for recoveries, only `recovery.macro_s`.
@@ -38,10 +38,10 @@ class Decide:
 
 
 def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Sequence[Any]]) -> Decide | None:
-    """Return the field `decide` of a form, or None where nothing is to be decided.
+    """Return the form field `decide`, or None if it is empty.
 
-    `figures`: those that can be. `axes`: of the sweep, with their values. Raises ConfigError with one line that names
-    the key and the remedy.
+    `figures`: allowed figures. `axes`: axes of the sweep with their values. Raises ConfigError with one line that names
+    the key and the fix.
     """
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Faults and curves as a configuration holds them, in canonical form: a fault in three fields, or a full plan."""
+"""Canonical form of the faults and curves of a configuration: a fault in three fields, or a full plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fault.registry import ACTIONS
 
 
 def take_plan(values: dict[str, Any]) -> None:
-    """Write the plan in its canonical form, and its first fault into the short form.
+    """Set the plan in canonical form, and the short form to its first fault.
 
-    Faults are put in order of time, and a plan that says no more than the short form can is written as that.
+    Faults are sorted by time. A plan that the short form can express is replaced by it.
     """
     try:
         seed, rate = int(values.get("seed", 1)), max(float(values.get("rate", 500.0)), 1e-9)
@@ -55,24 +55,23 @@ def _same_instant(given: Any, at_s: float) -> bool:
 
 
 def short_form(victim: str, action: str, at_s: float | None) -> Fault:
-    """Return the fault that the three short fields stand for; its lengths are the action's own, the full form sets
-    them."""
+    """Return the fault of the three short fields, with the default durations of its action."""
     return Fault(victim, action, at_s=at_s, **ACTIONS[action].defaults)
 
 
 def in_short_form(message: str) -> str:
-    """Return a plan's complaint in the words of the short form's three fields."""
+    """Return an error of a plan under the field names of the short form."""
     key, _, rest = message.partition(":")
     name = {"victim": "fault", "action": "fault_action", "at_s": "fault_at_s"}.get(key.rpartition(".")[2], key)
     return f"{name}:{rest}"
 
 
-# Curves bring numpy, which who works with a plan that was made needs not.
+# Curves need numpy, so they are imported on use.
 MAX_SKEW = 5.0
 
 
 def take_object(key: str, value: Any) -> dict[str, Any] | None:
-    """Return an object, given as such or as JSON text (from a command line)."""
+    """Return an object from a mapping or from JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -84,7 +83,7 @@ def take_object(key: str, value: Any) -> dict[str, Any] | None:
 
 
 def take_curves(values: dict[str, Any], most: float) -> None:
-    """Write the curves in their canonical form; a constant one is none. `most`: records/s that a rate may reach."""
+    """Set the curves in canonical form, None if constant. `most`: highest rate in records/s."""
     if values["rate_curve"] is values["skew_curve"] is None:
         return
     from generators.curve import parse_curve
@@ -109,7 +108,7 @@ def take_curves(values: dict[str, Any], most: float) -> None:
 
 
 def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: float, seconds: float) -> None:
-    """Raise ValueError for a rate above `most`, and when no record would ever be due, as with a rate that moves."""
+    """Raise ValueError for a rate above `most`, and for a rate curve without any record."""
     if rate > most:
         raise ValueError(f"rate: {rate:g} is too high; give at most {most:.0f}")
     if rate_curve is None:

@@ -1,4 +1,4 @@
-"""Several injections of the short form of a fault in one run: the window that they need, and their bounds in it."""
+"""Several injections of a fault in short form in one run: required window and time bounds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def shortest_duration_s(common: Common) -> float:
 
 
 def expected_duration_s(common: Common) -> float:
-    """Return how long is measured, about, in seconds: several injections end before `duration_s`, which bounds them.
+    """Return the approximate length of the measured window in seconds; `duration_s` is its upper bound.
 
-    After each baseline it takes an executor some 15 s and three intervals to be replaced and to catch up, and for that
-    to hold (seen on two cores at intervals of 2 and 5 s: 41 and 59 s for each injection).
+    After each baseline, replacement, catch-up and stability window take about 15 s and three intervals (observed on two
+    cores at intervals of 2 and 5 s: 41 and 59 s per injection).
     """
     checkpoint_interval_s = common.checkpoint_interval_s
     each_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + 3 * checkpoint_interval_s + 15.0
@@ -26,9 +26,9 @@ def expected_duration_s(common: Common) -> float:
 
 
 def check_injections(common: Common, shown: bool) -> None:
-    """Raise ValueError for more injections than the window holds, and where they are not possible.
+    """Raise ValueError for more injections than the window holds, and if several are impossible.
 
-    `shown`: whether the commits of the workload show when it is back to normal.
+    `shown`: whether the commits of the workload show that it is steady again.
     """
     if common.injections == 1:
         return
@@ -52,7 +52,7 @@ def check_injections(common: Common, shown: bool) -> None:
 
 
 def repeat_fault(planned: Sequence[PlannedFault], common: Common) -> tuple[PlannedFault, ...]:
-    """Return one fault per injection. When a later one comes is decided while the run lasts; these are its bounds."""
+    """Return one fault per injection, with time bounds; the fault scheduler decides the time during the run."""
     if common.injections == 1 or not planned:
         return tuple(planned)
     (first,), (_, high) = planned, common.fault_window

@@ -1,7 +1,6 @@
-"""A job of the user's: one Python file, and what it declares of itself as the literal `JOB`.
+"""User job: one Python file with declarations in the literal `JOB`.
 
-The file is read here and never run: whoever plans experiments must not import other people's programs. It runs where
-Spark runs it, and where its outputs are held against a batch.
+The file is only parsed here, since planning must not execute user code. It runs in Spark and in the audit.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from faultline.system.settings import ROOT
 from faultline.system.text import suggest
 
 QUERY, TUPLES, SINK, OUTPUTS = "query", "tuples", "sink", "outputs"
-# What of an output tells which input it is of.
+# Part of an output that identifies its input.
 COUNT, ID, NEWEST, NOTHING = "count", "id", "newest", "nothing"
-# Of programs only, whose outputs may carry their record's header on.
+# Only for programs, whose outputs may copy the header of their record.
 HEADER = "header"
 REFLECTS = (COUNT, ID, NEWEST, NOTHING)
 OUTPUT_MODES = ("update", "append", "complete")
-# Whose time windows are of: Kafka's, by which records are in order, or one that records carry.
+# Time of windows: that of Kafka, by which records are ordered, or one in the record value.
 EVENT_TIMES = ("timestamp", "value")
 KEYS = ("output_mode", "reflects", "event_time", "arguments")
 DECLARATION = "JOB"
-# What a job is told beside its arguments.
+# Values passed to a job in addition to its arguments.
 PASSED_VALUES = ("attempt", "folder")
-# What a job's folder may hold of what is taken along, in bytes: each attempt keeps a copy.
+# Upper bound on the copied files of a job, in bytes; each attempt keeps a copy.
 MOST_BYTES = 100_000_000
 Argument = str | int | float
 EXAMPLE = 'JOB = {"output_mode": "update", "reflects": "count"}'
-# Where Faultline's own programs lie, which come first where a job is loaded.
+# Faultline's own programs, which precede a job's modules on the import path.
 PROGRAMS = ROOT / "spark_jobs"
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """What a job's file says of it, and of itself.
+    """Declarations of a job file.
 
-    `functions`: of those above which it defines. `files`: it and what it takes along, by path within its folder.
-    `arguments`: their defaults, by name; a value that is given gets the type of its default.
+    `functions`: those of the names above that it defines. `files`: it and its dependencies, by path within its folder.
+    `arguments`: defaults by name; a given value is converted to the type of its default.
     """
 
     path: Path
@@ -56,11 +55,11 @@ class JobFile:
 
     @property
     def has_sink(self) -> bool:
-        """Whether it writes its results itself, elsewhere than to Kafka."""
+        """Whether it writes its results itself instead of to Kafka."""
         return SINK in self.functions
 
     def given(self, arguments: Mapping[str, Any] | None) -> dict[str, Argument]:
-        """Return the arguments that it gets. Raises ValueError for one that it does not declare, or of another type."""
+        """Return the complete arguments. Raises ValueError for an undeclared one or a wrong type."""
         for name in arguments or {}:
             if name not in self.arguments:
                 known = suggest(name, self.arguments)
@@ -70,7 +69,7 @@ class JobFile:
 
 
 def read_job(path: str) -> JobFile:
-    """Read the declarations of a job file. Raises ValueError in one line that names file, line and remedy."""
+    """Read the declarations of a job file. Raises ValueError in one line that names file, line and fix."""
     file = Path(path)
     tree = _parsed(file)
     functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
@@ -111,10 +110,9 @@ def read_job(path: str) -> JobFile:
 
 
 def is_job(file: Path) -> bool:
-    """Return whether a Python file is a job and no program: it declares JOB, or has a `query` that takes (records,
-    config).
+    """Return whether a Python file is a job: it declares JOB or defines `query(records, config)`.
 
-    Raises ValueError for what is no Python.
+    Raises ValueError for a file that is not valid Python.
     """
     tree = _parsed(file)
     queries = (one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == QUERY)
@@ -133,7 +131,7 @@ def _parsed(file: Path) -> ast.Module:
     except OSError as error:
         raise ValueError(f"job: {file} cannot be read: {error.strerror}; name a Python file") from None
     try:
-        return ast.parse(content)  # as bytes: with the encoding that the file names, or its byte-order mark
+        return ast.parse(content)  # bytes keep the declared encoding and byte-order mark
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         said = getattr(error, "msg", error)
@@ -203,10 +201,10 @@ def _typed(name: str, value: Any, default: Argument) -> Argument:
 
 
 def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
-    """Return a Python file and what it needs of its folder, by path within it: modules and packages that it imports, or
-    that they import, and files that a text in one of them names. `tree`: the file's, where it is parsed already.
+    """Return a Python file and its dependencies in its folder, by path within the folder.
 
-    Raises ValueError for a module that is no Python, and for more than MOST_BYTES.
+    Dependencies are imported modules and packages, transitively, and files named by a string in one of them. `tree`:
+    the parsed file, if available. Raises ValueError for a module that is not valid Python, and above MOST_BYTES.
     """
     found: dict[str, Path] = {}
     waiting = [file]
@@ -220,20 +218,20 @@ def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
             try:
                 waiting += _needed(path, file.parent, tree if path == file and tree is not None else _parsed(path))
             except ValueError:
-                if path.parent == file.parent:  # a package may hold templates, which are not imported
+                if path.parent == file.parent:  # packages may contain templates, which are never imported
                     raise
     _require_small(file, found)
     return found
 
 
 def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
-    """Return the files of a folder that one of its modules names; of a package, all that are in it."""
+    """Return the files of a folder that one of its modules uses, with all files of a package."""
     found = []
     for name in _imported(tree):
         module, package = folder / f"{name}.py", folder / name
         found += [module] if module.is_file() else []
         found += [one for one in package.rglob("*") if one.is_file()] if (package / "__init__.py").is_file() else []
-    # A text that names a file beside the module which reads it.
+    # Strings may name a file in the folder or next to the module.
     named = [place / text for text in _texts(tree) for place in (folder, path.parent)]
     found += [one for one in named if os.path.isfile(one)]
     return [one for one in found if "__pycache__" not in one.parts]
@@ -250,14 +248,14 @@ def _require_small(file: Path, found: Mapping[str, Path]) -> None:
 
 
 def _texts(tree: ast.Module) -> set[str]:
-    """Return texts that may name a file of the folder."""
+    """Return the strings that may name a file of the folder."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     paths = {text: Path(text) for text in texts if 0 < len(text) < 256 and text.isprintable()}
     return {text for text, path in paths.items() if "." in text and not path.is_absolute() and ".." not in path.parts}
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """Return first parts of the names of what is imported anywhere in a module."""
+    """Return the top-level names of all imports of a module."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

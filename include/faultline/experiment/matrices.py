@@ -1,8 +1,8 @@
-"""The matrices that stand ready: their axes, and for each preset the values that a form starts from.
+"""Built-in matrices: their axes and the values of each preset.
 
-`smoke` is one short cell that shows that everything runs. `default` is made for its question on two cores, `findings`
-for what the papers claim, in an hour to a night each. `paper` holds the values of the papers as far as their texts give
-them; docs/reference/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
+`smoke` is one short cell, as a functional check. `default` answers the matrix's question on two cores, `findings` tests
+the papers' claims; each takes one to twelve hours. `paper` has the published values of the papers;
+docs/reference/matrices.md lists those that are missing. Sources: Jiang, Wang and Zhang 2019 (fault
 tolerance); Shi and others 2020 (stock trading).
 """
 
@@ -21,10 +21,10 @@ from faultline.experiment.workloads.topology_rules import TOPOLOGY_PRESETS
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-# Of a cell, till it is given up; a form may say otherwise.
+# Default attempts per cell.
 MOST_MEASUREMENTS = 3
 DEFAULT = "default"
-# The matrix without a subject: its axes are those that somebody names.
+# The matrix without own axes; the user names them.
 OWN = "sweep"
 
 
@@ -42,7 +42,7 @@ class MatrixSpec:
     presets: Mapping[str, Mapping[str, Any]]
     # Whether a search for the highest sustained rate can follow.
     search: bool = False
-    # Parameters that a preset sets for its own value of an axis, by that axis: they go where the axis gets another.
+    # Parameters that a preset sets for its value of an axis, with that axis: dropped if the axis changes.
     bound: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, preset: str) -> dict[str, Any]:
@@ -51,16 +51,16 @@ class MatrixSpec:
             raise ConfigError(f"preset: {preset!r} is not known{suggest(preset, self.presets)}")
         return {"repetitions": 1, "controls": 0, **self.presets[preset]}
 
-    def said_of(self, name: str) -> dict[str, Any]:
+    def preset_values(self, name: str) -> dict[str, Any]:
         """Return the values of a parameter by preset; presets without a value are omitted."""
         found = ((preset, self.values(preset)) for preset in self.presets)
         return {preset: values[name] for preset, values in found if name in values}
 
     def resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a sweep: what `params` names, and the values of its preset for what is empty there.
+        """Return the parameters of a sweep: those of `params`, with preset values for empty ones.
 
-        A parameter that neither has is left out: what it is follows from the others, as in a single experiment. Each
-        axis becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
+        A parameter without either value is omitted and derived from the others, as in a single experiment. Each axis
+        becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
         """
         wanted = self.values(str(params.get("preset") or DEFAULT))
         given = {name: value for name, value in params.items() if value not in (None, "")}
@@ -87,7 +87,7 @@ class MatrixSpec:
         return self.matrix(self.resolve({"preset": preset}))
 
 
-# The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
+# Fault-tolerance paper: 5,000 records/s; both papers: five repetitions.
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 _FAULTLESS: dict[str, Any] = {"fault": "none", **REPEATED}
 
@@ -109,7 +109,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "fault": ["executor", "none"],
                     **REPEATED,
                 },
-                # The papers' claims, on two cores: a control beside each kill, and states from none to theirs.
+                # Claims of the papers on two cores: one control per kill, states from none to theirs.
                 FINDINGS: {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
                     "checkpoint_interval_s": [1.0, 5.0],
@@ -135,7 +135,7 @@ MATRICES: dict[str, MatrixSpec] = {
                 "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **SHORT},
                 DEFAULT: {
                     "skew": [0.0, 1.5],
-                    # Word count in real-time mode waits for its shuffle, 8 s with batches of 5 s: see commit-modes.md.
+                    # In real-time mode word count waits 8 s for its shuffle with batches of 5 s: see commit-modes.md.
                     "commit_mode": ["none", "aligned"],
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,
@@ -169,7 +169,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     **SHORT,
                 },
                 DEFAULT: {
-                    # Two cores hold 2 s at 3,000 terms a record, and no longer at 10,000.
+                    # Two cores sustain 2 s at 3,000 terms per record, but not at 10,000.
                     "iterations": [100, 3000],
                     "checkpoint_interval_s": [2.0, 10.0, 60.0],
                     "workload": "pi",
@@ -210,7 +210,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     **_FAULTLESS,
                 },
                 FINDINGS: {
-                    # Four that two cores hold, and one that they do not.
+                    # Two cores sustain the first four.
                     "rate": [4.0, 100.0, 2500.0, 40_000.0, 160_000.0],
                     "workload": "stock_group_by",
                     "state_mb": 0.0,
@@ -250,7 +250,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "executors": 1,
                     "partitions": 4,
                     "shuffle_partitions": 4,
-                    # One core takes 5 to 8 s for a batch of the join, however few records it has.
+                    # One core takes 5 to 8 s for a batch of the join at any size.
                     "rate": 200.0,
                     "checkpoint_interval_s": 10.0,
                     "workload": "stock_join",
@@ -258,7 +258,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     **_FAULTLESS,
                 },
                 FINDINGS: {
-                    # More than there are tell of sharing them, not of having them.
+                    # More cores than the machine has would measure oversubscription.
                     "executor_cores": [1, 2],
                     "executors": 1,
                     "partitions": 4,
@@ -365,7 +365,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "can; or, through Kafka at a rate, latency and recovery.",
             ("query", "rate", "source", "state_store"),
             NEXMARK_PRESETS,
-            # Each source has a rate of its own, and through Kafka the schedule makes the batches.
+            # Each source has its own rate; through Kafka the schedule determines the batches.
             bound=dict.fromkeys(("rate", "batch_events", "preload_events"), "source"),
         ),
         MatrixSpec(

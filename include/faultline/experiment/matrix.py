@@ -32,7 +32,7 @@ class PlannedCell:
 
     @property
     def label(self) -> str:
-        """Readable part of the run's id, such as 997a6e53b98f-r0."""
+        """Readable part of the run id, such as 997a6e53b98f-r0."""
         return f"{self.config.config_id}-r{self.repetition}"
 
 
@@ -40,7 +40,7 @@ class PlannedCell:
 class Matrix:
     """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault.
 
-    What only some values of the axis `workload` have, the others are measured without.
+    Parameters of only some workloads on the axis `workload` are omitted for the others.
     """
 
     axes: Mapping[str, Sequence[Any]]
@@ -50,8 +50,7 @@ class Matrix:
 
     @classmethod
     def under(cls, params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
-        """Return the matrix that the parameters of a form or a preset stand for; what they lack follows from the
-        others."""
+        """Return the matrix of the parameters of a form or preset; missing ones are derived."""
         fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
         return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
 
@@ -64,7 +63,7 @@ class Matrix:
         size = self.repetitions
         for values in self.axes.values():
             size *= len(values)
-        if "none" not in self.axes.get("fault", ()):  # else each point has a control of its own
+        if "none" not in self.axes.get("fault", ()):  # else each point has its own control
             size += self.controls
         if size > MAX_CONFIGURATIONS:
             longest = max(self.axes, key=lambda name: len(self.axes[name]))
@@ -76,15 +75,15 @@ class Matrix:
         if "fault" in self.axes and self.fixed.get("fault_plan"):
             self._check_plan([value for value in self.axes["fault"] if value != "none"])
         found = self._points()
-        strangers = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
-        if strangers:
+        unlisted = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
+        if unlisted:
             raise ConfigError(
-                f"fault_plan: it begins with {strangers.pop()}, which is not on the axis fault; put that there"
+                f"fault_plan: it begins with {unlisted.pop()}, which is not on the axis fault; put that there"
             )
         return found
 
     def _points(self) -> list[Configuration]:
-        """Return every point. Raises ConfigError with what is wrong first, and with where else it is."""
+        """Return every point. Raises ConfigError with the first problem and the other affected points."""
         found: list[Configuration] = []
         refused: dict[str, list[str]] = {}
         for values in itertools.product(*self.axes.values()):
@@ -102,10 +101,10 @@ class Matrix:
             more = f"; {len(others)} are refused otherwise" if others else ""
             shown = "; ".join(every[:2]) + ("; …" if len(every) > 2 else "")
             raise ConfigError(f"{first} (of {len(found) + len(every)} points {len(every)} are refused: {shown}{more})")
-        return list(dict.fromkeys(found))  # without what only others have, points may be the same
+        return list(dict.fromkeys(found))  # points may coincide without parameters of other workloads
 
     def _check_plan(self, broken: Sequence[str]) -> None:
-        """Refuse a plan beside an axis of faults: the plan is one value of that axis, next to the control."""
+        """Raise ConfigError unless the axis of faults has one value, for the plan, in addition to the control."""
         if len(broken) > 1:
             raise ConfigError(
                 f"fault_plan: it would make {' and '.join(broken)} on the axis fault the same; keep one of them"
@@ -114,8 +113,10 @@ class Matrix:
             raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
-        """Return one configuration; a control among faults has no fault time nor plan, whatever the others have, and a
-        workload among others has nothing that only some of those have."""
+        """Return one configuration.
+
+        A control has no fault time or plan. Parameters of other workloads are omitted.
+        """
         control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
         whole = {**self.fixed, **values, **control}
         others = {key for key, those in self.only_of.items() if values["workload"] not in those}
@@ -123,7 +124,7 @@ class Matrix:
 
     @cached_property
     def only_of(self) -> dict[str, list[str]]:
-        """Of each parameter that only some workloads of the axis have, those: the others are measured without it."""
+        """Workloads by parameter, for parameters that only some workloads of the axis have."""
         among = [str(name) for name in self.axes.get("workload", ())]
         found = {}
         for key in {**self.fixed, **self.axes}:
@@ -139,7 +140,7 @@ class Matrix:
         planned = [
             PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
         ]
-        if "none" not in self.axes.get("fault", ()):  # else each point has a control of its own
+        if "none" not in self.axes.get("fault", ()):  # else each point has its own control
             control = control_of(points[0])
             planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
         return list(dict.fromkeys(planned))
@@ -151,10 +152,9 @@ def control_of(config: Configuration) -> Configuration:
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
-    """Return the cells to measure; those with a valid record are left out when `only_missing`.
+    """Return the cells to measure; `only_missing` omits those with a valid record.
 
-    One repetition after the other, so that what changes with the hours meets all cells alike, each in an order of its
-    own, fixed by `seed`.
+    Repetitions follow each other, so that slow changes affect all cells equally. `seed` fixes the random order of each.
     """
     done = set(valid) if only_missing else set()
     blocks: dict[int, list[PlannedCell]] = {}
@@ -162,7 +162,7 @@ def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: b
         blocks.setdefault(cell.repetition, []).append(cell)
     ordered = []
     for repetition in sorted(blocks):
-        # All of them are shuffled, so that a sweep that is resumed goes on in the same order.
+        # Shuffles all cells, so that a resumed sweep keeps its order.
         random.Random(f"{seed} {repetition}").shuffle(blocks[repetition])
         ordered += [cell for cell in blocks[repetition] if cell.cell not in done]
     return ordered
@@ -171,10 +171,10 @@ def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: b
 def plan_pairs(
     cells: Iterable[PlannedCell], other: str, valid: Iterable[Cell], *, only_missing: bool, seed: int
 ) -> list[PlannedCell]:
-    """Return the cells to measure where each is measured in its own series and in the series `other`, as a pair.
+    """Return the cells to measure as pairs: each in its own series and in the series `other`.
 
-    Both of a pair stand one directly after the other, in an order drawn by lot, so that neither side is always the one
-    that finds a warm machine. Pairs are shuffled within a repetition; `seed` fixes all of it.
+    The cells of a pair are adjacent, in random order, so that neither side always gets the warm machine. Pairs are
+    shuffled within a repetition; `seed` fixes the order.
     """
     pairs = plan(cells, (), only_missing=False, seed=seed)
     done = set(valid) if only_missing else set()

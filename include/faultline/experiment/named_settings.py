@@ -1,7 +1,7 @@
-"""Parameters that are objects of settings by name: `spark_conf`, `topic_conf`, `jvm_options` and `arguments`.
+"""Parameters with settings by name: `spark_conf`, `topic_conf`, `jvm_options` and `arguments`.
 
-One setting of them may be named with a dot, `spark_conf.spark.sql.adaptive.enabled`, wherever a parameter is named: on
-the command line, in a set, as an axis. What names are there and which of them the measuring owns, the engine knows.
+A dotted name selects one setting, such as `spark_conf.spark.sql.adaptive.enabled`, on the command line, in a set or as
+an axis. The engine checks names and rejects those that the measurement sets.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
 TOPIC_CONF, JVM_OPTIONS = "topic_conf", "jvm_options"
-# What a job of the user's is told.
+# Arguments of a user job.
 ARGUMENTS = "arguments"
-# Each with an example.
+# Parameters with an example each.
 OBJECTS = {
     "spark_conf": '{"spark.sql.adaptive.enabled": "false"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
@@ -34,13 +34,15 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether a name is that of one setting, `spark_conf.spark.x`."""
+    """Return whether a name selects one setting, such as `spark_conf.spark.x`."""
     return split_name(name) is not None
 
 
 def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with dotted names put into their objects. Raises ConfigError for one that is given twice, or
-    whose object is something else."""
+    """Return the values with dotted names moved into their objects.
+
+    Raises ConfigError for a duplicate, or if its object is not a mapping.
+    """
     found = {name: value for name, value in values.items() if not is_setting(name)}
     for name, value in values.items():
         if (parts := split_name(name)) is None:
@@ -58,7 +60,7 @@ def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with each setting of its objects as a parameter of its own, under its dotted name."""
+    """Return a configuration with each setting under its dotted name."""
     found = {name: value for name, value in config.items() if name not in OBJECTS}
     for key in OBJECTS:
         whole = config.get(key)
@@ -68,9 +70,9 @@ def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] | None:
-    """Return an object of settings in its canonical form: sorted, values as texts; none of it is None.
+    """Return settings in canonical form: sorted, values as texts; None if empty.
 
-    Raises ValueError naming the setting and the remedy.
+    Raises ValueError naming the setting and the fix.
     """
     if not given:
         return None
@@ -78,7 +80,7 @@ def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] |
 
 
 def setting_text(where: str, value: Any) -> str:
-    """Return a setting's value as its text. Raises ValueError naming `where` and the remedy."""
+    """Return a setting's value as text. Raises ValueError naming `where` and the fix."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float) or not str(value).strip() or not str(value).isprintable():
@@ -89,7 +91,7 @@ def setting_text(where: str, value: Any) -> str:
 
 
 def require_known(name: str, known: Iterable[str]) -> None:
-    """Raise ConfigError for a parameter's name that is neither `known` nor that of a setting."""
+    """Raise ConfigError for a name that is neither in `known` nor that of a setting."""
     names = list(known)
     if name in RULES and name not in names:
         raise ConfigError(
@@ -99,7 +101,7 @@ def require_known(name: str, known: Iterable[str]) -> None:
         raise ConfigError(f"{name}: unknown parameter{suggest(name, names)}")
 
 
-# Settings of the experiment's topics that may be varied, and those that the measuring needs as they are.
+# Topic settings that may be varied, and those that the measurement fixes.
 
 
 _WHOLE = re.compile(r"-?\d+")
@@ -112,7 +114,7 @@ KINDS: Mapping[str, str] = {
     "unclean.leader.election.enable": SWITCH,
 }  # fmt: skip
 _KEPT = "records stay until they are harvested"
-# Why a setting is not to be varied.
+# Fixed settings, each with the reason.
 OWNED: Mapping[str, str] = {
     "message.timestamp.type": "a record's time is the one at which it was meant to be sent",
     "message.timestamp.before.max.ms": "a generator that is late sends records with times that lie in the past",
@@ -124,7 +126,7 @@ OWNED: Mapping[str, str] = {
 
 
 def check_topic_settings(settings: Mapping[str, str] | None, *, paced: bool, workload: str) -> None:
-    """Raise ValueError for a setting that is owned, unknown or has a value of another kind, naming it."""
+    """Raise ValueError naming a setting that is fixed, unknown or of a wrong type."""
     if not settings:
         return
     if not paced:

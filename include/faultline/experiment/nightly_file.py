@@ -1,8 +1,7 @@
-"""A night as a file: what is measured, when, beside what, and who is told.
+"""Files of nightly runs: configurations, schedule, reference build and alerts.
 
-`nightly.yaml` in the folder of the checkout, or in FAULTLINE_NIGHTLY_DIR, is the DAG `nightly_regression`; each
-`nights/NAME.yaml` there is a DAG of its own, `night_NAME`. Airflow reads them again every half minute, so a change
-needs no restart.
+`nightly.yaml` in the checkout, or in FAULTLINE_NIGHTLY_DIR, defines the DAG `nightly_regression`. Each
+`nights/NAME.yaml` there defines a DAG `night_NAME`. Airflow reads them again every half minute, without a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FOLDER = "FAULTLINE_NIGHTLY_DIR"
 FIRST = "nightly.yaml"
 OTHERS = "nights"
 PREFIX = "night_"
-# Fields of the form of a night that a file may set.
+# Fields of the nightly form that a file may set.
 FIELDS = (
     "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "limits",
     "only_missing", "max_measurements", "build",
@@ -40,8 +39,10 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True)
 class NightlyFile:
-    """A night that is measured again and again. `form`: values of its form's fields; `problem`: what is wrong with the
-    file, in a line, so that the night can say so itself."""
+    """One nightly DAG.
+
+    `form`: values of its form fields. `problem`: one line about an invalid file, which the run then reports.
+    """
 
     dag_id: str
     path: Path | None
@@ -52,7 +53,7 @@ class NightlyFile:
 
 
 def nightly_files(root: Path) -> list[NightlyFile]:
-    """Return every night that has a file, `nightly_regression` first, which is there also without one."""
+    """Return all nightly DAGs: `nightly_regression`, which needs no file, then one per file."""
     folder = Path(os.environ.get(FOLDER) or root)
     first = folder / FIRST
     found = [_read(NIGHTLY, first) if first.is_file() else NightlyFile(NIGHTLY, None, schedule())]
@@ -62,12 +63,12 @@ def nightly_files(root: Path) -> list[NightlyFile]:
 
 
 def is_nightly(dag_id: str) -> bool:
-    """Return whether a DAG's runs are nights."""
+    """Return whether a DAG is a nightly DAG."""
     return dag_id == NIGHTLY or dag_id.startswith(PREFIX)
 
 
 def parse_nightly(dag_id: str, path: Path) -> NightlyFile:
-    """Return the night of a file. Raises ConfigError naming the file, the key and the remedy."""
+    """Return the nightly DAG of a file. Raises ConfigError naming the file, the key and the fix."""
     if dag_id != NIGHTLY and not NAME.fullmatch(path.stem):
         raise ConfigError(f"{path.name}: use small letters, digits, - and _ for the name of a night's file")
     try:
@@ -103,17 +104,17 @@ def _read(dag_id: str, path: Path) -> NightlyFile:
         return NightlyFile(dag_id, path, schedule(), problem=str(error))
 
 
-# What a night measures: configurations, each written out, or the points of a matrix under a preset.
+# Set of a nightly run: complete configurations, or the points of a matrix under a preset.
 
 
-# More would not end before the next night.
+# More would not end before the next nightly run.
 MOST = 64
-# What an entry that names a matrix says beside overrides of its parameters.
+# Key of an entry that names a matrix.
 MATRIX = "matrix"
 
 
 def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
-    """Return the distinct configurations of a set. Raises ConfigError naming the place in the set and the key."""
+    """Return the distinct configurations of a set. Raises ConfigError naming the index in the set and the key."""
     found: list[Configuration] = []
     for number, one in enumerate(given):
         try:
@@ -129,7 +130,7 @@ def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
 
 
 def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
-    """Return every point of a matrix under a preset; how often each is measured is the night's to say."""
+    """Return every point of a matrix under a preset; the nightly file sets the repetitions."""
     name = entry[MATRIX]
     if name not in MATRICES:
         raise ConfigError(f"matrix: {name!r} is not known{suggest(str(name), MATRICES)}")
@@ -139,21 +140,21 @@ def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
     return spec.matrix(spec.resolve({key: value for key, value in entry.items() if key != MATRIX})).configurations()
 
 
-# When nights of the regression set are due.
+# Schedules.
 
 
 NIGHTLY = "nightly_regression"
 VARIABLE = "FAULTLINE_NIGHTLY_SCHEDULE"
 # At two in the morning, UTC.
 DEFAULT = "0 2 * * *"
-# Faultline's own speed, when the night of the experiments is over.
+# The self-benchmark runs after the nightly experiments.
 SPEED = "nightly_speed"
 SPEED_VARIABLE = "FAULTLINE_SPEED_SCHEDULE"
 SPEED_DEFAULT = "0 5 * * *"
 
 
 def schedule() -> str:
-    """Return the cron expression by which nights are due, UTC. Raises ConfigError for what is none."""
+    """Return the cron expression of nightly runs, in UTC. Raises ConfigError for an invalid one."""
     return _cron(VARIABLE, DEFAULT)
 
 
@@ -170,15 +171,15 @@ def _cron(variable: str, default: str) -> str:
 
 
 def due_nights(cron: str, first: datetime, until: datetime) -> list[str]:
-    """Return logical dates of the nights that are due in (first, until), ISO 8601 in UTC."""
+    """Return the logical dates of nightly runs in (first, until), ISO 8601 in UTC."""
     found: list[str] = []
-    nights = croniter(cron, first.astimezone(UTC))
-    while (night := nights.get_next(datetime)) < until:
-        found.append(night.isoformat(timespec="seconds"))
+    dates = croniter(cron, first.astimezone(UTC))
+    while (date := dates.get_next(datetime)) < until:
+        found.append(date.isoformat(timespec="seconds"))
     return found
 
 
-# Pairs that a night measures by default. One configuration alone can be certain beyond doubt from 14 pairs on, each of
-# two from 15; ten percent more work is suspected in four nights of five from 12 on, and with fewer than eight of two
-# nothing could be: docs/explanation/comparing.md.
+# Default pairs of a nightly run. A significant result needs 14 pairs for one configuration and 15 for each of two. From
+# 12 pairs on, 10 % more work is suspected with 80 % power; with fewer than eight nothing can be detected for two
+# configurations: docs/explanation/comparing.md.
 PAIRS = 15

@@ -1,4 +1,4 @@
-"""What a workload needs before its gate opens, beside its topics: a state that is filled, processes of its own."""
+"""Prerequisites of a workload before T0: preload goal, companion processes, user program."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from faultline.experiment.attempt import Attempt
 
 @dataclass(frozen=True)
 class PreloadGoal:
-    """What must be committed before the gate opens, where no generator sends a primer.
+    """Input that must be committed before T0 if no generator sends a preload.
 
-    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
-    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
+    `offsets`: end offsets by partition to reach. `runs`: starts of the query until then. `what`: label in
+    progress messages. `events`: number of events. `typical_s`, `longest_s`: duration in seconds.
     """
 
     offsets: Mapping[str, int]
@@ -27,7 +27,7 @@ class PreloadGoal:
 
 @dataclass(frozen=True)
 class Companion:
-    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
+    """Further process of an attempt. `{port}` in `command` is replaced by a free loopback port."""
 
     role: str
     command: tuple[str, ...]
@@ -35,8 +35,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an attempt has for itself: its folder, its topics' names by role, its companions' ports by role, and which
-    repetition it is."""
+    """Resources of an attempt: its folder, topic names and companion ports by role, and its repetition."""
 
     attempt: Attempt
     topics: Mapping[str, str]
@@ -46,9 +45,9 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Application:
-    """A program of the user's for Spark, as it is: nothing of Faultline is in it.
+    """User program for spark-submit, unchanged.
 
-    `path`: a Python program or a jar. `main_class`: of a jar whose manifest names none; else None.
+    `path`: Python program or jar. `main_class`: main class of a jar whose manifest names none; else None.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""One attempt in one process: what it is to do is read once, and asked for wherever it is needed."""
+"""One attempt with its plan, read once per process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """An attempt with its plan, and the settings of the installation that runs it."""
+    """Attempt with its plan and the settings of its installation."""
 
     settings: Settings
     attempt: Attempt
@@ -24,16 +24,15 @@ class Run:
 
     @cached_property
     def config(self) -> Configuration:
-        """The configuration. Raises InfrastructureError for one that this version refuses."""
+        """Configuration. Raises InfrastructureError for one that this version rejects."""
         return self.plan.configuration()
 
     @cached_property
     def there(self) -> Settings:
-        """The settings at the plan's endpoints: the embedded services', or a target's."""
+        """Settings for the plan's endpoints: those of the embedded services or of a target."""
         return self.settings.for_target(self.plan.endpoints)
 
 
 def run_of(attempt: Attempt, settings: Settings) -> Run:
-    """Return the run of an attempt that is prepared. Raises InfrastructureError for a plan that is missing or
-    damaged."""
+    """Return the run of a prepared attempt. Raises InfrastructureError for a missing or damaged plan."""
     return Run(settings, attempt, read_plan(attempt))

@@ -91,7 +91,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             DEFAULT, type="string", enum=list(spec.presets), title="preset",
             description="Values of the fields left empty below.", description_md=presets_text(spec),
         ),
-        **{name: axis_param(name, spec.said_of(name)) for name in spec.axes},
+        **{name: axis_param(name, spec.preset_values(name)) for name in spec.axes},
         "axes": further_axes_param(),
         "repetitions": integer_param(
             "repetitions", None, 1, 100,
@@ -124,13 +124,13 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             description="Id of a sweep to resume, in its series. Leave all other fields empty.",
         ),
         **(search_params() if spec.search else {}),
-        **{name: empty_param(name, spec.said_of(name)) for name in others},
+        **{name: empty_param(name, spec.preset_values(name)) for name in others},
     }  # fmt: skip
 
 
 def _preset_counts(spec: MatrixSpec, name: str) -> str:
     """Return the value of a sweep parameter in each preset."""
-    return ", ".join(f"{number} ({preset})" for preset, number in spec.said_of(name).items()) + "."
+    return ", ".join(f"{number} ({preset})" for preset, number in spec.preset_values(name).items()) + "."
 
 
 def presets_text(spec: MatrixSpec) -> str:

@@ -1,4 +1,4 @@
-"""Known truth: each record is answered as a script says, so that what is measured can be held against it."""
+"""Ground truth: a script determines the answer to each record, as reference values for the measuring chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class TruthParameters(Parameters):
-    """What is planted."""
+    """Planted values."""
 
     truth: dict[str, Any] | None = Field(None, description="Script of `known_truth`: the values it plants.")
 
@@ -30,7 +30,7 @@ class GroundTruthWorkload(Workload[TruthParameters]):
     carries_ids = True
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"fault": "driver"}  # the one process that it is
+        return {"fault": "driver"}  # its only process
 
     def take(self, values: dict[str, Any]) -> None:
         values["truth"] = parse_script(values["truth"] or {}).as_mapping()
@@ -48,7 +48,7 @@ class GroundTruthWorkload(Workload[TruthParameters]):
         require_fit(parse_script(own.truth or {}), common)
 
     def primer_lines(self, own: TruthParameters) -> int:
-        return 0  # no JVM has to get warm
+        return 0  # no JVM to warm up
 
     def tuples(self, own: TruthParameters) -> dict[str, Any]:
         return {"tuples": "id"}

@@ -1,4 +1,4 @@
-"""What the engine with known truth plants: its latency, its outage, and the records that it mistreats.
+"""Script of the ground-truth engine: latency, outage, and lost or repeated records.
 
 A script is part of the configuration (`truth`), so this module imports next to nothing.
 """
@@ -24,8 +24,8 @@ WOBBLE = (0, 1, -1, 2, -2)
 # By how much `slow` outputs are later, in spreads: far outside the latency band, whose upper bound
 # lies at most 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
 SLOW_SPREADS = 15
-# One in so many records is slow in the style `record`: enough to move the p99 of a second, too few to
-# move its lag out of band (15 spreads / 20 < 1 spread). They must come well within their second.
+# Every n-th record is slow in the style `record`: enough to move the p99 of a second, too few to move its lag out of
+# band (15 spreads / 20 < 1 spread). They must be emitted well within their second.
 SLOW_EVERY = 20
 SLOW_LONGEST_MS = 400.0
 # Upper bound of the lag band above latency_ms, in spreads, and as a share of latency_ms when that is wider.
@@ -33,7 +33,7 @@ BAND_SPREADS = 5.5
 BAND_SHARE = 0.05
 # The shortest time from the planning of a bin's work to its outputs: records arrive within it.
 SHORTEST_LATENCY_MS = 20.0
-# The spread is at least so many records long, or the lag's band would be narrower than one record.
+# Shortest spread in records, since the lag band must be wider than one record.
 LEAST_SPREAD_RECORDS = 2
 # From the supervisor's restart until a new process can act: the interpreter, its imports, the connection.
 START_S = 1.0
@@ -172,7 +172,7 @@ class Script:
 
 
 class Fitting(Protocol):
-    """What a script is held against; faultline.experiment.config.Configuration is one."""
+    """Configuration that a script must fit, such as faultline.experiment.config.Configuration."""
 
     @property
     def rate(self) -> float:

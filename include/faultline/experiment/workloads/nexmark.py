@@ -1,4 +1,4 @@
-"""Nexmark on Structured Streaming: 24 queries over events that the engine makes itself, or that come through Kafka."""
+"""Nexmark on Structured Streaming: 24 queries over events from the engine or through Kafka."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ class Nexmark(Workload[NexmarkParameters]):
         return {"tuples": "nexmark", "query": own.query}
 
     def program_configuration(self, prepared: Prepared, own: NexmarkParameters, common: Common) -> dict[str, Any]:
-        told = {"query": own.query, "source": own.source, "watermark_s": own.watermark_s}
+        passed = {"query": own.query, "source": own.source, "watermark_s": own.watermark_s}
         if own.source == "kafka":
-            return told
+            return passed
         return {
-            **told,
+            **passed,
             "rules": {**rules(own, common, prepared.repetition), "curve": pieces(common)},
             "reads": reads(own.query),
             "batch_events": batch_events(own),
@@ -135,7 +135,7 @@ class Nexmark(Workload[NexmarkParameters]):
 
 
 def query_file(name: str) -> bool:
-    """Return whether the query is there, as SQL or as a module."""
+    """Return whether the query exists, as SQL or as a module."""
     folder = ROOT / "spark_jobs" / "nexmark" / "queries"
     return any((folder / f"{name}{suffix}").is_file() for suffix in (".sql", ".py"))
 

@@ -1,4 +1,4 @@
-"""Nexmark's events: what shapes them, and which of them each query reads; all checked before Spark starts.
+"""Nexmark events: their parameters and the kinds that each query reads, checked before Spark starts.
 
 The defaults are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration holds what
 differs from them.
@@ -35,12 +35,11 @@ ENGINE_DEFAULTS: dict[str, Any] = {
     "executor_cores": 2,
     "executor_memory_mb": 2048,
 }
-# Queries whose results wait for a watermark: something later must come before the last of them do. Of each, the seconds
-# of event time that the watermark must pass, at least, before the first one does: to the end of the first window, which
-# begins with the first event, or of a session's gap; an auction may end at once.
+# Queries whose results wait for a watermark, with the event time in seconds that it must pass before the first result:
+# the end of the first window, which starts with the first event, or of a session gap. An auction may end at once.
 FIRST_RESULT_S: Mapping[str, float] = {"q4": 0, "q5": 2, "q6": 0, "q7": 10, "q8": 10, "q9": 0, "q11": 10}
 AWAITING_TIME = tuple(FIRST_RESULT_S)
-# What watermarks wait for, in the suite.
+# Watermark delay of the suite.
 WATERMARK_S = 4.0
 # Queries that need Python's transformWithState.
 PYTHON = ("q4", "q6", "q15", "q16")
@@ -86,7 +85,7 @@ Query = Literal[
 
 
 class NexmarkParameters(EventTime):
-    """Which query, and over which events."""
+    """Query and event model."""
 
     query: Query = Field("q0", description="Nexmark query.")
     source: Literal["engine", "kafka"] = Field(
@@ -113,7 +112,7 @@ class NexmarkParameters(EventTime):
 def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the canonical form of the field `events`: what differs from the suite, or None.
 
-    Raises ValueError with one line that names the key and the remedy.
+    Raises ValueError with one line that names the key and the fix.
     """
     for key in value:
         if key not in DEFAULT_EVENTS:

@@ -1,4 +1,4 @@
-"""Pi: for each record so many terms of the Gregory-Leibniz series. Compute, and no state."""
+"""Pi: sum terms of the Gregory-Leibniz series per record; computation without state."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field
 from faultline.experiment.common_parameters import Common
 from faultline.experiment.workloads.protocol import PRIMER_LINES, WARM_UP_BATCHES, Parameters, Workload
 
-# Terms of the series that the primer asks for at most; it is worked through twice, some seconds of one core.
+# Upper bound on the terms of the whole preload, which costs some seconds of one core.
 PRIMER_TERMS = 10_000_000
 
 
 class PiParameters(Parameters):
-    """How heavy a record is."""
+    """Cost of a record."""
 
     iterations: int = Field(1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums per record.")
 

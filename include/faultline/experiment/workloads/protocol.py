@@ -1,7 +1,7 @@
-"""What a workload says of itself. Each stands in a file of its own beside this one, and is found there.
+"""Protocol of workloads; each module of this package defines some.
 
-A workload knows its own parameters and those that all share; it never sees the whole configuration, so that none
-can come to lean on another's.
+A workload sees its own parameters and the shared ones, never the whole configuration, so that no workload can depend on
+parameters of another.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.common_parameters import WITH_DATA, Common
 from faultline.experiment.prerequisites import Application, Companion, PreloadGoal, Prepared
 
-# `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
-# frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
-# real-time mode. `stateful`: it keeps state. `event_time`: records have an event time, and can be late.
-# `data`: it takes whatever records there are, so the user's own.
+# `preloaded_state`: its state is keyed words of any preloaded size. `words`: its word frequencies can be estimated.
+# `skewed`: its keys can be skewed. `real_time`: it supports Spark's real-time mode. `stateful`: it keeps state.
+# `event_time`: records have an event time and can be late. `data`: it accepts user data.
 CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time", "data"})
 
-# One generator process of this kind of machine reaches some 600,000 records/s; a single local
-# broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
+# One generator process reaches about 600,000 records/s, as does a single local broker; a higher rate would only measure
+# schedule lag.
 MAX_RATE = 500_000.0
-# Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.
+# Lines of the preload: a JVM plans its first micro-batches ten times slower than later ones.
 PRIMER_LINES = 2000
-# Throw-away batches in which the engine works through the primer before the gate.
+# Unmeasured batches of the preload before T0.
 WARM_UP_BATCHES = 10
 
 
@@ -51,30 +50,30 @@ class Workload(Generic[P]):
 
     name: str
     parameters: type[P]
-    # Where its parameters stand in the form, and where it stands itself among the others.
+    # Section of its parameters in the form, and its position among the workloads.
     section = "Workload"
     order = 100
     capabilities: frozenset[str] = frozenset({"stateful"})
-    # What its throughput is of, and how a tuple's batch and first output are found (docs/reference/metrics.md).
+    # Unit of its throughput, and its latency method (docs/reference/metrics.md).
     counts = "records"
     latency_method = "batch"
-    # Whether each output names the one tuple that it is of: then counts by key are exact by tuple.
+    # Whether each output identifies its tuple, so that counts by key are exact.
     carries_ids = False
-    # Its program in spark_jobs/, without suffix; None: it is no Spark program. Whether that makes itself warm.
+    # Its program in spark_jobs/, without suffix, or None; and whether the program warms itself up.
     program: str | None = None
     warms_itself = False
     warm_up_batches = WARM_UP_BATCHES
-    # Its parameters that name a file or a folder, each with the name of what Faultline brings along.
+    # Its parameters with a file or folder, each with the name of the built-in one.
     built_in_paths: Mapping[str, str] = MappingProxyType({})
-    # Whether it runs what a user wrote, of which a batch is all that is known.
+    # Whether it runs user code.
     of_the_user = False
-    # Whether its commits show, at any time, how far behind its input it is: then a run can wait until it is steady.
+    # Whether its commits show its consumer lag, so that a run can wait until it is steady.
     shows_steadiness = True
-    # Reaches the broker by a client of its own, which is not told how to log in.
+    # Whether its own Kafka client lacks credentials.
     own_client = False
-    # How long it may take to end once it is asked to.
+    # Longest shutdown, in seconds.
     stop_s = 60.0
-    # The matrix through which it runs as a whole, and that matrix's axis which asks for a part of it.
+    # Its own matrix, and the axis of that matrix that selects a part.
     whole: tuple[str, str] | None = None
 
     def can(self, capability: str) -> bool:
@@ -86,31 +85,30 @@ class Workload(Generic[P]):
         return {}
 
     def take(self, values: dict[str, Any]) -> None:
-        """Write its objects in `values` in canonical form. Raises ValueError naming key and remedy."""
+        """Set its objects in `values` in canonical form. Raises ValueError naming key and fix."""
 
     def check(self, own: P, common: Common) -> None:
         """Raise ValueError naming a parameter that contradicts another."""
 
     def check_faults(self, own: P, common: Common, planned: Sequence[PlannedFault]) -> None:
-        """Raise ValueError for a planned fault that it cannot have."""
+        """Raise ValueError for an unsupported planned fault."""
 
     def check_whole(self, own: P, common: Common) -> None:
-        """Raise ValueError for what can only be asked of a configuration that is sound in all else."""
+        """Raise ValueError for a contradiction, in a configuration that passed all other checks."""
 
     def check_here(self, own: P, common: Common) -> None:
-        """Raise ConfigError when this machine lacks what it needs; before anything is started."""
+        """Raise ConfigError if this machine lacks a prerequisite; called before anything starts."""
 
     def paced(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
+        """Return whether a generator sends the input through Kafka by a schedule; else the engine creates it."""
         return True
 
     def highest_rate(self, config: Mapping[str, Any]) -> float:
-        """Return records/s that a configuration may ask for."""
+        """Return the highest rate of a configuration, in records/s."""
         return MAX_RATE
 
     def files(self, own: P) -> Mapping[str, Path]:
-        """Return files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps
-        it."""
+        """Return the user files under test by name; each attempt runs and keeps its own copy."""
         return {}
 
     def jars(self, own: P) -> tuple[Path, ...]:
@@ -125,25 +123,24 @@ class Workload(Generic[P]):
         """Return the part of the generator's specification that names its source: lines of text, of a text or at
         random."""
         if common.data is not None:
-            told = {name: getattr(common, name) for name in ("data", *WITH_DATA)}
-            return {"source": "data", **told}
+            return {"source": "data", **{name: getattr(common, name) for name in ("data", *WITH_DATA)}}
         if common.skew is None:
             return {"source": "text", "corpus": common.corpus}
         return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}
 
     def primer_lines(self, own: P) -> int:
-        """Return records of the primer beside the preloaded state: what a JVM needs to get warm."""
+        """Return the number of preload records in addition to the preloaded state, to warm up the JVM."""
         return PRIMER_LINES
 
     def primed_batches(self, own: P) -> int:
-        """Return batches after which the primer is through.
+        """Return the number of batches that complete the preload.
 
-        Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
+        Spark drops late records by the watermark of the previous batch, which exists after a second batch.
         """
         return 2 if self.can("event_time") else 1
 
     def drained_batches(self, own: P) -> int:
-        """Return batches that must have ended at the end of the input, before nothing more is to come."""
+        """Return the number of batches after the end of the input until all results are out."""
         return 1
 
     def filling(self, own: P, common: Common) -> PreloadGoal | None:
@@ -151,11 +148,11 @@ class Workload(Generic[P]):
         return None
 
     def topics(self, own: P, common: Common) -> dict[str, int]:
-        """Return topics of its own beside input and output: role to partitions."""
+        """Return further topics in addition to input and output: role to partitions."""
         return {"warmup": common.partitions}
 
     def companions(self, own: P) -> tuple[Companion, ...]:
-        """Return processes that run beside it."""
+        """Return its companion processes."""
         return ()
 
     def tuples(self, own: P) -> dict[str, Any]:
@@ -170,9 +167,11 @@ class Workload(Generic[P]):
         """Return the program's own configuration."""
         return {}
 
-    def application(self, attempt: Attempt, own: P, common: Common, told: Mapping[str, Any]) -> Application | None:
-        """Return the user's program that runs in place of one in spark_jobs/. `told`: what any program of it is
-        told."""
+    def application(self, attempt: Attempt, own: P, common: Common, passed: Mapping[str, Any]) -> Application | None:
+        """Return the user program that replaces one in spark_jobs/, or None.
+
+        `passed`: values passed to every program.
+        """
         return None
 
     def title(self, config: Mapping[str, Any]) -> str | None:
@@ -185,7 +184,7 @@ class Workload(Generic[P]):
 
 
 def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
-    """Return records that the generator sends before the gate: one to each partition, filler words and lines."""
+    """Return the number of records that the generator sends before T0: one per partition, filler words, lines."""
     return common.partitions + common.filler_words + workload.primer_lines(own)
 
 
@@ -193,7 +192,7 @@ def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
 
 
 class EventTime(Parameters):
-    """How far event time may lag, and how many records come out of order."""
+    """Watermark delay and share of records out of order."""
 
     watermark_s: float = Field(5.0, ge=0, le=3600, description="Watermark delay in seconds: older records are late.")
     disorder: float = Field(

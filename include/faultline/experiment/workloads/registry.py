@@ -1,7 +1,6 @@
-"""The workloads by name, found by looking through the files beside this one.
+"""Registry of workloads by name, discovered in the modules of this package.
 
-A file offers its workloads as `WORKLOADS`; one that offers none is a part of another. What contradicts itself or
-another fails here, at import, with its file named.
+A module lists its workloads in `WORKLOADS`. Conflicts fail here at import, with the file named.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def found() -> list[Found]:
 
 
 def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
-    """Return name to workload, in the order in which lists show them. Raises ImportError naming the file of
-    nonsense."""
+    """Return workloads by name in display order. Raises ImportError naming the file of a conflict."""
     by_name: dict[str, tuple[str, Workload[Any]]] = {}
     fields: dict[str, tuple[str, FieldInfo]] = {}
     for file, one in offered:
@@ -53,7 +51,7 @@ WORKLOADS: Mapping[str, Workload[Any]] = register_all(found())
 
 
 class _Unknown(Workload[Parameters]):
-    """A workload of another version: what a record of it says is shown, and nothing is asked of it."""
+    """Placeholder for a workload of another version, to show its records."""
 
     name = "unknown"
     parameters = Parameters
@@ -64,7 +62,7 @@ _UNKNOWN = _Unknown()
 
 
 def workload_of(config: Mapping[str, Any]) -> Workload[Any]:
-    """Return the workload of a configuration or of a record's; a stand-in for one that this version does not know."""
+    """Return the workload of a configuration or of a record's; a placeholder for an unknown one."""
     return WORKLOADS.get(str(config.get("workload")), _UNKNOWN)
 
 

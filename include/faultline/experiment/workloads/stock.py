@@ -1,4 +1,4 @@
-"""The stock exchange: trades of a window by stock, and trades joined with what users hold."""
+"""Stock exchange: trades per window and stock, and prices joined with positions of users."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from faultline.experiment.prerequisites import Prepared
 from faultline.experiment.workloads.protocol import EventTime, Workload
 
 BUILT_IN_PRICES = "five-companies"
-# Windows that hold one record; each costs a row of state.
+# Upper bound on the windows of a record; each costs a row of state.
 MAX_OVERLAP = 60
-# Late records are an hour old; what is open this long may still take them.
+# Late records are an hour old; state older than this could still accept them.
 MOST_KEPT_S = 1800.0
 # Trades of the primer: a line of text has some ten words, a trade two windows.
 PRIMER_TRADES = 10_000
 
 
 class StockParameters(EventTime):
-    """Windows, late records, and the exchange itself."""
+    """Windows, late records, and the exchange."""
 
     window_s: float = Field(
         10.0, ge=1, le=3600, description="Window length of the stock queries, in seconds (the paper's Range)."

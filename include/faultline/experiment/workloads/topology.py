@@ -1,4 +1,4 @@
-"""The workload `topology`: a chain of stages, each a streaming query of its own, and four mechanisms between them."""
+"""Workload `topology`: a chain of stages, each a streaming query, with four mechanisms between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Topology(Workload[TopologyParameters]):
     program = "topology"
     warms_itself = True
     shows_steadiness = False
-    # It ends a replacement in work, lets its store catch up, and writes what waits.
+    # Completes a running replacement and writes all queued results.
     stop_s = 300.0
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -187,7 +187,7 @@ def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | in
     return list(memcached_address() or (here, prepared.ports["memcached"]))
 
 
-# What a topology stands on beside Kafka: the store of its stage `persist`, and a Memcached for its delayed queue.
+# Services in addition to Kafka: the store of the stage `persist`, and Memcached for the delayed queue.
 
 
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
@@ -196,7 +196,7 @@ MEMCACHED = "FAULTLINE_MEMCACHED"
 
 
 def check_services(own: TopologyParameters) -> None:
-    """Refuse, before anything is started, a store or a queue that does not answer."""
+    """Raise ConfigError for an unreachable store or queue, before anything starts."""
     if "persist" not in parallelism(own.parallelism):
         return
     if rules_of(own).store == "postgresql":
@@ -213,21 +213,21 @@ def check_services(own: TopologyParameters) -> None:
 
 
 def queues_in_memcached(own: TopologyParameters) -> bool:
-    """Return whether the delayed queue lies in a Memcached."""
+    """Return whether the delayed queue uses Memcached."""
     return "delayed_persistence" in mechanisms_of(own) and rules_of(own).queue == "memcached"
 
 
 def own_memcached(own: TopologyParameters) -> tuple[Companion, ...]:
-    """Return a Memcached of the attempt's own, where none runs already that it is to use."""
+    """Return a Memcached companion, unless the queue uses another store or an external Memcached."""
     if not queues_in_memcached(own) or memcached_address() is not None:
         return ()
-    # -u counts only for root, who is refused without it.
+    # Memcached requires -u if run as root and ignores it otherwise.
     limits = ("-U", "0", "-m", "256", "-u", getpass.getuser())
     return (Companion("memcached", (memcached_program() or "memcached", "-l", "{host}", "-p", "{port}", *limits)),)
 
 
 def memcached_program() -> str | None:
-    """Return the command, which lies where an ordinary user's PATH may not reach."""
+    """Return the command, searched also outside the PATH of ordinary users, or None."""
     return shutil.which("memcached", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin", "/usr/local/bin"]))
 
 

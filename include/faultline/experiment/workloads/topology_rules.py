@@ -1,4 +1,4 @@
-"""The rules of the workload `topology`: its stages, its four mechanisms, and what they follow."""
+"""Stages, mechanisms and rules of the workload `topology`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "shuffle_partitions": 8,
     "checkpoint_interval_s": 1.0,
 }
-# What replacement is held against: a stage stopped, changed and started, and Spark's own way, more executors in place.
+# Alternatives that replacement is compared with: restart of a stage, and Spark's dynamic allocation.
 REBALANCE, DYNAMIC_ALLOCATION = "rebalance", "dynamic_allocation"
 BASELINES = (REBALANCE, DYNAMIC_ALLOCATION)
 NONE, ALL = "none", "all"
@@ -59,7 +59,7 @@ class TopologyParameters(Parameters):
 
 
 class TopologyRules(BaseModel):
-    """What differs from these values may be given in `topology`. Queues in tuples, times in seconds."""
+    """Default rules of the stages, which `topology` may override. Queues in tuples, times in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -93,7 +93,7 @@ class TopologyRules(BaseModel):
 def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the canonical form of the field `topology`: what differs from the defaults, or None.
 
-    Raises ValueError with one line that names the key and the remedy.
+    Raises ValueError with one line that names the key and the fix.
     """
     for key in value:
         if key not in TopologyRules.model_fields:
@@ -154,7 +154,7 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
 
 
 def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
-    """Return the mechanisms at work; `all` is every one that has a stage."""
+    """Return the active mechanisms; `all` includes each one that has a stage."""
     if own.mechanisms == NONE:
         return frozenset()
     if own.mechanisms != ALL:
@@ -208,7 +208,7 @@ TOPOLOGY_PRESETS: dict[str, dict[str, Any]] = {
         **_SATURATED,
         "repetitions": 3,
     },
-    # Of the fast word count; the presets after it ask the paper's other tests.
+    # Fast word count; the following presets cover the paper's other tests.
     FINDINGS: {
         **_TOPOLOGY,
         "mechanisms": [NONE, ALL],

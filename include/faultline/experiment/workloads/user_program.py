@@ -1,7 +1,7 @@
-"""A program of the user's own: any application for spark-submit that reads one topic and writes another.
+"""User program: any spark-submit application that reads one topic and writes another.
 
-It needs no line of Faultline. Where topics, broker and checkpoint are it is told by its arguments, in which names in
-braces stand for them, and by its environment, in which the same names stand in capitals after `FAULTLINE_`.
+It needs no Faultline code. Its arguments pass topics, broker and checkpoint through placeholders in braces; its
+environment has the same names in capitals after `FAULTLINE_`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from faultline.experiment.workloads.user_query import JARS, METHODS, jar_files, 
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-# What a program can be told, by the name that stands for it.
+# Placeholders.
 PASSED_VALUES = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
 PREFIX = "FAULTLINE_"
 PYTHON, JAR = ".py", ".jar"
 
 
 class ProgramParameters(Parameters):
-    """What is handed to spark-submit, and what its results are held against."""
+    """Program for spark-submit, and the reference of its audit."""
 
     application: str | None = Field(None, description="User program: a Python file or a jar for spark-submit.")
     main_class: str | None = Field(None, description="Main class of the jar, if its manifest names none.")
@@ -124,13 +124,13 @@ class UserProgram(Workload[ProgramParameters]):
         return METHODS[_reflects(own, reference_of(own))]
 
     def application(
-        self, attempt: Attempt, own: ProgramParameters, common: Common, told: Mapping[str, Any]
+        self, attempt: Attempt, own: ProgramParameters, common: Common, passed: Mapping[str, Any]
     ) -> Application:
         values = {
-            "bootstrap": told["bootstrap"],
-            "input": told["input_topic"],
-            "output": told["output_topic"],
-            "checkpoint": told["checkpoint"],
+            "bootstrap": passed["bootstrap"],
+            "input": passed["input_topic"],
+            "output": passed["output_topic"],
+            "checkpoint": passed["checkpoint"],
             "interval_ms": str(round(common.checkpoint_interval_s * 1000)),
             "partitions": str(common.partitions),
         }

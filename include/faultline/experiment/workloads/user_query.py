@@ -1,4 +1,4 @@
-"""A query of the user's own: a Python file with `def query(records, config)`, measured as the built-in ones are."""
+"""User query: a Python file with `def query(records, config)`, measured like built-in workloads."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from faultline.experiment.prerequisites import Prepared
 from faultline.experiment.workloads.protocol import Parameters, Workload
 from faultline.system.errors import ConfigError
 
-# How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
+# Latency method by the part of an output that identifies its input.
 METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}
 
-# How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
+# Timestamp lead of the records that close windows; Kafka rejects leads of an hour.
 CLOSING_AHEAD_S = 3300.0
 JARS = "Jars that the job or program needs: absolute paths, separated by commas."
 
 
 class QueryParameters(Parameters):
-    """Which file, and what it is told."""
+    """Job file and its arguments."""
 
     job: str | None = Field(None, description="User job: a Python file with `def query(records, config)`.")
     arguments: dict[str, Any] | None = Field(
@@ -75,13 +75,13 @@ class UserQuery(Workload[QueryParameters]):
         return usual
 
     def has_python_workers(self, own: QueryParameters) -> bool:
-        return True  # perhaps: a plan that aims at one and finds none says so
+        return True  # a fault without a victim reports it
 
     def primed_batches(self, own: QueryParameters) -> int:
         return 2 if job_of(own).event_time else 1
 
     def drained_batches(self, own: QueryParameters) -> int:
-        """Return a window is shown by the batch after the one whose records have closed it."""
+        """Return 2 with event time, since the batch after the closing one outputs a window; else 1."""
         return 2 if job_of(own).event_time else 1
 
     def tuples(self, own: QueryParameters) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class UserQuery(Workload[QueryParameters]):
 
 
 def job_of(own: QueryParameters) -> JobFile:
-    """Return the declarations of the job file. Raises ConfigError in one line for one that cannot be run."""
+    """Return the declarations of the job file. Raises ConfigError in one line for an invalid one."""
     try:
         job = read_job(own.job or "")
         job.given(own.arguments)
@@ -133,21 +133,21 @@ def jars_of(text: str | None) -> tuple[Path, ...]:
 
 
 def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
-    """Return jars by name. Raises ConfigError for one that is not there, and for two of one name."""
+    """Return jars by name. Raises ConfigError for a missing one, and for equal names."""
     for jar in jars:
         require_files("jars", str(jar))
     return join_files("jars", *({jar.name: jar} for jar in jars))
 
 
 def require_files(key: str, *paths: str) -> None:
-    """Raise ConfigError for what is no file."""
+    """Raise ConfigError for a path that is not a file."""
     for path in paths:
         if not Path(path).is_file():
             raise ConfigError(f"{key}: {path} is no file; name one that is there")
 
 
 def join_files(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
-    """Return files by name. Raises ConfigError for two of one name."""
+    """Return files by name. Raises ConfigError for different files with equal names."""
     found: dict[str, Path] = {}
     for name, path in (item for some in files for item in some.items()):
         if found.setdefault(name, path) != path:
