@@ -258,7 +258,7 @@ def test_the_run_of_the_experiment_leads_to_its_page_and_the_dag_to_its_matrix(
 def test_a_run_without_a_record_is_shown_in_the_theme(ui: Ui, artefacts: Path) -> None:
     ui.open(f"{PLUGIN}/faultline/runs/{DAG_ID}/never")
     expect(ui.results.locator(".missing")).to_have_text(f"The run never of {DAG_ID} has no record yet.")
-    expect(ui.results.get_by_role("link", name="Look again")).to_be_visible()
+    expect(ui.results.get_by_role("link", name="Retry")).to_be_visible()
     ground = "place => getComputedStyle(place).backgroundColor"
     for theme in ("dark", "light"):
         ui.page.evaluate(
