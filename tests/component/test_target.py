@@ -109,7 +109,7 @@ def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, 
     clock = kafka_preflight.check_rights(one)
     # Both are clocks of this machine.
     assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1
-    assert kafka_preflight.check_foreign_topics(one, lambda _: False) == "no foreign topic begins with faultline-"
+    assert kafka_preflight.check_foreign_topics(one, lambda _: False) == "no foreign topic with the prefix faultline-"
     assert topics_of(there) == before
 
 
