@@ -17,6 +17,7 @@ import numpy as np
 from faultline.engines.ground_truth.scripted_run import MS, Ints, ScriptedTimeline
 from faultline.engines.ground_truth.traces import Ends, RestoredState
 from faultline.system.errors import InfrastructureError
+from generators.pacing import Clock
 
 # Longest sleep between two polls of the topic and the stop file.
 TICK_NS = 10 * MS
@@ -79,16 +80,6 @@ class TraceWriter(Protocol):
         """Write a line to the log."""
 
 
-class RunClock(Protocol):
-    """Monotonic clock."""
-
-    def now_ns(self) -> int:
-        """Return the current time."""
-
-    def sleep_ns(self, duration_ns: int) -> None:
-        """Sleep for at least this duration."""
-
-
 # Returns the timeline for a load end in ns after T0; None: the end of the schedule.
 TimelineBuilder = Callable[[int | None], ScriptedTimeline]
 
@@ -101,7 +92,7 @@ class Incarnation:
         partitions: int,
         transport: Transport,
         traces: TraceWriter,
-        clock: RunClock,
+        clock: Clock,
         stop: Callable[[], bool],
         restored: RestoredState,
     ) -> None:
