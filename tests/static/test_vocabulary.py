@@ -27,11 +27,8 @@ ALLOWED: Final[tuple[Allowed, ...]] = (
 # Folders that are not checked yet.
 PENDING: Final = (
     "tests/unit/",
-    "include/faultline/bootstrap.py",
     "include/faultline/experiment/",
-    "include/faultline/installation/",
     "include/faultline/records/",
-    "include/faultline/system/",
 )
 
 

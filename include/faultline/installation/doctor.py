@@ -52,10 +52,11 @@ class Check:
 
 
 def examine() -> dict[str, Any]:
-    """Return {"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
+    """Return the state of the installation as JSON values.
+
+    Keys: {"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
     "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where}, "undo_failed": {attempt: why},
     "measuring": [text]}.
-
     `ok` covers requirements only; stopped services are reported but are not a failure.
     """
     settings = load_settings()

@@ -109,8 +109,9 @@ CLOCK_SAMPLES = 5
 
 
 def check_storage(endpoints: Endpoints, connection: str) -> str:
-    """Create, read and remove small files. Raises ConfigError for unsuitable storage, InfrastructureError if
-    unreachable.
+    """Check the storage by creating, reading and removing small files; return a description.
+
+    Raises ConfigError for unsuitable storage, InfrastructureError if it is unreachable.
     """
     where = endpoints.storage
     in_hdfs = where.startswith(SCHEME)

@@ -38,8 +38,10 @@ class TargetLock:
         self._held = self._lost = False
 
     def take(self, *, wait_s: float, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Wait for it, until `is_cancelled` returns True. Raises InfrastructureError naming the holder after `wait_s`
-        seconds."""
+        """Wait for the lock, or until `is_cancelled` returns True.
+
+        Raises InfrastructureError naming the holder after `wait_s` seconds.
+        """
         deadline = time.monotonic() + wait_s
         self._consumer = self._consumer or self._join()
         while not self._held and not is_cancelled():
