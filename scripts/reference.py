@@ -154,7 +154,7 @@ def rule_table() -> str:
     """Return every validity rule: reason code, status, condition."""
     rows = []
     for code, rule in validity.RULES.items():
-        text = _capitalized(_constants(_paragraphs(rule), vars(validity)).removeprefix("Return "))
+        text = _capitalized(_constants(_paragraphs(rule), vars(validity)).removeprefix("Return a reason if "))
         rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`invalid`", text))
     return table("reason code | status | condition", rows)
 

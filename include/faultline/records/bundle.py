@@ -36,8 +36,10 @@ _BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
 
 @dataclass(frozen=True)
 class Member:
-    """File of a bundle: path below `results/` and content. `original`, `how`: SHA-256 of the file before its reduction,
-    and the reduction in words."""
+    """File of a bundle: path below `results/` and content.
+
+    `original`, `how`: SHA-256 of the file before its reduction, and the reduction in words.
+    """
 
     path: str
     content: bytes

@@ -257,10 +257,9 @@ USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
 def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[Metric]:
-    """Return the metrics that at least one sound entry has, well-known ones first; others under their path in the
-    record.
+    """Return the metrics that at least one entry has, known ones first.
 
-    `invalid`: whether those of invalid entries are among them.
+    Other metrics have their path in the record as name. `invalid`: whether metrics of invalid entries count.
     """
     counted = [entry for entry in entries if entry.is_usable or invalid]
     present = dict.fromkeys(key for entry in counted for key in entry.metrics)
@@ -275,8 +274,10 @@ def value_of(entry: IndexEntry, key: str) -> float | None:
 
 
 def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
-    """Return the least and the largest that a figure of one record may be: a recovery is known to its resolution, and
-    one that was not seen to end only from below. None where nothing is known of it."""
+    """Return the lower and upper bound of a figure of one record, or None if unknown.
+
+    A recovery is known to its resolution; a censored one has no upper bound.
+    """
     value = value_of(entry, key)
     if key != MACRO:
         return None if value is None else (value, value)

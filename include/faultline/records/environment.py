@@ -48,8 +48,7 @@ class HostPart(Part):
 
 
 class LatencyClock(Part):
-    """Clock at which latencies end if there are several hosts or a target: that of the broker's `host`, which stamps
-    outputs.
+    """Clock at which latencies end, with several hosts or a target: that of the broker's `host`, which stamps outputs.
 
     `ahead_ms`: its lead over the generator's clock in whole ms, subtracted from its instants. `uncertain_ms`: its drift
     from start to end plus half a round trip; null if it was not read at the end. `uncertain`: whether that exceeds 1 ms
@@ -70,8 +69,10 @@ class CgroupLimits(Part):
 
 
 class Jvm(Part):
-    """JVM options of a role, with placeholders in capitals for paths, and its garbage collector; null if Java chooses
-    it and no log names it."""
+    """JVM options of a role, with placeholders in capitals for paths, and its garbage collector.
+
+    The collector is null if Java chooses it and no log names it.
+    """
 
     options: list[str]
     heap_mb: int | None

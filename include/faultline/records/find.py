@@ -58,10 +58,9 @@ def read_record(path: Path) -> Record:
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
-    """Return the records of bundles, and of the arrays that `results --json` wrote to these files (`.gz`: compressed),
-    in order of attempt.
+    """Return the records of bundles and of files written by `results --json` (`.gz`: compressed), in order of attempt.
 
-    An attempt that stands in several of them is taken once. Raises ConfigError naming file, place and key.
+    An attempt in several of them is taken once. Raises ConfigError naming file, place and key.
     """
     found: dict[str, Record] = {}
     for path in paths:

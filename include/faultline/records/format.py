@@ -142,8 +142,7 @@ def throughput(record: Record) -> str:
 
 
 def window_of(record: Record) -> tuple[Any, Any]:
-    """Return seconds of the warm-up and of the measured window, as they were; without a timeline, as they were asked
-    for."""
+    """Return actual seconds of the warm-up and of the measured window; the configured ones without a timeline."""
     at = {event.name: event.wall_ns for event in record.timeline}
     if not {"gate", "measured_from", "measured_until"} <= at.keys():
         return record.config.get("warmup_s", "?"), record.config.get("duration_s", "?")

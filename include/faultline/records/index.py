@@ -329,8 +329,7 @@ def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
 
 
 def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
-    """Return the row of one file, and its configuration and what else the pages show of it; None when it cannot be
-    read."""
+    """Return the row of one file, and its configuration with its content for the pages; None if it is unreadable."""
     try:
         if file.name != path:
             raise ValueError("file: its path is not UTF-8")

@@ -29,8 +29,11 @@ WITH_FIGURES = USABLE | {"invalid"}  # there are figures, whether they count or 
 
 
 class LatencyMs(Part):
-    """Latency of tuples, in milliseconds. `negative`, `unreflected`: tuples of the whole measured window. `batches`:
-    that the tuples came from; null where there are none, and in older records."""
+    """Latency of tuples, in milliseconds.
+
+    `negative`, `unreflected`: tuples of the whole measured window. `batches`: number of batches with these tuples;
+    null without batches, and in older records.
+    """
 
     mean: float | None
     p50: float | None
@@ -71,8 +74,11 @@ class ScheduleLagMs(Part):
 
 
 class TriggerPart(Part):
-    """Trigger of a later injection: seconds from the previous injection until the engine was steady again, commits
-    since then, place in the checkpoint cycle, and total wait."""
+    """Trigger of a later injection: when the engine was steady again.
+
+    It holds seconds from the previous injection until then, commits since then, place in the checkpoint cycle, and
+    total wait.
+    """
 
     normal_s: float | None
     baseline_commits: int | None
@@ -139,8 +145,11 @@ class InjectionsPart(Part):
 
 
 class WarmupPart(Part):
-    """Warm-up until the engine is steady: seconds beyond the shortest one, whether it was steady at its end, and the
-    latest permitted end in seconds after T0."""
+    """Warm-up until the engine is steady.
+
+    It holds seconds beyond the shortest one, whether the engine was steady at its end, and the latest permitted end in
+    seconds after T0.
+    """
 
     waited_s: float | None
     steady: bool | None
@@ -166,8 +175,7 @@ class AuditPart(Part):
 
 
 class WorkPart(Part):
-    """Batches and tasks of the engine in the measured window, and their time in seconds; for batches also in
-    microseconds per committed record."""
+    """Batches and tasks in the measured window: number, time in s, and of batches in µs per committed record."""
 
     batches: int | None
     tasks: int | None
@@ -196,8 +204,7 @@ class GarbagePart(Part):
 
 
 class DataPart(Part):
-    """Replayed user data: its records, passes through it, and the shift of its times per pass in milliseconds; null
-    without times."""
+    """Replayed user data: records, passes, and shift of its times per pass in ms (null without times)."""
 
     records: int
     cycles: float
@@ -205,8 +212,10 @@ class DataPart(Part):
 
 
 class KeySkewPart(Part):
-    """Skew of the keys: Zipf exponents (requested, estimated, 95 % interval), share of the hottest key, distinct
-    keys."""
+    """Skew of the keys: Zipf exponents, share of the hottest key, and number of distinct keys.
+
+    The exponents are the requested one, and the estimated one with its 95 % interval.
+    """
 
     requested: float | None
     measured: float | None
@@ -256,8 +265,11 @@ class BackgroundCpuPart(Part):
 
 
 class WaitedPart(Part):
-    """Cores that the measured processes lost to other processes (`others`) and to the hypervisor (`stolen`) while they
-    were ready; both together over the worst 5 s (`worst_5s`)."""
+    """Cores that the measured processes lost while they were ready to run.
+
+    They lost them to other processes (`others`) and to the hypervisor (`stolen`); both together over the worst 5 s
+    (`worst_5s`).
+    """
 
     others: float | None
     stolen: float | None

@@ -20,8 +20,10 @@ from faultline.system.measured_window import NS
 
 @dataclass(frozen=True)
 class Bounds:
-    """A recovery known to lie in [low, high] seconds; `high` is None where it was not seen to end. `number`: of its
-    injection, from 1."""
+    """A recovery known to lie in [low, high] seconds; `high` is None if censored.
+
+    `number`: of its injection, from 1.
+    """
 
     number: int
     low: float
@@ -70,8 +72,7 @@ def value_of_run(ends: Sequence[tuple[float, float | None]]) -> tuple[float, flo
 
 
 def window_of(record: Record) -> tuple[float, float] | None:
-    """Return t0 (seconds since the epoch) and the length of the measured window (seconds); None for an attempt that was
-    not measured."""
+    """Return t0 (seconds since the epoch) and length of the measured window (seconds); None if not measured."""
     at = {one.name: one.wall_ns for one in record.timeline}
     if not {"gate", "measured_from", "measured_until"} <= at.keys():
         return None

@@ -87,10 +87,9 @@ class Store:
         return path
 
     def replace(self, record: Record, kept: Path) -> None:
-        """Replace the record of an attempt, after copying the present one to `kept`. At every instant one of both is
-        whole.
+        """Replace the record of an attempt, after copying the present one to `kept`.
 
-        Raises as `write` does, and if `kept` exists.
+        At every instant one of both is whole. Raises as `write` does, and if `kept` exists.
         """
         path, text = self.path(record), _checked(record)
         try:

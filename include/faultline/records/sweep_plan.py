@@ -61,8 +61,10 @@ class SequentialPlan(BaseModel):
 
 
 class ReferenceBuild(BaseModel):
-    """Reference build of a nightly run: series and build of its records, its specification, and the judged figure of
-    each configuration by id."""
+    """Reference build of a nightly run.
+
+    It holds series and build of its records, its specification, and the judged figure of each configuration by id.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -109,8 +111,11 @@ class SweepPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Missing:
-    """Cell without a valid record; `last`: status and reason of its newest record, empty if it was never measured;
-    `is_reference`: whether it belongs to the reference build."""
+    """Cell without a valid record.
+
+    `last`: status and reason of its newest record, empty if it was never measured; `is_reference`: whether it belongs
+    to the reference build.
+    """
 
     cell: SweepCell
     last: str

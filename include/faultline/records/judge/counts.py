@@ -117,8 +117,10 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:
-    """Return mean over the keys of key length in UTF-8 plus the counter, and both sums where they are kept; None
-    without keys."""
+    """Return the mean row size over all keys, or None without keys.
+
+    A row is the key in UTF-8 plus the counter, and both checksums if the workload keeps them.
+    """
     keys = size = 0
     for batch in _batches(counts_path, ["key"]):
         lengths = pc.binary_length(batch.column("key").cast(pa.binary()))
@@ -135,8 +137,7 @@ def logical_state_bytes(rows: int | None, counts_path: Path) -> int | None:
 
 
 def _sums(counts_path: Path) -> list[str]:
-    """Return the columns of sums of hashes, expected and final; none where the workload keeps no sums, or did not
-    yet."""
+    """Return the columns of checksums, expected and final; empty if the workload kept none."""
     names = [f"{side}_{name}" for side in ("expected", "final") for name in SUMS]
     return names if set(names) <= set(_dataset(counts_path).schema.names) else []
 
@@ -246,8 +247,10 @@ def _drawn(path: Path) -> Iterator[tuple[str, int]]:
 def chain_work(
     stages: Events, stored: Mapping[str, int] | None, counts_path: Path, window: Window
 ) -> StagesPart | None:
-    """Return the work of the stages after T0, from their journal, or None without stages. `stored`: content of their
-    store."""
+    """Return the work of the stages after T0, from their journal, or None without stages.
+
+    `stored`: content of their store.
+    """
     if not stages:
         return None
 

@@ -107,8 +107,11 @@ def background_load(
 
 @dataclass(frozen=True)
 class Lost:
-    """Cores that the measured processes lost in a window: to `others` and to the hypervisor (`stolen`; None if
-    unreported), and to both together in the `worst` `WORST_S` seconds."""
+    """Mean cores that the measured processes lost in a window.
+
+    `others`: to other processes. `stolen`: to the hypervisor; None if unreported. `worst`: to both, in the worst
+    `WORST_S` seconds.
+    """
 
     others: float
     stolen: float | None
@@ -169,8 +172,10 @@ def lost_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_
 
 
 def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
-    """Return the samples with counters of CPU time that stand still while a process does not give way. One that was
-    started by a process that gives way does so from its start on."""
+    """Return the samples with counters of CPU time that do not advance while a process has low priority.
+
+    A process started by one with low priority has low priority from its start.
+    """
     changed = []
     for _, samples in _by_process(processes, (SERVICES,)):
         counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
@@ -187,8 +192,7 @@ def counter_growth(machine: pd.DataFrame, name: str, window: Ints) -> float | No
 
 
 def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
-    """Return a counter of the machine at ascending instants, linear between samples; None unless sampled on both
-    sides."""
+    """Return a counter of the machine at ascending instants, interpolated; None unless sampled on both sides."""
     samples = machine.dropna(subset=[name]).sort_values("wall_ns")
     times = samples["wall_ns"].to_numpy(dtype=np.int64)
     if not len(times) or times[0] > instants[0] or times[-1] < instants[-1]:
@@ -251,8 +255,10 @@ def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple
 def highest_background_load(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> BackgroundLoad | None:
-    """Return the background load of the machine with the highest, among those that do not report lost CPU. `machine`:
-    samples of this machine; `processes`: of all."""
+    """Return the highest background load of the machines that do not report lost CPU.
+
+    `machine`: samples of this machine; `processes`: of all.
+    """
     known = [
         found
         for samples, own in _machines(machine, processes, hosts)
@@ -284,8 +290,10 @@ def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.D
 
 
 def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
-    """Return mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on.
-    `here`: the name of this one."""
+    """Return mean cores in [start, end] of the engine and its broker, by host.
+
+    `here`: name of this host.
+    """
     roles = [role for role in ROLES if role != "generator"]
     found = processes[processes["role"].isin(roles)]
     used = {}
@@ -296,9 +304,10 @@ def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int
 
 
 def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, float | None]:
-    """Return mean cores in [start, end] of another host: by its processes that play a role, and by the host's own
-    counter of them all: that of its group where it shares this machine, else that of its machine; less what recording
-    them took."""
+    """Return mean cores in [start, end] of another host: of its processes with a role, and of its own counter.
+
+    The counter is that of its cgroup if it shares this machine, else that of its machine; the recorder is subtracted.
+    """
     window = np.array([start_ns, end_ns], dtype=np.int64)
     used = cpu_seconds(host.processes, window, tuple(host.processes["role"].unique()))
     seconds = (end_ns - start_ns) / NS

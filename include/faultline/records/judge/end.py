@@ -45,8 +45,10 @@ class Cells:
 
 
 def cells_of(produced: pd.DataFrame, limit_ms: float | None) -> Cells:
-    """Return the cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS. None without a
-    limit."""
+    """Return the cells, with tuples up to `limit_ms` (L*) on time; None without a limit.
+
+    `produced` has PRODUCED_COLUMNS.
+    """
     if limit_ms is None:
         none = np.zeros(0, dtype=np.int64)
         return Cells(none, none, none, none, none)
@@ -127,8 +129,11 @@ def limits_of(
 
 @dataclass(frozen=True)
 class RecoveryEnd:
-    """End of a recovery. `t6_ns`, `t7_ns`: None if not observed. `out_ns`: last threshold violation before the end, or
-    the signal itself if there is none. `out`: its evidence."""
+    """End of a recovery.
+
+    `t6_ns`, `t7_ns`: None if not observed. `out_ns`: last threshold violation before the end, or the signal itself if
+    there is none. `out`: its evidence.
+    """
 
     t6_ns: int | None
     t7_ns: int | None
@@ -185,8 +190,7 @@ def _end_by_lag(
 def _lags_out(
     watched: pd.DataFrame, limits: Limits, t0_ns: int, t5_ns: int, end_ns: int | None, t7_ns: int | None
 ) -> list[tuple[int, str]]:
-    """Return the last instant before the end at which lag exceeded its threshold, and of uncommitted records from the
-    fault."""
+    """Return the last instants before the end with lag above its threshold, and with uncommitted records."""
     lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
     # A commit before t5 did not cover what was there at the fault.
     uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
@@ -196,10 +200,9 @@ def _lags_out(
 
 
 def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:
-    """Return t6: the first commit from t5 on with the lag within lag*, and within it for 95 % of the time of the next
-    H.
+    """Return t6: first commit from t5 on with lag within lag*, then within it for 95 % of the next H.
 
-    A bin counts by its span and by the lag at its end; time that no commit ended counts as out.
+    A bin counts by its span and by the lag at its end; time that no commit ended counts as a violation.
     """
     ends = bins["end_ns"].to_numpy(dtype=np.int64)
     begins = bins["start_ns"].to_numpy(dtype=np.int64)
@@ -216,8 +219,11 @@ def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -
 
 
 def first_held_cell(cells: Cells, limits: Limits, seen_from_ns: int, until_ns: int) -> int | None:
-    """Return index of the first cell that is on time, was emitted from `seen_from_ns` on, and is followed by an H in
-    which 95 % of the tuples are. An H ends before `until_ns`."""
+    """Return the index of the first cell from which on tuples are on time, or None.
+
+    The cell is on time, was emitted at `seen_from_ns` or later, and 95 % of the tuples of the next H are on time. That
+    H ends before `until_ns`.
+    """
     hold_ns = round(limits.hold_s * NS)
     due = np.concatenate([[0], np.cumsum(cells.due)])
     on_time = np.concatenate([[0], np.cumsum(cells.on_time)])

@@ -59,8 +59,7 @@ class ReducedFile:
 
 
 def reduce_files(folder: Path) -> Iterator[ReducedFile]:
-    """Return the files of the attempt in `folder`, as far as it has them. Raises InfrastructureError for a broken
-    one."""
+    """Return the existing files of the attempt in `folder`. Raises InfrastructureError for a broken one."""
     for name in JOURNALS:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
@@ -155,8 +154,10 @@ def _summed(table: pa.Table, t0_ms: int, produced: int, emitted: int) -> pa.Tabl
 
 
 def _written(table: pa.Table, *, by_step: bool) -> bytes:
-    """Return Parquet for a general compressor that sees several attempts at once: uncompressed, sorted texts by prefix.
-    `by_step`: whether numbers are stored as differences."""
+    """Return Parquet for a compressor that packs several attempts: uncompressed, sorted texts by prefix.
+
+    `by_step`: whether numbers are stored as differences.
+    """
     encodings: Mapping[str, str] = {
         field.name: "DELTA_BYTE_ARRAY" if pa.types.is_string(field.type) else "DELTA_BINARY_PACKED"
         for field in table.schema

@@ -64,9 +64,9 @@ class GeneratorLog:
 
 @dataclass(frozen=True)
 class ConductorLog:
-    """Journal of the fault scheduler. `injected`: each planned fault, without abandoned ones. `death`: why it did not
-    finish.
+    """Journal of the fault scheduler.
 
+    `injected`: each planned fault, without abandoned ones. `death`: why it did not finish.
     `bounds`: lines on a variable begin and end of the measured window; `begin_source`, `end_source`: their reasons.
     `injections`: planned and made. `warmup`: None for a fixed length. `clocks`: readings of other hosts' clocks.
     `signalled`: processes that received a signal.

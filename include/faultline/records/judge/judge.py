@@ -121,8 +121,7 @@ def failed_record(
     reasons: Sequence[str],
     folder: Path | None = None,
 ) -> Record:
-    """Return the record of an attempt that was not measured to its end: every figure null, artifacts as far as they
-    exist."""
+    """Return the record of an unfinished attempt: all figures null, artifacts as far as they exist."""
     return _record(
         attempt,
         measured_at_ns=attempt.prepared_wall_ns,

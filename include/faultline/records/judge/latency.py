@@ -30,9 +30,10 @@ class LatencyFigures:
 
 
 def latency_of(evidence: Evidence, signals: Signals, recoveries: Recoveries, *, in_step: bool) -> LatencyFigures:
-    """Return the latency of what was put out before the first fault, of what came from each fault until its recovery
-    was over, and of the rest; of a run without a fault the first is the whole window's. A recovery that was not seen to
-    end lasts until the next fault. `in_step`: whether it is known which output is of which tuple."""
+    """Return the latency before, during and after recoveries; without a fault, the first is that of the whole window.
+
+    A censored recovery lasts until the next fault. `in_step`: whether each output's tuple is known.
+    """
     window, tuples, method = signals.window, signals.tuples, evidence.traces.method
     ends = signals.bins["end_ns"]
 
@@ -55,8 +56,10 @@ def latency_of(evidence: Evidence, signals: Signals, recoveries: Recoveries, *, 
 
 
 def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[Span] | None = None) -> LatencyMs:
-    """Return the latency of the tuples produced in the measured window; of those in cells of production that begin in
-    one of the `spans` [start, until), where these are given."""
+    """Return the latency of the tuples produced in the measured window.
+
+    `spans`: only tuples in cells of production that begin in one of these [start, until).
+    """
     frame = tuples.window
     if spans is not None:
         begins = tuples.production["cell_ns"]

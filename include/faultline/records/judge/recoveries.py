@@ -181,10 +181,9 @@ def _own_baseline(
 
 
 def _left_out(one: FaultRecovery) -> FaultRecovery:
-    """Return a later injection that went wrong says nothing against the others: its recovery has no figures, and says
-    why.
+    """Return a recovery without figures, but with its reason, if a later injection is invalid.
 
-    But whether a fault took effect must be known, since it may reach into what comes next.
+    The other injections stay valid. An unknown fault outcome still counts, because it may affect later injections.
     """
     why = None
     lateness_ms = one.recovery.lateness_ms

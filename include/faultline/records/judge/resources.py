@@ -40,8 +40,10 @@ class Resources:
 
 
 def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
-    """Return the resources of an attempt. `throughput_rps`: committed records per second of the measured window, None
-    if unknown."""
+    """Return the resources of an attempt.
+
+    `throughput_rps`: committed records per second of the measured window, None if unknown.
+    """
     span = signals.window.start_ns, signals.window.end_ns
     machine, processes, others = evidence.machine, evidence.processes, evidence.hosts
     # Null for roles whose processes are not visible; 0 would mean no use.

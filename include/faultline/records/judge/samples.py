@@ -24,8 +24,10 @@ GROUP_COLUMNS = ["wall_ns", "cpu_s", "recording_s"]
 
 @dataclass(frozen=True)
 class HostClock:
-    """A host's clock compared with this one's: its lead at start and end, and half the longer round trip, in seconds.
-    `end_s`: None if it could not be read at the end."""
+    """A host's clock compared with this one's, in seconds: lead at start and end, and half the longer round trip.
+
+    `end_s`: None if it could not be read at the end.
+    """
 
     start_s: float
     end_s: float | None
@@ -38,8 +40,10 @@ class HostClock:
 
     @property
     def uncertain_ms(self) -> float:
-        """Largest error of an instant of that host on this host's clock: its drift plus half a round trip; infinite
-        without a reading at the end. Exact to the nanosecond, because rules compare it with limits."""
+        """Largest error of an instant of that host on this host's clock; infinite without a reading at the end.
+
+        It is the drift plus half a round trip, exact to the nanosecond, because rules compare it with limits.
+        """
         if self.end_s is None:
             return math.inf
         drift_ns = abs(round(self.end_s * NS) - round(self.start_s * NS))
@@ -126,8 +130,10 @@ def _read(name: str, lines: Sequence[Line], clock: HostClock | None, here: Line)
 
 
 def all_processes(recorder: Sequence[Line], started: Sequence[Line], hosts: Sequence[OtherHost]) -> pd.DataFrame:
-    """Return samples of single processes, of all hosts. A service that was started during the run, as a line of
-    `started` says, is distinguished from those that ran before."""
+    """Return samples of single processes, of all hosts.
+
+    `started`: lines on services started during the run; these have a role of their own.
+    """
     frames = [processes_of(recorder), *(one.processes for one in hosts)]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
     for line in started:

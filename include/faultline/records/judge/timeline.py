@@ -81,8 +81,7 @@ class FaultEvidence:
 
     @property
     def produced_until_ns(self) -> int:
-        """Last instant of production that belongs to this recovery: end of the load, or before the next fault's
-        effect."""
+        """Last instant of production of this recovery: end of the load, or before the next fault's effect."""
         end = self.window.end_ns
         if self.until_ns is None or self.limits is None or self.limits.latency_ms is None:
             return end

@@ -205,8 +205,11 @@ def due_spacing_s(produced: pd.DataFrame, start_ns: int, end_ns: int) -> float:
 
 
 def hit_from_ns(produced: pd.DataFrame, window: Window, t0_ns: int) -> int:
-    """Return the start of the first cell that a fault at t0 reaches: the first of the measured window with a tuple
-    emitted later, and at the latest the fault's own cell. Tuples that were never emitted do not count."""
+    """Return the start of the first cell that a fault at t0 reaches.
+
+    That is the first cell of the measured window with a tuple emitted later, and at the latest the fault's own cell.
+    Tuples that were never emitted do not count.
+    """
     own_ns = window.t0_ns + (t0_ns - window.t0_ns) // CELL_NS * CELL_NS
     chosen = (produced["cell_ns"] >= window.start_ns) & (produced["cell_ns"] < own_ns)
     waiting = produced[chosen & ((produced["latency_ms"] != NEVER) & (produced["last_ms"] * MS > t0_ns))]

@@ -167,7 +167,7 @@ def reasons(findings: RuleInputs) -> list[str]:
 
 
 def schedule_lag(findings: RuleInputs) -> str | None:
-    """Return p99 of the schedule lag > SCHEDULE_LAG_MS ms, or > LATENESS_MS ms at any time during a recovery."""
+    """Return a reason if p99 of the schedule lag > SCHEDULE_LAG_MS ms, or any > LATENESS_MS ms during a recovery."""
     lag, largest = findings.schedule_lag_p99_ms, findings.recovery_lateness_ms
     late = []
     if lag is not None and lag > SCHEDULE_LAG_MS:
@@ -186,7 +186,7 @@ def schedule_lag(findings: RuleInputs) -> str | None:
 
 
 def clock_jumped(findings: RuleInputs) -> str | None:
-    """Return the wall clock moved by more than CLOCK_JUMP_MS ms against the monotonic clock during the run."""
+    """Return a reason if the wall clock moved by > CLOCK_JUMP_MS ms against the monotonic clock during the run."""
     moved = findings.clock_jump_ms
     if moved is None or abs(moved) <= CLOCK_JUMP_MS:
         return None
@@ -194,8 +194,7 @@ def clock_jumped(findings: RuleInputs) -> str | None:
 
 
 def clock_skew(findings: RuleInputs) -> str | None:
-    """Return the clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the
-    end."""
+    """Return a reason if another host's clock offset is uncertain by > CLOCKS_APART_MS ms, or unknown at the end."""
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
     host, uncertain_ms = findings.clock_uncertain
@@ -205,9 +204,9 @@ def clock_skew(findings: RuleInputs) -> str | None:
 
 
 def background_load(findings: RuleInputs) -> str | None:
-    """Return the measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other
-    work.
+    """Return a reason if other work took too much CPU from the measured processes.
 
+    Limits: > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s.
     Without run-delay data, the background CPU itself must not exceed these limits.
     """
     lost, found = findings.lost, findings.taken
@@ -223,22 +222,22 @@ def background_load(findings: RuleInputs) -> str | None:
 
 
 def generator_died(findings: RuleInputs) -> str | None:
-    """Return the generator failed or did not report its end."""
+    """Return a reason if the generator failed or did not report its end."""
     return findings.generator_died
 
 
 def recorder_died(findings: RuleInputs) -> str | None:
-    """Return the recorder ended without its stop line, so samples are missing."""
+    """Return a reason if the recorder ended without its stop line, so samples are missing."""
     return findings.recorder_died
 
 
 def scheduler_died(findings: RuleInputs) -> str | None:
-    """Return the fault scheduler failed or did not report its end."""
+    """Return a reason if the fault scheduler failed or did not report its end."""
     return findings.scheduler_death
 
 
 def baseline_too_short(findings: RuleInputs) -> str | None:
-    """Return fewer than 10 time bins before the fault (4 at intervals ≥ 5 s), although the interval was held."""
+    """Return a reason if the baseline has < 10 time bins (4 at intervals ≥ 5 s), although the interval was held."""
     if interval_not_held(findings):
         return None
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
@@ -247,8 +246,10 @@ def baseline_too_short(findings: RuleInputs) -> str | None:
 
 
 def not_steady(findings: RuleInputs) -> str | None:
-    """Return latency or consumer lag is not shown to drift by less than 25 % over the baseline window; faulted runs
-    only."""
+    """Return a reason if latency or consumer lag is not shown to drift by less than 25 % over the baseline window.
+
+    Controls are exempt.
+    """
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
@@ -256,7 +257,7 @@ def not_steady(findings: RuleInputs) -> str | None:
 
 
 def overloaded(findings: RuleInputs) -> str | None:
-    """Return consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
+    """Return a reason if consumer lag grew (95 %) by > 1 % of the rate; controls with `accept_overload` are exempt."""
     growth, rate = findings.growth, findings.offered_rps
     if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
         return None
@@ -265,14 +266,14 @@ def overloaded(findings: RuleInputs) -> str | None:
 
 
 def backlog_at_t0(findings: RuleInputs) -> str | None:
-    """Return part of the preload was not committed at T0."""
+    """Return a reason if part of the preload was not committed at T0."""
     return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
 
 
 def interval_not_held(findings: RuleInputs) -> str | None:
-    """Return time between commits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval, or no
-    commit.
+    """Return a reason if nothing was committed, or the time between commits is too long.
 
+    Limits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval.
     Controls with `accept_overload` and workloads without a send schedule are exempt from both limits.
     """
     nominal = findings.configuration.checkpoint_interval_s
@@ -291,28 +292,28 @@ def interval_not_held(findings: RuleInputs) -> str | None:
 
 
 def no_effect(findings: RuleInputs) -> str | None:
-    """Return a fault changed nothing for its victim or for the run."""
+    """Return a reason if a fault changed nothing for its victim or for the run."""
     return _of_faults(findings, {"no-effect"}, "changed nothing")
 
 
 def missed_window(findings: RuleInputs) -> str | None:
-    """Return a fault was not injected at its planned time."""
+    """Return a reason if a fault was not injected at its planned time."""
     return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
 def fault_outcome_unknown(findings: RuleInputs) -> str | None:
-    """Return it is unknown whether a fault took effect."""
+    """Return a reason if it is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "has an unknown outcome")
 
 
 def fault_in_control(findings: RuleInputs) -> str | None:
-    """Return a control run received a signal, or lost an executor or the driver, before the end of the window."""
+    """Return a reason if a control run received a signal or lost an executor or the driver before the window's end."""
     return "; ".join(findings.losses) if findings.control and findings.losses else None
 
 
 def drain_incomplete(findings: RuleInputs) -> str | None:
-    """Return input remained uncommitted when the drain limit passed.
+    """Return a reason if input remained uncommitted when the drain limit passed.
 
     For events created by the engine: the last batch of the window was not committed.
     """
@@ -322,12 +323,12 @@ def drain_incomplete(findings: RuleInputs) -> str | None:
 
 
 def store_unverified(findings: RuleInputs) -> str | None:
-    """Return a topology with `persist` ended before its store was written and read back."""
+    """Return a reason if a topology with `persist` ended before its store was written and read back."""
     return "the chain ended before its store was read back" if findings.store_not_read else None
 
 
 def timeline_incomplete(findings: RuleInputs) -> str | None:
-    """Return a part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
+    """Return a reason if a part of the recovery is negative or missing without censoring, or its threshold unknown."""
     return "; ".join(findings.chain_problems) or None
 
 

@@ -163,12 +163,11 @@ def source_rps(schedule: TopicSchedule, window: Window) -> float:
 
 
 def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | None:
-    """Return whether outputs came while batches still ran: a random moment has two outputs around it
-    that lie no more than half a batch apart, as likely as not.
+    """Return whether outputs came while batches still ran.
 
-    That is the median spacing weighted by time: the plain one says nothing of an engine that is silent for seconds
-    and then writes a burst. `emissions_ms`: distinct instants of output, sorted. None with fewer than two of
-    them in the window.
+    It is true if a random instant is as likely as not between two outputs at most half a batch apart: that is the
+    median spacing weighted by time. The plain median does not describe an engine that is silent for seconds and then
+    writes a burst. `emissions_ms`: distinct instants of output, sorted. None with fewer than two in the window.
     """
     inside = emissions_ms[(emissions_ms * 1_000_000 >= window.start_ns) & (emissions_ms * 1_000_000 < window.end_ns)]
     if len(inside) < 2:

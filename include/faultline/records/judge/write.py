@@ -52,8 +52,10 @@ ARTIFACTS = {
 
 
 def artifacts(folder: Path) -> dict[str, str]:
-    """Return name → path under the results folder, for each known file that the attempt has; without a plan that
-    `scripts/migrate.py` made where there was none."""
+    """Return name → path under the results folder of each known file of the attempt.
+
+    Plans that `scripts/migrate.py` created are left out.
+    """
     found = {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
     if is_added(Attempt(folder)):
         del found["plan"]
@@ -88,10 +90,9 @@ def histogram(tuples: Tuples, window: Window) -> str:
 
 
 def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceEvent]) -> dict[str, Any]:
-    """Return the course of an attempt over time, each curve a list of points in order of time; `t_s` = seconds after
-    T0.
+    """Return the time series of an attempt: lists of points in order of time; `t_s` = seconds after T0.
 
-    `events` are those of the record's timeline; of the second fault on their names end in `#2`, `#3`, ….
+    `events` are those of the record's timeline; names of later faults end in `#2`, `#3`, ….
     """
     window, bins = signals.window, signals.bins
     ends = [round(window.t_s(int(end)), 3) for end in bins["end_ns"]]
