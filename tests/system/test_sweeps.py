@@ -142,7 +142,7 @@ def test_a_stopped_sweep_starts_no_other_cell(ended: Ended) -> None:
 
 
 def test_a_stopped_sweep_is_reported_and_can_be_completed(ended: Ended) -> None:
-    assert ended.note("test_stopped").startswith("**Stopped** by hand after 0 of 2 experiments")
+    assert ended.note("test_stopped").startswith("**Stopped** by the user after 0 of 2 experiments")
     gone = ended.installation.run("sweep", "--stop", "test_stopped")
     assert gone.returncode == 0 and "not running (failed)" in gone.stderr
     followed = ended.installation.run("sweep", "--follow", "test_on")

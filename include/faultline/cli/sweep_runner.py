@@ -126,7 +126,7 @@ def stop_sweep(sweep: str | None, progress: Progress) -> int:
     api.set_note(
         plan.matrix,
         plan.run_id,
-        f"{STOPPED_PREFIX} by hand after {done} of {pluralize(total, 'experiment')}; the same form resumes it.",
+        f"{STOPPED_PREFIX} by the user after {done} of {pluralize(total, 'experiment')}; resubmit the form to resume.",
     )
     progress(f"{plan.sweep_id}: stopped after {done} of {pluralize(total, 'experiment')}; cancelling the current one")
     wait_until(

@@ -164,51 +164,51 @@ def title_of(config: Mapping[str, Any]) -> str:
     return f"{title}, {fault_of(config)}"
 
 
-# ---- What the events of a timeline are called: those of the first fault plainly, those of fault n with `#n` ----
+# ---- Names of timeline events; those of fault n > 1 have the suffix `#n` ----
 
 
 # Events of the attempt, which belong to no fault.
 EDGES = frozenset({"gate", "measured_from", "measured_until"})
 
-# Short names, for legends, in the order in which events usually happen.
+# Short names for legends, in the usual order of the events.
 LABELS = {
-    "t0": "t0 signal delivered",
+    "t0": "t0 fault injected",
     "t1": "t1 last output",
     "t2": "t2 loss detected",
     "t3": "t3 task launched",
     "t4": "t4 state loaded",
     "t5": "t5 caught up",
     "t6": "t6 lag normal",
-    "t7": "t7 on time",
-    "last_violation": "last out of bound",
+    "t7": "t7 latency normal",
+    "last_violation": "last violation",
     "snapshot": "last snapshot",
     "fault_undone": "fault undone",
     "driver_restarted": "driver restarted",
-    "service_up": "service up again",
-    "state_epoch": "new state lineage",
+    "service_up": "service restarted",
+    "state_epoch": "new state epoch",
     "replacement_up": "replacement up",
 }
 
-# The same in plain words, for who does not know the letters.
+# Descriptions for tables of events.
 WORDS = {
-    "gate": "the gate opens: T0",
-    "measured_from": "warm-up is over, measuring begins",
-    "measured_until": "measuring ends",
-    "t0": "the fault strikes",
+    "gate": "start barrier opened (T0)",
+    "measured_from": "warm-up ends, measured window starts",
+    "measured_until": "measured window ends",
+    "t0": "fault injected",
     "t1": "last output before the longest silence",
-    "t2": "the loss is detected",
-    "t3": "the task that resumes is launched",
-    "t4": "whatever state was lost is loaded",
-    "t5": "all from before the fault is committed",
-    "t6": "lag is within its bound again, and stays so",
-    "t7": "tuples are on time again, and stay so",
-    "last_violation": "the last thing out of its bound before the end",
+    "t2": "loss detected",
+    "t3": "recovering task launched",
+    "t4": "state reload ends",
+    "t5": "input present at the fault committed",
+    "t6": "consumer lag back within its threshold",
+    "t7": "latency back within its threshold",
+    "last_violation": "last threshold violation",
     "snapshot": "last state snapshot before the fault",
-    "fault_undone": "the fault is undone",
-    "driver_restarted": "the supervisor has restarted the driver",
-    "service_up": "the service is started again",
-    "state_epoch": "a new state lineage begins, from nothing",
-    "replacement_up": "a replacement executor registers",
+    "fault_undone": "fault undone",
+    "driver_restarted": "driver restarted by the supervisor",
+    "service_up": "service restarted",
+    "state_epoch": "new state epoch starts with empty state",
+    "replacement_up": "replacement executor registered",
 }
 
 

@@ -174,7 +174,7 @@ def _figure_parts(record: Record) -> list[str]:
             f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
             f"macro {escape_markdown(macro(record))} s"
         )
-    sums = f", {count(audit.checksum_mismatches)} sums differ" if audit.checksum_mismatches else ""
+    sums = f", {count(audit.checksum_mismatches)} checksum mismatches" if audit.checksum_mismatches else ""
     undrained = f", {count(audit.undrained)} not processed" if audit.undrained else ""
     parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}{undrained}")
     return [part for part in parts if NONE not in part or "latency" in part]

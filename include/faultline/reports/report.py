@@ -145,7 +145,7 @@ def overview_text(records: Sequence[Record], view: SweepView, *, has_faults: boo
     if view.usable and not view.is_repeated and view.axes:
         text += " Lines join repeated runs only."
     if not view.axes:
-        text += " They vary no parameter, so there is no axis."
+        text += " No parameter varies, so there is no axis."
     return text if has_faults else f"{text} No fault was injected, so there is no recovery."
 
 

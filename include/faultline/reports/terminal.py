@@ -147,7 +147,7 @@ def render_run(view: RunView, width: int) -> RenderableType:
         control = fault_of(view.record.config) == CONTROL
         parts.append(_title("No fault" + (" (control run)" * control)))
     else:
-        parts.append(_title("The experiment"))
+        parts.append(_title("Events of the experiment"))
     parts.append(_timeline(report.attempt_events, of_fault=False, wide=wide))
     for fault in report.faults:
         parts += _fault(fault, width)
@@ -181,7 +181,7 @@ def _head(view: RunView) -> RenderableType:
             f"{record.series}, build {record.build}{origin} · {when} UTC"
         ),
         # Not wrapped, so that it can be copied.
-        Text(f"run again: {rerun_command(record)}", style="dim", no_wrap=True, overflow="ignore"),
+        Text(f"rerun: {rerun_command(record)}", style="dim", no_wrap=True, overflow="ignore"),
     ]
     if view.has_figures:
         figures = f"p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms"

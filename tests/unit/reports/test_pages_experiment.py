@@ -10,6 +10,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
+from faultline.records.format import WORDS
 from faultline.records.record import BackgroundCpuPart, Record
 from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.experiment import experiment_page, overlay_page
@@ -36,8 +37,8 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     made = judged(tmp_path, Scenario())
     html = experiment_page(site(tmp_path), made.attempt)
     found = rows(html)
-    assert ["28.549", "+0.350", "t2 the loss is detected", "recorder.jsonl: removeTime of executor 0 (REST)"] in found
-    assert any("the gate opens: T0" in row for row in found), "events of the experiment"
+    assert ["28.549", "+0.350", f"t2 {WORDS['t2']}", "recorder.jsonl: removeTime of executor 0 (REST)"] in found
+    assert any(WORDS["gate"] in row for row in found), "events of the experiment"
     assert ["Lost (tuples)", "0"] in found and ["Macro recovery (s)", f"{made.metrics.recovery.macro_s:.6g}"] in found
     text = Page(html).text
     assert "latency_ms" not in text and "checksum_mismatches" not in text, "figures have names"
@@ -46,7 +47,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
         "Recovered in",
         "Longest silence",
         "checkpoint_interval_s",
-        "Run again: ./faultline run",
+        "Rerun: ./faultline run",
     ):
         assert expected in text, expected
     (plot,) = figures(html).values()
@@ -67,7 +68,7 @@ def test_all_lists_show_the_background_cpu_of_a_disturbed_experiment(tmp_path: P
         put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
     pages = site(tmp_path)
     reasons = (
-        f"{reason}; on average other processes 0.25, Airflow and other services 0.10, the host 0.05",
+        f"{reason}; on average other processes 0.25, Airflow and other services 0.10, steal 0.05",
         f"{reason}; on average other processes 0.35<",
         f"{reason}<",  # unknown background CPU
     )

@@ -15,6 +15,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.records.format import WORDS
 from faultline.records.judge.judge import judge
 from faultline.records.record import AuditPart, Record
 from faultline.reports.html import figures_json
@@ -130,8 +131,8 @@ def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> N
     assert len({trace["yaxis"] for trace in figures["time-1"]["data"]}) == 5
     assert "template" not in figures["time-1"]["layout"]
     detected = "recorder.jsonl: removeTime of executor 0 (REST)"
-    assert ["28.549", "+0.350", "t2the loss is detected", detected] in found.cells
-    assert ["28.199", "0.000", "t0the fault strikes", "conductor.jsonl: signal delivered"] in found.cells
+    assert ["28.549", "+0.350", f"t2{WORDS['t2']}", detected] in found.cells
+    assert ["28.199", "0.000", f"t0{WORDS['t0']}", "conductor.jsonl: signal delivered"] in found.cells
     assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
 
 
@@ -150,8 +151,8 @@ def test_several_faults_have_rows_and_named_events(tmp_path: Path) -> None:
     found = page([sample(recovery=first, recoveries=[first, CENSORED], timeline=timeline)], tmp_path)
     assert ["1", "0.15", "5.09", "1.01", "1.59", "4.00", "13.8", "87 %", "7.81", "12,346"] in found.cells
     assert ["2", "0.15", "5.09", "1.01", "1.59", "—", "> 33.9", "—", "—", "—"] in found.cells
-    assert ["43.500", "+2.500", "the supervisor has restarted the driver", "supervisor.jsonl"] in found.cells
-    assert ["64.250", "+3.250", "the service is started again", "services.jsonl"] in found.cells
+    assert ["43.500", "+2.500", WORDS["driver_restarted"], "supervisor.jsonl"] in found.cells
+    assert ["64.250", "+3.250", WORDS["service_up"], "services.jsonl"] in found.cells
     assert "Longest silence7.81 sdip 87 %" in found.text.replace("\n", "")
     assert "Recovery from each fault" not in page([sample(recovery=RECOVERED, recoveries=[RECOVERED])], tmp_path).text
 

@@ -16,6 +16,7 @@ from faultline.comparison.config_points import axes_of, points_of, sort_points
 from faultline.comparison.nightly_history import MetricHistory
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import KNOWN
+from faultline.records.format import LABELS
 from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
@@ -87,7 +88,7 @@ def test_a_kill_over_time(tmp_path: Path) -> None:
         assert (lines[name].yref, lines[name].y0, lines[name].y1) == ("paper", 0, 1.0), "through all rows"
     assert lines["t0"].line.color == FAULT_COLOUR
     assert [name for name, line in lines.items() if line.line.color == FAULT_COLOUR] == ["t0"]
-    assert marks["t7"].name == "t7 on time +16.9 s"
+    assert marks["t7"].name == f"{LABELS['t7']} +16.9 s"
     assert (lines["warm-up"].x0, lines["warm-up"].x1) == (0.0, 6.0)
     assert lines["drain"].x0 == pytest.approx(6.0 + made.s.duration_s)
     assert figure.layout.hovermode == "x unified"
@@ -167,12 +168,12 @@ def test_later_faults_have_lines_and_markers_but_no_legend() -> None:
     figure = time_figure({**EMPTY, "events": events, "warmup_s": 5.0, "duration_s": 90.0})
     marks = [(trace.meta, trace.name, trace.showlegend) for trace in figure.data if trace.yaxis == "y5"]
     assert marks == [
-        ("t0", "t0 signal delivered", True),
-        ("t2", "t2 loss detected +0.5 s", True),
+        ("t0", LABELS["t0"], True),
+        ("t2", f"{LABELS['t2']} +0.5 s", True),
         ("fault_undone", "fault undone +5.0 s", True),
         ("fault_undone", "fault undone +5.0 s", False),
-        ("t0#2", "t0 signal delivered (fault 2)", False),
-        ("service_up#2", "service up again +2.2 s (fault 2)", False),
+        ("t0#2", f"{LABELS['t0']} (fault 2)", False),
+        ("service_up#2", f"{LABELS['service_up']} +2.2 s (fault 2)", False),
     ]
     lines = shapes(figure)
     assert [lines[name].line.color for name in ("t0", "t0#2")] == [FAULT_COLOUR] * 2

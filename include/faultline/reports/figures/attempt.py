@@ -149,12 +149,12 @@ def _add_events(figure: go.Figure, events: Points) -> None:
     """
     order = list(MARKS)
     events = [event for event in events if _number(event["t_s"]) is not None]
-    strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _base_name(event) == "t0"}
+    fault_times = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _base_name(event) == "t0"}
     marked = [event for event in events if _base_name(event) in MARKS]
     named: set[str] = set()
     for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_base_name(event)))):
         # The undo events of several victims share a legend entry.
-        _add_event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
+        _add_event(figure, event, fault_times, legend="#" not in event["name"] and event["name"] not in named)
         named.add(event["name"])
 
 
@@ -162,11 +162,11 @@ def _base_name(event: Mapping[str, Any]) -> str:
     return split_name(str(event["name"]))[0]
 
 
-def _add_event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
-    """Add one event; `strikes`: t0 of each fault by number, in seconds after T0."""
+def _add_event(figure: go.Figure, event: Mapping[str, Any], fault_times: Mapping[int, float], *, legend: bool) -> None:
+    """Add one event; `fault_times`: t0 of each fault by number, in seconds after T0."""
     plain, number = split_name(str(event["name"]))
     at, fault = round(float(event["t_s"]), 3), plain == "t0"
-    after = f" {signed(at - strikes[number], 1)} s" if number in strikes and not fault else ""
+    after = f" {signed(at - fault_times[number], 1)} s" if number in fault_times and not fault else ""
     several = f" (fault {number})" if number > 1 else ""
     colour = FAULT_COLOUR if fault else FAINT_COLOUR
     figure.add_scatter(

@@ -98,30 +98,30 @@ class FaultReport:
         """Injection, outcome and impact; unknown values are omitted."""
         injection, recovery, pairs = self.injection, self.recovery, []
         if injection is not None:
-            late = "" if injection.late_ms is None else f", {signed(injection.late_ms, 2)} ms off"
+            late = "" if injection.late_ms is None else f" (actual {signed(injection.late_ms, 2)} ms)"
             planned = "" if injection.planned_at_s is None else f"T0 + {seconds(injection.planned_at_s, 3)} s{late}"
             pairs += [
                 ("Victim", "; ".join(injection.victims)),
                 ("Planned", planned),
                 ("Outcome", ": ".join(str(text) for text in (injection.outcome, injection.detail) if text)),
-                ("Undone", "; ".join(injection.undone)),
+                ("Undo", "; ".join(injection.undone)),
             ]
         if (trigger := recovery.trigger) is not None:
             pairs.append((
                 "Injected",
-                f"{seconds(trigger.waited_s)} s after the previous fault; the engine was back to normal after "
-                f"{seconds(trigger.normal_s)} s, {count(trigger.baseline_commits)} commits followed",
+                f"{seconds(trigger.waited_s)} s after the previous fault: engine normal after "
+                f"{seconds(trigger.normal_s)} s, then {count(trigger.baseline_commits)} baseline commits",
             ))  # fmt: skip
         drift_s, note = recovery.drift_since_first_s, recovery.note if recovery.recovered is not None else None
         known = (
             (
-                "By first baseline",
+                "With the first baseline",
                 None if drift_s is None else -drift_s,
                 lambda value: f"{signed(value, 2)} s",
             ),
             ("Remark", note, str),
             ("Snapshot", self.snapshot_age_s, lambda value: f"{seconds(value)} s old at the fault"),
-            ("Dip", recovery.dip_depth, lambda value: f"{share(value)} of the usual throughput"),
+            ("Dip", recovery.dip_depth, lambda value: f"{share(value)} below the baseline throughput"),
             ("Longest silence", recovery.silence_s, lambda value: f"{seconds(value, 2)} s"),
             ("Lag area", recovery.lag_area_record_s, lambda value: f"{count(value)} record·s"),
         )
@@ -209,7 +209,7 @@ def _text(part: RecoveryPart) -> str:
     known = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
     if part.censored_at_s is not None:
         known.append(f"not recovered after {part.censored_at_s:.1f} s")
-    return "; ".join(known) or "no instant known"
+    return "; ".join(known) or "no recovery event known"
 
 
 def part_lengths(recovery: RecoveryPart) -> dict[str, float]:

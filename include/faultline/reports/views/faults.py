@@ -76,10 +76,10 @@ def early_end_lines(record: Record) -> list[str]:
     if made is None or made.ended_early is None:
         return []
     end = made.ended_early
-    beyond = "" if end.value is None or end.limit is None else f", at {end.value:,.0f} for a limit of {end.limit:,.0f}"
+    beyond = "" if end.value is None or end.limit is None else f": {end.value:,.0f}, limit {end.limit:,.0f}"
     return [
-        f"{made.made} of {made.planned} injections were made: {seconds(end.waited_s)} s after the last one the engine "
-        f"was not back to normal by its {end.signal}{beyond}"
+        f"{made.made} of {made.planned} injections made: {end.signal} not normal {seconds(end.waited_s)} s after the "
+        f"last one{beyond}"
     ]
 
 
@@ -277,7 +277,7 @@ def _supervisor_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
             what = f"the {line.get('role', DRIVER)}, incarnation {line['incarnation']} (pid {line.get('pid')})"
             yield wall_ns, who, f"{what}{after}", source
         elif event == "lineage":
-            yield wall_ns, who, f"state lineage {line.get('lineage')}, because {line.get('reason')}", source
+            yield wall_ns, who, f"state epoch {line.get('lineage')}: {line.get('reason')}", source
 
 
 def _service_restarts(lines: Sequence[Line]) -> Iterable[_Started]:

@@ -145,7 +145,7 @@ class RunView:
     def caption(self) -> str:
         """Caption of the figure."""
         marks = (
-            " Orange line: fault signal. Dotted lines and the markers above: recovery events."
+            " Orange line: injection. Dotted lines and the markers above: recovery events."
             * any(event.name == "t0" for event in self.record.timeline)
         )  # fmt: skip
         shades = " Dashed: the recovery thresholds L* and lag*. Shaded: p99 or lag above its threshold." * bool(
@@ -185,7 +185,7 @@ class RunView:
         if audit.lost is None:
             return tiles
         note = f"{count(audit.overcounted)} overcounted, {count(audit.unexpected)} unexpected"
-        note += f", {count(audit.checksum_mismatches)} sums differ" if audit.checksum_mismatches else ""
+        note += f", {count(audit.checksum_mismatches)} checksum mismatches" if audit.checksum_mismatches else ""
         note += f", {count(audit.undrained)} not processed" if audit.undrained else ""
         return [*tiles, _tile("Lost", count(audit.lost), "", note)]
 
@@ -195,8 +195,8 @@ class RunView:
         waited = self.record.metrics.waited
         if waited is None or waited.others is None:
             return ""
-        host = f", to the host {cores(waited.stolen)}" if waited.stolen else ""
-        return f"lost to others {cores(waited.others)}{host}, in the worst 5 s {cores(waited.worst_5s)}"
+        steal = f", to steal {cores(waited.stolen)}" if waited.stolen else ""
+        return f"lost to other processes {cores(waited.others)}{steal}, in the worst 5 s {cores(waited.worst_5s)}"
 
     @property
     def recoveries(self) -> list[list[str]]:
@@ -270,8 +270,8 @@ class RunView:
             ("Oversubscribed", OVERSUBSCRIBED if environment.oversubscribed else ""),
             ("Faultline", value_text((environment.versions or {}).get("faultline", NONE))),
             ("Commit", environment.git_commit or ""),
-            ("Clocks ahead", self.clocks),
-            ("Clock of latencies", self.latency_clock),
+            ("Clock offsets", self.clocks),
+            ("Latency clock", self.latency_clock),
             ("Record", self.path),
         ]
         return [(name, value) for name, value in facts if value]
@@ -292,7 +292,7 @@ class RunView:
             return ""
         known = "uncertainty unknown" if ends.uncertain_ms is None else f"uncertainty {ends.uncertain_ms:.2f} ms"
         text = f"{ends.host}, offset {signed(ends.ahead_ms, 0)} ms (corrected), {known}"
-        return text + "; latencies are no more precise" * ends.uncertain
+        return text + "; it limits the precision of latencies" * ends.uncertain
 
     def as_dict(self) -> dict[str, Any]:
         """Return all facts as JSON values."""
@@ -340,7 +340,7 @@ def explain_reasons(reasons: Sequence[str], figures: Mapping[str, float | bool |
     """
     others, services, stolen = (figures.get(f"{_BACKGROUND_CPU}{name}") for name in ("processes", "services", "steal"))
     background = others if others is None or services is None else max(0.0, others - services)
-    kinds = (("other processes", background), ("Airflow and other services", services), ("the host", stolen))
+    kinds = (("other processes", background), ("Airflow and other services", services), ("steal", stolen))
     taken = [f"{name} {cores(amount)}" for name, amount in kinds if amount is not None]
     who = f"; on average {', '.join(taken)}" if taken else ""
     return [f"{reason}{who}" if reason.startswith(DISTURBED) else reason for reason in dict.fromkeys(reasons)]

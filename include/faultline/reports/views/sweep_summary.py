@@ -199,7 +199,7 @@ def recommendation_lines(summary: SweepSummary) -> list[str]:
         lines.append(f"{objective}: {choice}")
     else:
         lines.append(f"{objective}: inconclusive. {_required_experiments_text(advice)}")
-        lines.append(f"{'Lowest median' if is_ranked else 'Ahead so far'}: {choice}")
+        lines.append(f"{'Lowest median' if is_ranked else 'Currently lowest'}: {choice}")
     if advice.runner_up and share:
         second, often = advice.runner_up
         lines.append(f"Second: {second.name} ({_cost_text(advice, second)}; in {_share_text(often)}).")
