@@ -41,7 +41,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 200 cells, or 10 if `quick`.
 
     Figures: cells, attempts, `fixed_s` per experiment, lock errors, and for each service the memory and descriptors in
-    the first and last quarter of the sweep. Raises InfrastructureError if a cell has no valid record or several, or if
+    the first and last quarter of the sweep. Raises InfrastructureError if a cell has no usable record or several, or if
     the database was locked.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS

@@ -61,7 +61,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all matrices, or two if `quick`.
 
     Figures per matrix: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`. Each call has its own series, so it
-    measures again. Raises InfrastructureError after the last matrix if one has no valid record or a failed run, or if a
+    measures again. Raises InfrastructureError after the last matrix if one has no usable record or a failed run, or if a
     page has a wrong status.
     """
     settings = bring_up(progress)
@@ -99,7 +99,7 @@ def problems_of(outcome: MatrixOutcome) -> list[str]:
     """Return what failed in a matrix that has ended; empty if nothing did."""
     if not outcome.valid:
         why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
-        return [f"{outcome.matrix}: no valid record{why}"]
+        return [f"{outcome.matrix}: no usable record{why}"]
     return [] if outcome.state == "success" else [f"{outcome.matrix}: its run ended in state {outcome.state}"]
 
 

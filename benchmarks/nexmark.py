@@ -31,13 +31,13 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY; for event
     generation source_share_QUERY and source_events_per_s_per_core_READ. Valid records of this build are reused. Raises
-    InfrastructureError if no query has a valid record.
+    InfrastructureError if no query has a usable record.
     """
     records: list[Record] = []
     run_request(parse_nexmark(["preset=smoke"] if quick else []), progress, show=records.extend)
     found = figures(records)
     if not found:
-        raise InfrastructureError("bench nexmark: no valid record; see the failed runs in the UI")
+        raise InfrastructureError("bench nexmark: no usable record; see the failed runs in the UI")
     progress("nexmark: measuring event generation")
     found |= source_figures(source_per_core(load_settings(), quick), per_core(records))
     return found

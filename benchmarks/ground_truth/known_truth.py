@@ -45,7 +45,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run the missing scenarios.
 
     Figures: scenarios, worst_time_error_bins, count_errors, and differing_tables (Spark's harvest and the judged one).
-    Raises InfrastructureError if a scenario has no valid record.
+    Raises InfrastructureError if a scenario has no usable record.
     """
     settings = bring_up(progress)
     folder, build = settings.home / "bench", code_build(settings.root)
@@ -99,7 +99,7 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
 
 
 def _measure(settings: Settings, scenario: Scenario, progress: Progress) -> Outcome:
-    """Measure one valid record of the scenario and compare it with the planted values."""
+    """Measure one usable record of the scenario and compare it with the planted values."""
     record: Record | None = None
     for number in range(MOST_MEASUREMENTS):
         progress(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
@@ -116,7 +116,7 @@ def _measure(settings: Settings, scenario: Scenario, progress: Progress) -> Outc
         progress(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(
-        f"{scenario.name}: no valid record after {MOST_MEASUREMENTS} measurements; last attempt "
+        f"{scenario.name}: no usable record after {MOST_MEASUREMENTS} measurements; last attempt "
         f"{settings.attempts / record.attempt}: {'; '.join(record.reasons)}"
     )
 

@@ -233,7 +233,7 @@ def why(operator: RunExperiment) -> str | None:
 
 
 def measure(store: Store, cells: list[PlannedCell]) -> None:
-    """Store a valid record of each cell, with medians of 1 s and 2 s."""
+    """Store a usable record of each cell, with medians of 1 s and 2 s."""
     for number, cell in enumerate(cells):
         interval = cell.config.checkpoint_interval_s
         latency = {"p50": {2.0: 1000.0, 5.0: 2000.0}[interval] * (1 + 0.01 * (number % 7))}

@@ -59,7 +59,7 @@ class Ended:
 
     @property
     def shared_cells(self) -> list[Record]:
-        """Return the valid records of `test_on` and `test_twin`, which share cells."""
+        """Return the usable records of `test_on` and `test_twin`, which share cells."""
         return [one for name in ("test_on", "test_twin") for one in self.store.query(sweep=name) if one.is_usable]
 
     @property

@@ -105,10 +105,10 @@ def advise(
     minimise: Annotated[
         str | None, typer.Option(help="Cost to minimise: cpu, recovery, latency or latency_p50 (default: cpu).")
     ] = None,
-    recovery_under: Annotated[float | None, typer.Option(help="Longest macro recovery, in seconds.")] = None,
-    latency_p99_under: Annotated[float | None, typer.Option(help="Highest latency p99, in milliseconds.")] = None,
-    latency_p50_under: Annotated[float | None, typer.Option(help="Highest latency p50, in milliseconds.")] = None,
-    cpu_under: Annotated[float | None, typer.Option(help="Highest CPU of all roles, in cores.")] = None,
+    recovery_under: Annotated[float | None, typer.Option(help="Limit of the median macro recovery, in seconds.")] = None,
+    latency_p99_under: Annotated[float | None, typer.Option(help="Limit of the median latency p99, in milliseconds.")] = None,
+    latency_p50_under: Annotated[float | None, typer.Option(help="Limit of the median latency p50, in milliseconds.")] = None,
+    cpu_under: Annotated[float | None, typer.Option(help="Limit of the median CPU of all roles, in cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Recommend a configuration of a sweep. It is the cheapest one that meets all limits, with its confidence.

@@ -50,7 +50,7 @@ def run_demo(progress: Progress, *, rerun: bool, output: Path | None) -> int:
         progress(f"{len(missing)} of {pluralize(len(cells), 'experiment')} to measure, about {minutes}")
         run_id = api.trigger(DAG_ID, _form(rerun), run_id=_new_run_id())
     else:
-        progress("all experiments have valid records; `--rerun` re-runs them")
+        progress("all experiments have usable records; `--rerun` re-runs them")
     watched = FollowResult("success")
     if run_id:
         typical_s = max(budget_s(cell.config) for cell in cells)

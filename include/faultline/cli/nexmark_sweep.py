@@ -105,5 +105,5 @@ def _with_driver(point: Point) -> str:
 
 
 def main(given: Sequence[str], progress: Progress) -> int:
-    """Run the matrix; return 0 if every query has its valid records, else 1."""
+    """Run the matrix; return 0 if every query has its usable records, else 1."""
     return run_request(parse_nexmark(given), progress, show=print_queries)

@@ -17,7 +17,7 @@ def sweep(
         typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/reference/matrices.md."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cells and minutes; start nothing.")] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Re-run cells that already have a valid record.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Re-run cells that already have a usable record.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the progress of a running sweep: the named or the newest one.")
     ] = False,
@@ -51,7 +51,7 @@ def missing(
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of plans with their missing cells.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the missing cells and show the results.")] = False,
 ) -> None:
-    """List the cells without a valid record. Show the outcome of their attempts.
+    """List the cells without a usable record. Show the outcome of their attempts.
 
     With --measure, missing cells of a sweep are measured by a new sweep in the same series. Those of a nightly run are
     measured under its logical date, as Airflow's backfill does.

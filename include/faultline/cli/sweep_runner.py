@@ -56,7 +56,7 @@ class SubmittedSweep:
 
 
 def run_sweep(words: Sequence[str], progress: Progress, *, dry_run: bool, rerun: bool) -> int:
-    """Run the command; return 0 if every cell has a valid record or for a dry run, else 1."""
+    """Run the command; return 0 if every cell has a usable record or for a dry run, else 1."""
     request = parse_sweep(words)
     if dry_run:
         print("\n".join(dry_run_lines(request, rerun=rerun)))
@@ -79,7 +79,7 @@ def run_request(
     rerun: bool = False,
     show: Callable[[list[Record]], None] | None = None,
 ) -> int:
-    """Measure the cells without a valid record and print all with `show`; return the exit code."""
+    """Measure the cells without a usable record and print all with `show`; return the exit code."""
     settings = bring_up(progress)
     cells = cells_of(request, settings)
     missing = cells_to_measure(settings, cells, rerun=rerun)
@@ -156,7 +156,7 @@ def cells_of(request: SweepRequest, settings: Settings) -> list[PlannedCell]:
 
 
 def cells_to_measure(settings: Settings, cells: Sequence[PlannedCell], *, rerun: bool = False) -> list[PlannedCell]:
-    """Return the cells without a valid record; with `rerun`, all."""
+    """Return the cells without a usable record; with `rerun`, all."""
     return list(cells) if rerun else newest_records(settings, cells)[1]
 
 
@@ -173,9 +173,9 @@ def outline(request: SweepRequest, cells: Sequence[PlannedCell], missing: Sequen
         return [
             head,
             *(f"  {line}" for line in request.lines),
-            "all have a valid record; --rerun measures them again",
+            "all have a usable record; --rerun measures them again",
         ]
-    known = f", {len(cells) - len(missing)} have a valid record" if len(missing) < len(cells) else ""
+    known = f", {len(cells) - len(missing)} have a usable record" if len(missing) < len(cells) else ""
     return [
         head,
         *(f"  {line}" for line in request.lines),
@@ -240,7 +240,7 @@ def report_result(
     for cell in [] if decided else missing:
         record = last.get(cell.cell)
         why = f" ({record.status}{f': {record.reasons[0]}' if record.reasons else ''})" if record else ""
-        progress(f"no valid record for {experiment_title(cell.config)}{why}; rerun the same command to retry")
+        progress(f"no usable record for {experiment_title(cell.config)}{why}; rerun the same command to retry")
     return 0 if decided or not missing else 1
 
 
@@ -290,7 +290,7 @@ def await_dags(api: AirflowApi, *dag_ids: str, unpaused: bool = True) -> None:
 def newest_records(
     settings: Settings, cells: Sequence[PlannedCell], sweep: str | None = None, plan: SweepPlan | None = None
 ) -> tuple[list[Record], list[PlannedCell]]:
-    """Return the latest valid record of each cell, else its latest record; and the cells without a valid one.
+    """Return the latest usable record of each cell, else its latest record; and the cells without a valid one.
 
     `sweep`: only records of this sweep; `plan`: only records that count for this plan.
     """
@@ -325,7 +325,7 @@ def cells_in(plan: SweepPlan) -> list[PlannedCell]:
 
 
 def progress_of(settings: Settings, plan: SweepPlan) -> tuple[int, int]:
-    """Return the number of cells of a plan with a valid record, and of all its cells."""
+    """Return the number of cells of a plan with a usable record, and of all its cells."""
     cells = cells_in(plan)
     return len(cells) - len(newest_records(settings, cells, plan=plan)[1]), len(cells)
 

@@ -117,7 +117,7 @@ class ComparisonTable:
 def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> ComparisonTable:
     """Compare two sides by name.
 
-    `metrics`: paths of the metrics; empty: the default ones. Raises ConfigError if a side has no valid record, if both
+    `metrics`: paths of the metrics; empty: the default ones. Raises ConfigError if a side has no usable record, if both
     sides share a record, or if no configuration is on both.
     """
     settings = load_settings()

@@ -82,7 +82,7 @@ class Effect:
 
 
 def repetitions_of(point: Point, key: str) -> dict[int, ValueRange]:
-    """Return a metric by repetition, from the newest valid record that has it."""
+    """Return a metric by repetition, from the newest usable record that has it."""
     known = {entry.repetition: interval_of(entry, key) for entry in point.valid}
     return {repetition: value for repetition, value in known.items() if value is not None}
 

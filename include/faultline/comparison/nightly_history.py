@@ -124,7 +124,7 @@ def judge_nightly_run(
     """Compare a nightly run with its baseline, by configuration and metric."""
     baseline, compared = baseline_of(run, runs, window), EMPTY_TABLE
     if not run.valid:
-        problem = f"{run.day}: no valid record"
+        problem = f"{run.day}: no usable record"
     elif not baseline:
         problem = f"{run.day}: no earlier run to compare with"
     else:

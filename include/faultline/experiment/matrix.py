@@ -152,7 +152,7 @@ def control_of(config: Configuration) -> Configuration:
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
-    """Return the cells to measure; `only_missing` omits those with a valid record.
+    """Return the cells to measure; `only_missing` omits those with a usable record.
 
     Repetitions follow each other, so that slow changes affect all cells equally. `seed` fixes the random order of each.
     """

@@ -63,7 +63,7 @@ class Order:
     build_spec: BuildSpec = BuildSpec()
     # Whether closing the attempt keeps its topics.
     keep_topics: bool = False
-    # Whether the experiment is skipped if the cell has a valid record by then.
+    # Whether the experiment is skipped if the cell has a usable record by then.
     only_missing: bool = False
 
     def __post_init__(self) -> None:

@@ -98,7 +98,7 @@ class RefusedError(FaultlineError):
 
 
 class AlreadyMeasuredError(FaultlineError):
-    """Order for missing cells whose cell has a valid record."""
+    """Order for missing cells whose cell has a usable record."""
 
 
 def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
@@ -110,7 +110,7 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
         cell = Cell(order.config.config_id, order.repetition, order.series)
         await_duplicate_run(cell, hooks, settings)
         if Store(settings.results).newest_usable(cell):
-            raise AlreadyMeasuredError("cell skipped: it got a valid record while this run was queued")
+            raise AlreadyMeasuredError("cell skipped: it got a usable record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
         with share_measurement_lock(settings.window_lock):

@@ -57,7 +57,7 @@ class RunningCell:
         return [one for one in Store(self.settings.results).of(self.cell) if one.sweep_id == sweep]
 
     def is_done(self) -> bool:
-        """Return whether a valid record ends the cell.
+        """Return whether a usable record ends the cell.
 
         With `only_missing`, any record of the cell counts; otherwise only this sweep's, such as one of an earlier try.
         """
@@ -95,7 +95,7 @@ def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_
     if not new:
         raise InfrastructureError(f"{run_id}: no record; fix: see its first failed task")
     error = error_of(new[-1])
-    assert error is not None, "a valid record of this sweep is what is_done looks for"
+    assert error is not None, "a usable record of this sweep is what is_done looks for"
     invalid_count = sum(record.status == "invalid" for record in own[-max(1, tries) :])
     if isinstance(error, InvalidMeasurement) and invalid_count >= cell.max_measurements:
         if cell.params.get("keep_invalid") or cell.params.get(OLD_KEEP_INVALID):

@@ -223,6 +223,6 @@ def experiment_params() -> dict[str, Param]:
         ),
         "only_missing": Param(
             False, type="boolean", title="only_missing", section="Bookkeeping",
-            description="Skip the experiment if the cell has a valid record when its turn comes.",
+            description="Skip the experiment if the cell has a usable record when its turn comes.",
         ),
     }  # fmt: skip

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from faultline.orchestration.planning import SweepRun
     from faultline.records.record import Record
 
-UNMEASURED = "some cells lack a valid record; see the failed tasks and the note of this run"
+UNMEASURED = "some cells lack a usable record; see the failed tasks and the note of this run"
 DOC = """\
 ### {title}
 
@@ -41,7 +41,7 @@ DOC = """\
 {presets}
 
 Each combination of axis values is one experiment per repetition. Experiments run one at a time, in an order
-shuffled by `seed`. Cells with a valid record are skipped (`only_missing`), so triggering the same form again
+shuffled by `seed`. Cells with a usable record are skipped (`only_missing`), so triggering the same form again
 **resumes** a sweep and measures its missing cells.
 
 With `decide`, each configuration is repeated until the difference to its neighbours on an axis is decided, or they are
@@ -103,7 +103,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
-            description="Skip cells that have a valid record. Off: measure all cells again.",
+            description="Skip cells that have a usable record. Off: measure all cells again.",
         ),
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Most attempts of a cell."

@@ -1,4 +1,4 @@
-"""`RunExperiment`: the operator that gets one valid record per cell, as `faultline.orchestration.cells` decides."""
+"""`RunExperiment`: the operator that gets one usable record per cell, as `faultline.orchestration.cells` decides."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_state(context: Any, dag_id: str, run_id: str) -> str:
 class RunExperiment(TriggerDagRunOperator):
     """Operator that runs the DAG `experiment` for one cell and reads its record afterwards.
 
-    It first checks the store for a valid record, then the child run, which it awaits if active, and only then triggers
+    It first checks the store for a usable record, then the child run, which it awaits if active, and only then triggers
     one. A retry is a new attempt. The child checks the store again at its turn, since another sweep may have measured
     the cell.
 

@@ -1,7 +1,7 @@
 """Sweep plan: the cells that a sweep intends to measure, in one file per sweep.
 
 `<results>/sweeps/<sweep_id>.json`, written by the task `plan` before anything is measured. It holds all cells, also
-those that already had a valid record.
+those that already had a usable record.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SweepPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Missing:
-    """Cell without a valid record.
+    """Cell without a usable record.
 
     `last`: status and reason of its newest record, empty if it was never measured; `is_reference`: whether it belongs
     to the reference build.

@@ -105,14 +105,14 @@ def resumed_plan_note(sweep_id: str, cells: int, missing: int) -> str:
 def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
     """Return the outcome of a sweep: status counts, summary and ranges of the main figures.
 
-    `missing`: required cells without a valid record in any sweep. `decided`: outcome of the sequential test, in words.
+    `missing`: required cells without a usable record in any sweep. `decided`: outcome of the sequential test, in words.
     """
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
         if missing:
             lacking = f"{pluralize(missing, 'cell')} {'is' if missing == 1 else 'are'} missing"
             return f"No experiment produced a record; {lacking}. See the failed tasks."
-        return f"Nothing to measure: {decided or 'every cell has a valid record'}."
+        return f"Nothing to measure: {decided or 'every cell has a usable record'}."
     statuses = Counter(record.status for record in records)
     parts = [
         f"**{pluralize(len(records), 'experiment')}**: "
@@ -263,9 +263,9 @@ def nightly_alert(
     """Return the alert about a nightly run, or None if nothing changed.
 
     `verdict`: the stored one, None if missing; `planned` and `missing`: numbers of cells; `valid`: number of
-    valid records. Regressions precede missing cells; the alert reports both.
+    usable records. Regressions precede missing cells; the alert reports both.
     """
-    gap = f"{missing} of {pluralize(planned, 'cell')} without a valid record" if missing else ""
+    gap = f"{missing} of {pluralize(planned, 'cell')} without a usable record" if missing else ""
     known = verdict or NightlyVerdict()
     counts = [(len(known.beyond), "beyond a limit"), (len(known.reasons), "worse")]
     worse = ", ".join(f"{pluralize(number, 'figure')} {word}" for number, word in counts if number)
@@ -273,7 +273,7 @@ def nightly_alert(
     if not planned:
         kind, what, lines = "broken", "not planned", ("nothing was measured; see the note of the DAG run",)
     elif not valid:
-        kind, what, figures = "broken", "no valid record", ()
+        kind, what, figures = "broken", "no usable record", ()
     elif worse:
         kind, what, lines = "worse", worse, (*known.beyond, *known.reasons, gap)
     elif gap or verdict is None or verdict.red:

@@ -34,8 +34,11 @@ def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> No
 @pytest.mark.parametrize(
     ("ended", "problem"),
     [
-        (outcome(state="failed"), "input_rate: no valid record, no record at all"),
-        (outcome("invalid", state="failed"), f"input_rate: no valid record: 20261121T061500Z-3fa9c1 invalid: {REASON}"),
+        (outcome(state="failed"), "input_rate: no usable record, no record at all"),
+        (
+            outcome("invalid", state="failed"),
+            f"input_rate: no usable record: 20261121T061500Z-3fa9c1 invalid: {REASON}",
+        ),
         (outcome("valid", state="failed"), "input_rate: its run ended in state failed"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_second_demo_only_shows_the_results(demonstration: Demo, capsys: pytes
     assert out.count("valid") == number and "report: " in out and "airflow: http" in out
     assert demonstration.run() == 0
     assert len(demonstration.airflow.triggered) == 1
-    assert demonstration.messages[1].startswith("all experiments have valid records")
+    assert demonstration.messages[1].startswith("all experiments have usable records")
     assert capsys.readouterr().out.count("valid") == number
 
 

@@ -32,7 +32,7 @@ WORDS = ["recovery", "preset=smoke", "repetitions=3", f"build={BUILD}"]
 
 
 class Airflow:
-    """Airflow whose runs end at once; `measures`: number of missing cells that get a valid record."""
+    """Airflow whose runs end at once; `measures`: number of missing cells that get a usable record."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -143,12 +143,12 @@ def test_a_sweep_is_described_before_and_after(desk: Desk, capsys: pytest.Captur
 def test_a_second_call_measures_missing_cells_and_rerun_all(desk: Desk) -> None:
     desk.measures = 2
     assert desk.sweep() == 1
-    assert desk.lines[-1].startswith("no valid record for ") and desk.lines[-1].endswith(
+    assert desk.lines[-1].startswith("no usable record for ") and desk.lines[-1].endswith(
         "rerun the same command to retry"
     )
     desk.measures = 99
     assert desk.sweep() == 0
-    assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.lines
+    assert "1 to measure, 2 have a usable record: about 1 min on an idle machine" in desk.lines
     assert desk.sweep() == 0 and len(desk.airflow.triggered) == 2
     assert "--rerun" in desk.lines[-1]
     assert desk.sweep(rerun=True) == 0 and len(desk.records) == 6

@@ -142,7 +142,7 @@ def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
 def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
     nothing = kill(reload_s=0.0, replay_s=0.0)
     found = of(RECOVERY, [nothing])["reload takes the larger part of a recovery"]
-    assert (found.verdict, found.evidence) == (NOT_COVERED, "no valid record of such a kill")
+    assert (found.verdict, found.evidence) == (NOT_COVERED, "no usable record of such a kill")
     half_known = [kill(reload_s=None), kill(replay_s=None)]
     assert verdict(RECOVERY, RELOAD, half_known) is NOT_COVERED
     assert verdict(RECOVERY, RELOAD, [nothing, *half_known, *[kill()] * 3]) is AGREES

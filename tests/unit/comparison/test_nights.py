@@ -79,7 +79,7 @@ def test_an_equal_run_is_equivalent() -> None:
     ("entries", "problem"),
     [
         ([made(2, 100)], "2026-11-02: no earlier run"),
-        ([made(1, 100), made(2, 100, status="failed")], "2026-11-02: no valid record"),
+        ([made(1, 100), made(2, 100, status="failed")], "2026-11-02: no usable record"),
         (
             [made(1, 100), made(2, 100, state_mb=8.0)],
             "2026-11-02: none of its configurations",

@@ -40,7 +40,7 @@ PRESETS = [(spec.name, preset) for spec in MATRICES.values() for preset in spec.
 
 
 def made(matrix: str, preset: str) -> list[Record]:
-    """Return a valid record for each cell of a preset; the first one with a fault is censored."""
+    """Return a usable record for each cell of a preset; the first one with a fault is censored."""
     return [_made(matrix, *numbered) for numbered in enumerate(MATRICES[matrix].preset_matrix(preset).cells("b1"))]
 
 
@@ -116,7 +116,7 @@ def test_a_row_has_median_minimum_maximum_and_sums_of_counts() -> None:
     assert [row[-1] for row in table[2:]] == ["3 of 3", "1 of 2"]
     audit = rows(text, "Audit")
     assert audit[2][audit[0].index("overcounted")] == f"{3 * 12_345:,}"
-    assert "Also excluded, at points with valid records: schedule-lag (1)" in text
+    assert "Also excluded, at points with usable records: schedule-lag (1)" in text
 
 
 def test_only_the_newest_record_of_a_repetition_counts() -> None:

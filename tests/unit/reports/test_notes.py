@@ -57,7 +57,7 @@ def test_note_of_a_sweep() -> None:
     metrics = records[0].metrics.model_copy(update={"audit": AuditPart.empty()})
     unaudited = records[0].model_copy(update={"metrics": metrics})
     assert "tuples lost" not in sweep_note([unaudited], "s1", 0)
-    assert "every cell has a valid record" in sweep_note([], "s1", 0)
+    assert "every cell has a usable record" in sweep_note([], "s1", 0)
     asked = "3 of 4 comparisons decided, 1 open"
     assert sweep_note(records, "s1", 0, asked).startswith(f"**3 experiments**: 2 valid, 1 failed · **{asked}** · ")
     assert sweep_note([], "s1", 0, asked) == f"Nothing to measure: {asked}."
@@ -100,7 +100,7 @@ DATE = "2026-11-21T02:00:00+00:00"
         ({"reasons": [], "improvements": BETTER}, 10, 0, "better", "1 figure better"),
         ({"reasons": [], "improvements": BETTER}, 10, 1, "broken", "incomplete"),
         ({"reasons": [], "red": True, "problem": "too few pairs"}, 10, 0, "broken", "inconclusive"),
-        ({"reasons": []}, 10, 10, "broken", "no valid record"),
+        ({"reasons": []}, 10, 10, "broken", "no usable record"),
         (None, 10, 0, "broken", "incomplete"),
         (None, 0, 0, "broken", "not planned"),
     ],
@@ -114,7 +114,7 @@ def test_an_alert_reports_regressions_first_and_nothing_if_unchanged(
     )
     assert (alert.kind, alert.title) == (kind, f"Nightly run 2026-11-21: {title}") if alert else kind is None
     if alert and missing:
-        assert f"{missing} of 10 cells without a valid record" in alert.lines
+        assert f"{missing} of 10 cells without a usable record" in alert.lines
 
 
 def test_a_missed_start_is_broken_and_long_lists_are_cut() -> None:

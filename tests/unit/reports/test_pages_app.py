@@ -95,7 +95,7 @@ def test_unknown_ids_are_reported_in_one_line(served: FastAPI) -> None:
         ("/sweeps/s9", "No record of the sweep s9."),
         ("/experiments/a9", "No attempt a9."),
         ("/compare?a=s1&b=s9", "No record of the sweep s9."),
-        ("/sweeps/s1?metric=nothing", "No valid record has the metric nothing."),
+        ("/sweeps/s1?metric=nothing", "No usable record has the metric nothing."),
         ("/experiments.csv?sweep=s9", "No record of s9."),
         ("/experiments.exe", "No table experiments.exe."),
         ("/elsewhere/x", "No page elsewhere/x."),

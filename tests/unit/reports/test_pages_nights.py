@@ -147,7 +147,7 @@ def test_a_nightly_sweep_shows_its_own_build_by_default(tmp_path: Path) -> None:
     assert select_group([mine, reference], "") == (mine.group, [reference.group, mine.group])
     assert select_group([mine, reference], reference.group)[0] == reference.group
     failed = replace(mine, status="failed")
-    assert select_group([failed, reference], "")[0] == mine.group, "even without a valid record"
+    assert select_group([failed, reference], "")[0] == mine.group, "even without a usable record"
     assert select_group([reference], "")[0] == reference.group
     put(tmp_path, own, own.model_copy(update=update))
     assert set(re.findall(r"experiments/([^\"?]+)\"", sweep_page(site(tmp_path), own.sweep_id))) == {own.attempt}
@@ -184,7 +184,7 @@ def test_unknown_selections_are_not_found(tmp_path: Path) -> None:
     put(tmp_path, *nightly_records(1, 100))
     for chosen, message in (
         (NightlyPageQuery(cell="0000"), "No nightly run measured the configuration 0000"),
-        (NightlyPageQuery(metric="nonsense"), "No valid record has the metric nonsense"),
+        (NightlyPageQuery(metric="nonsense"), "No usable record has the metric nonsense"),
     ):
         with pytest.raises(PageNotFound, match=message):
             nightly_page(site(tmp_path), chosen)

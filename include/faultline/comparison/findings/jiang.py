@@ -79,7 +79,7 @@ LINEAR = 0.95
 # The paper kills one process of the engine on a random node: here an executor, or a Spark worker with its executors.
 PROCESSES = ("executor", "worker", "any")
 FLINK_RELOAD_S, FLINK_TOTAL_S, STORM_RESTART_S = (30.0, 60.0), 60.0, (5.0, 20.0)
-NO_SUCH_KILL = "no valid record of such a kill"
+NO_SUCH_KILL = "no usable record of such a kill"
 # Word count in real-time mode waits for its shuffle (`realtime: false`).
 NO_BARRIERS = "requires barriers within channels; Spark's real-time mode waits for each shuffle"
 

@@ -171,7 +171,7 @@ class FailureTask(BaseOperator):
 
 
 class ProxyRunExperiment(TriggerDagRunOperator):
-    """Task that gets one valid record per cell: Faultline checks records, and the task triggers the experiment."""
+    """Task that gets one usable record per cell: Faultline checks records, and the task triggers the experiment."""
 
     def __init__(self, *, max_measurements: int, cell: str, **arguments: Any) -> None:
         super().__init__(

@@ -184,7 +184,7 @@ def nightly_params() -> dict[str, Param]:
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
-            description="Skip cells of this nightly run that have a valid record.",
+            description="Skip cells of this nightly run that have a usable record.",
         ),
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Most attempts of a cell."

@@ -238,7 +238,7 @@ def _fault_text(record: Record) -> str:
 
 
 def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
-    """Return the points without a valid record, other records that do not count, and the number of `replaced` ones."""
+    """Return the points without a usable record, other records that do not count, and the number of `replaced` ones."""
     lines = []
     empty = [point for point in points if not point.valid]
     if empty:
@@ -258,8 +258,8 @@ def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int
     if reasons:
         listed = ", ".join(f"{escape_cell(code)} ({number})" for code, number in sorted(reasons.items()))
         lines += [""] if lines else []
-        lines += [f"Also excluded, at points with valid records: {listed}."]
-    lines = lines or ["Every point has a valid record, and every record is valid."]
+        lines += [f"Also excluded, at points with usable records: {listed}."]
+    lines = lines or ["Every point has a usable record, and every record is usable."]
     if replaced:
         lines += ["", f"Only the newest record of a repetition counts; {replaced} older records are excluded."]
     return lines

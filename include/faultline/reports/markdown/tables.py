@@ -95,7 +95,7 @@ def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list
 
 
 def point_table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[MarkdownColumn]) -> list[str]:
-    """Return a Markdown table of the axes, the columns and the number of valid records."""
+    """Return a Markdown table of the axes, the columns and the number of usable records."""
     heads = [*(escape_cell(axis.name) for axis in axes), *(column.heading for column in columns), COUNT_COLUMN.heading]
     cells = [
         [

@@ -281,7 +281,7 @@ def select_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
         if metric.key == (key or DEFAULT):
             return metric
     if key:
-        raise PageNotFound(f"No valid record has the metric {key}.")
+        raise PageNotFound(f"No usable record has the metric {key}.")
     return metrics[0]
 
 
