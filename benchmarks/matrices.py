@@ -61,8 +61,8 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all matrices, or two if `quick`.
 
     Figures per matrix: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`. Each call has its own series, so it
-    measures again. Raises InfrastructureError after the last matrix if one has no usable record or a failed run, or if a
-    page has a wrong status.
+    measures again. Raises InfrastructureError after the last matrix if one has no usable record or a failed run, or if
+    a page has a wrong status.
     """
     settings = bring_up(progress)
     api = AirflowApi(settings)

@@ -105,9 +105,9 @@ def advise(
     minimise: Annotated[
         str | None, typer.Option(help="Cost to minimise: cpu, recovery, latency or latency_p50 (default: cpu).")
     ] = None,
-    recovery_under: Annotated[float | None, typer.Option(help="Limit of the median macro recovery, in seconds.")] = None,
-    latency_p99_under: Annotated[float | None, typer.Option(help="Limit of the median latency p99, in milliseconds.")] = None,
-    latency_p50_under: Annotated[float | None, typer.Option(help="Limit of the median latency p50, in milliseconds.")] = None,
+    recovery_under: Annotated[float | None, typer.Option(help="Limit of the median macro recovery, in s.")] = None,
+    latency_p99_under: Annotated[float | None, typer.Option(help="Limit of the median latency p99, in ms.")] = None,
+    latency_p50_under: Annotated[float | None, typer.Option(help="Limit of the median latency p50, in ms.")] = None,
     cpu_under: Annotated[float | None, typer.Option(help="Limit of the median CPU of all roles, in cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
