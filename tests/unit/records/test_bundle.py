@@ -1,4 +1,4 @@
-"""A bundle gives back what went in, to the byte, and nothing that is not what went in."""
+"""Bundles: byte-exact round trip, and refusal of changed, damaged or unsafe archives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATHS = st.lists(st.lists(NAME, min_size=1, max_size=3).map("/".join), unique=Tr
 
 
 @given(PATHS, st.data())
-def test_what_went_in_comes_out_in_whatever_order(
+def test_bundle_round_trip_does_not_depend_on_member_order(
     tmp_path_factory: pytest.TempPathFactory, paths: list[str], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("bundle")
@@ -34,46 +34,46 @@ def test_what_went_in_comes_out_in_whatever_order(
     assert sorted(path.name for path in folder.iterdir()) == ["a.tar.xz", "b.tar.xz"]
 
 
-def made(folder: Path) -> Path:
+def sample_bundle(folder: Path) -> Path:
     path = folder / "x.tar.xz"
     members = [Member("attempts/a/gate.json", b"{}"), Member("attempts/a/log", b"one line", sha256(b"two"), "1 of 2")]
     write_bundle(path, members)
     return path
 
 
-def repacked(path: Path, change: dict[str, bytes | None]) -> Path:
-    """The same archive with members replaced, left out (None) or added."""
+def repack(path: Path, change: dict[str, bytes | None]) -> Path:
+    """Rewrite the archive with members replaced, left out (None) or added."""
     with tarfile.open(path, "r:xz") as archive:
         found = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
     found |= {name: content for name, content in change.items() if content is not None}
     with tarfile.open(path, "w:xz") as archive:
         for name, content in found.items():
             if change.get(name, b"") is not None:
-                about = tarfile.TarInfo(name)
-                about.size = len(content)
-                archive.addfile(about, io.BytesIO(content))
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
     return path
 
 
-def test_it_says_of_what_a_file_was_made_and_how(tmp_path: Path) -> None:
-    found = read_bundle(made(tmp_path))
+def test_listing_holds_original_hash_and_reduction(tmp_path: Path) -> None:
+    found = read_bundle(sample_bundle(tmp_path))
     log, gate = found.listing.files["attempts/a/log"], found.listing.files["attempts/a/gate.json"]
     assert (log.original, log.how) == (sha256(b"two"), "1 of 2")
     assert (gate.sha256, gate.original, gate.how) == (sha256(b"{}"), None, None)
     assert {name.split("/")[1] for name in found.files if name.startswith("attempts/")} == {"a"}
 
 
-def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:
-    read_bundle(made(tmp_path)).unpack(tmp_path / "results")
+def test_unpacked_bundle_is_a_results_folder(tmp_path: Path) -> None:
+    read_bundle(sample_bundle(tmp_path)).unpack(tmp_path / "results")
     assert (tmp_path / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
-    with tarfile.open(made(tmp_path), "r:xz") as archive:
+    with tarfile.open(sample_bundle(tmp_path), "r:xz") as archive:
         assert archive.getnames()[0] == LISTING
-        archive.extractall(tmp_path / "by_tar", filter="data")
-    assert (tmp_path / "by_tar" / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    assert (tmp_path / "unpacked" / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"results/attempts/a/log": b"another line"}, r"attempts/a/log: is not what bundle.json says, by its SHA-256"),
         ({"results/attempts/a/log": None}, "attempts/a/log: is missing in bundle.json"),
@@ -83,30 +83,28 @@ def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:
         ({LISTING: b"no JSON"}, "bundle.json: .*; get the bundle again"),
     ],
 )  # fmt: skip
-def test_what_is_not_as_it_was_made_is_refused_by_name(
-    change: dict[str, bytes | None], told: str, tmp_path: Path
+def test_changed_missing_or_unlisted_members_are_refused(
+    change: dict[str, bytes | None], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
-        read_bundle(repacked(made(tmp_path), change))
+    with pytest.raises(ConfigError, match=message):
+        read_bundle(repack(sample_bundle(tmp_path), change))
 
 
-def test_what_is_larger_than_a_bundle_may_be_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = made(tmp_path)
+def test_oversized_bundle_is_refused_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sample_bundle(tmp_path)
     monkeypatch.setattr(bundle, "MOST_BYTES", 100)
     with pytest.raises(ConfigError, match="is larger than a bundle may be"):
         read_bundle(path)
 
 
-def test_a_record_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+def test_record_under_another_name_is_refused(tmp_path: Path) -> None:
     one, path = sample(attempt="../elsewhere"), tmp_path / "x.tar.xz"
     write_bundle(path, [Member(f"records/{one.config_id}/a.json", one.as_json().encode())])
     with pytest.raises(ConfigError, match=r"attempt: '\.\./elsewhere' is not the name of its file"):
         read_bundle(path).records()
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_paths_are_named_in_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file/x.tar.xz: cannot be written"):
         write_bundle(tmp_path / "file" / "x.tar.xz", [])
@@ -116,25 +114,25 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         read_bundle(path).unpack(tmp_path / "there")
 
 
-def test_a_file_that_leads_out_is_refused(tmp_path: Path) -> None:
+def test_path_outside_the_bundle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.xz"
     write_bundle(path, [Member("../out", b"")])
     with pytest.raises(ConfigError, match=r"\.\./out: leads out of the bundle"):
         read_bundle(path)
 
 
-def test_a_link_is_refused(tmp_path: Path) -> None:
+def test_symbolic_link_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.xz"
     with tarfile.open(path, "w:xz") as archive:
-        about = tarfile.TarInfo("results/link")
-        about.type, about.linkname = tarfile.SYMTYPE, "elsewhere"
-        archive.addfile(about)
+        info = tarfile.TarInfo("results/link")
+        info.type, info.linkname = tarfile.SYMTYPE, "elsewhere"
+        archive.addfile(info)
     with pytest.raises(ConfigError, match="results/link: "):
         read_bundle(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("x", lambda whole: b"", "x.tar.xz: got a damaged bundle"),
         ("x", lambda whole: b"text", "x.tar.xz: got a damaged bundle"),
@@ -142,10 +140,12 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
         ("x", lambda whole: whole[:200], "got a damaged bundle"),
         ("y", lambda whole: whole, "y.tar.xz: cannot be read"),
     ],
-    ids=["empty", "text", "no archive", "half of one", "none"],
+    ids=["empty", "text", "compressed text", "truncated", "missing"],
 )
-def test_what_is_no_bundle_is_refused(tmp_path: Path, name: str, content: Callable[[bytes], bytes], words: str) -> None:
-    path = made(tmp_path)
+def test_damaged_or_missing_bundle_is_refused(
+    tmp_path: Path, name: str, content: Callable[[bytes], bytes], message: str
+) -> None:
+    path = sample_bundle(tmp_path)
     path.write_bytes(content(path.read_bytes()))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         read_bundle(tmp_path / f"{name}.tar.xz")

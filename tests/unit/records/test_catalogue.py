@@ -1,4 +1,4 @@
-"""Figures are named in words, whoever has named them."""
+"""Metric catalogue: titles, groups and columns, and fault conditions in words."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from tests.unit.sample_records import RECOVERED, sample
         ("latency_after_ms.count", "Tuples measured after the recovery", "Latency"),
     ],
 )
-def test_a_path_has_a_name_in_words_and_its_unit_once(key: str, title: str, group: str) -> None:
+def test_path_has_a_readable_title_with_unit(key: str, title: str, group: str) -> None:
     assert (metric_for(key).title, metric_for(key).group) == (title, group)
 
 
-def test_no_list_to_choose_from_shows_a_path() -> None:
+def test_selectable_metrics_have_readable_titles() -> None:
     listed = metrics_of([IndexEntry.of(sample(recovery=RECOVERED))])
     assert len(listed) > 20
     assert [metric.title for metric in listed if "_" in metric.title or " · " in metric.title] == []
 
 
-def test_a_new_column_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands in the tables that it names, in lists to choose from, on the page of an experiment and in exports."""
+def test_new_column_needs_one_catalogue_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check tables, selectable metrics, the experiment page and exports."""
     new = Metric(
         "gc.share", "Memory and state", "Share of collection", "share", {Sheet.RUNS: "GC", Sheet.CELLS: ""},
         read=lambda entry: 0.25, better=LESS,
@@ -77,7 +77,7 @@ def test_a_new_column_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             importlib.reload(module)
 
 
-def test_what_identifies_a_record_is_the_same_in_the_summary_tables() -> None:
+def test_export_columns_equal_the_keys_of_summary_tables() -> None:
     text = (ROOT / "spark_jobs" / "aggregate.py").read_text()
     names = [ast.literal_eval(found) for found in re.findall(r"^(?:KEYS|ATTEMPT_COLUMNS) = (\[.*?\])$", text, re.M)]
     assert sorted(sum(names, [])) == sorted(column.key for column in columns_in(Sheet.EXPORT))
@@ -92,7 +92,7 @@ PLAN = {
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "expected"),
     [
         ({}, "without a fault"),
         ({"fault": "executor", "fault_action": "kill"}, "after an executor was killed"),
@@ -108,13 +108,13 @@ PLAN = {
          "with kafka cut"),
     ],
 )  # fmt: skip
-def test_what_was_broken_is_told_in_plain_words(config: dict[str, Any], words: str) -> None:
-    assert condition_text(config) == words
+def test_fault_condition_is_described_in_words(config: dict[str, Any], expected: str) -> None:
+    assert condition_text(config) == expected
 
 
-def test_every_action_tells_itself_of_every_victim() -> None:
+def test_every_action_describes_every_victim() -> None:
     assert set(VICTIM_PHRASES) == set(VICTIMS)
     for action in ACTIONS.values():
         for victim in action.targets:
-            said = action.describe(victim, {})
-            assert said.startswith(("after ", "with ")) and "{" not in said
+            text = action.describe(victim, {})
+            assert text.startswith(("after ", "with ")) and "{" not in text

@@ -1,4 +1,4 @@
-"""Results of older formats: refused by name until `scripts/migrate.py` rewrote them, which loses nothing."""
+"""Results of older formats: refused by name until `scripts/migrate.py` rewrites them without loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.sample_records import sample, schema_2
 from tests.unit.synthetic import Scenario, Synthetic
 
 COMMAND = "schema: got 1; expected 3; fix: run scripts/migrate.py"
-# What records gained while their schema was 1.
+# Metrics added to records during schema 1.
 NEWER = [
     name
     for name, key in zip(schema_2(sample().as_dict())["metrics"], Metrics.model_fields, strict=True)
@@ -34,8 +34,10 @@ NEWER = [
 Files = dict[str, bytes]
 
 
-def old(name: str, *, without: tuple[str, ...] = (), recovery: Mapping[str, Any] | None = None, **changed: Any) -> Any:
-    """A record of schema 1 as JSON values: a control, as far as nothing else is given."""
+def old_record(
+    name: str, *, without: tuple[str, ...] = (), recovery: Mapping[str, Any] | None = None, **changed: Any
+) -> Any:
+    """Return a record of schema 1 as JSON values; by default a control."""
     values = sample(attempt=name, fault=changed.pop("fault", "none")).as_dict()
     values["metrics"]["recovery"] = {**dict.fromkeys(values["metrics"]["recovery"]), **(recovery or {})}
     values = schema_2(values)
@@ -43,11 +45,11 @@ def old(name: str, *, without: tuple[str, ...] = (), recovery: Mapping[str, Any]
     return {**values, "schema": 1, **changed}
 
 
-def place(values: Mapping[str, Any]) -> str:
+def path_of(values: Mapping[str, Any]) -> str:
     return f"records/{values['config_id']}/{values['attempt']}.json"
 
 
-def text(values: Any) -> bytes:
+def as_json(values: Any) -> bytes:
     return json.dumps(values).encode()
 
 
@@ -63,8 +65,8 @@ def as_bundle(path: Path, files: Files) -> Path:
     return path.with_suffix(".tar.xz")
 
 
-def held(path: Path) -> Files:
-    """What a results folder or a bundle holds, by name."""
+def contents_of(path: Path) -> Files:
+    """Return the files of a results folder or a bundle by name."""
     if path.is_dir():
         return {str(one.relative_to(path)): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
     return dict(read_bundle(path).files)
@@ -72,23 +74,23 @@ def held(path: Path) -> Files:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Files:
-    """An attempt from before plan schema 3, and the record of its raw files."""
+    """Attempt of a plan before schema 3, and its record."""
     folder = Synthetic(Scenario()).write(tmp_path / "measured")
     record = judge(folder)
     write_json(folder / "plan.json", {"schema": 1, "engine": "spark"})
-    files = {f"attempts/{folder.name}/{name}": content for name, content in held(folder).items()}
-    return {**files, place(record.as_dict()): record.as_json().encode()}
+    files = {f"attempts/{folder.name}/{name}": content for name, content in contents_of(folder).items()}
+    return {**files, path_of(record.as_dict()): record.as_json().encode()}
 
 
-@pytest.mark.parametrize("made", [as_folder, as_bundle], ids=["folder", "bundle"])
-def test_a_second_call_changes_nothing_and_the_first_loses_nothing(
-    made: Callable[[Path, Files], Path], attempt: Files, tmp_path: Path
+@pytest.mark.parametrize("create", [as_folder, as_bundle], ids=["folder", "bundle"])
+def test_migration_is_lossless_and_idempotent(
+    create: Callable[[Path, Files], Path], attempt: Files, tmp_path: Path
 ) -> None:
-    control = old("20261121T061600Z-bbbbbb", without=("warmup", "gc"))
-    files = {**attempt, place(control): text(control), "sweeps/s1.json": b"{}"}
-    path = made(tmp_path / "x", files)
+    control = old_record("20261121T061600Z-bbbbbb", without=("warmup", "gc"))
+    files = {**attempt, path_of(control): as_json(control), "sweeps/s1.json": b"{}"}
+    path = create(tmp_path / "x", files)
     assert main([str(path)]) == 0
-    after = held(path)
+    after = contents_of(path)
     again, here = tmp_path / "again", path if path.is_dir() else tmp_path / "unpacked"
     as_folder(here, after)
     assert Store(here).read().problems == () and len(Store(here).read().records) == 2
@@ -97,10 +99,10 @@ def test_a_second_call_changes_nothing_and_the_first_loses_nothing(
     as_folder(again, {key: after[key] for key in raw})
     (kept,) = (json.loads(content) for key, content in attempt.items() if key.startswith("records/"))
     assert judge(again / "attempts" / name).as_dict()["metrics"] == kept["metrics"]
-    # Replaced are the plan and the record, which stay in superseded/; all else is as it was.
+    # Only the plan and the record are replaced; their old versions stay in superseded/.
     changed = {key for key in files if after[key] != files[key]}
     plan = f"attempts/{name}/plan.json"
-    assert changed == {plan, place(control)}
+    assert changed == {plan, path_of(control)}
     new = after.keys() - files.keys()
     assert {after[key] for key in new} == {files[key] for key in changed}
     assert all(key.startswith("superseded/") for key in new)
@@ -108,12 +110,12 @@ def test_a_second_call_changes_nothing_and_the_first_loses_nothing(
         listed = read_bundle(path).listing.files
         assert {listed[key].original for key in changed} == {sha256(files[key]) for key in changed}
         assert all(listed[key].how for key in changed)
-    assert main([str(path)]) == 0 and held(path) == after
+    assert main([str(path)]) == 0 and contents_of(path) == after
 
 
 @given(st.sets(st.sampled_from(NEWER)), st.sampled_from(["valid", "failed", "cancelled"]))
-def test_a_migrated_record_has_every_value_that_the_old_one_had(without: set[str], status: str) -> None:
-    values = old("20261121T061600Z-bbbbbb", without=tuple(without), status=status)
+def test_migrated_record_keeps_every_old_value(without: set[str], status: str) -> None:
+    values = old_record("20261121T061600Z-bbbbbb", without=tuple(without), status=status)
     made = migrated_record(values)
     assert made is not None and migrated_record(made.as_dict()) is None
     found = made.as_dict()
@@ -133,26 +135,28 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
-def test_what_schema_2_means_otherwise_is_refused_by_name(
+def test_records_that_schema_2_reads_differently_are_refused(
     given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values, other = old("20261121T061600Z-bbbbbb", **given), old("20261121T061700Z-cccccc")
-    files = {place(one): text(one) for one in (values, other)}
+    values, other = old_record("20261121T061600Z-bbbbbb", **given), old_record("20261121T061700Z-cccccc")
+    files = {path_of(one): as_json(one) for one in (values, other)}
     folder, bundle = as_folder(tmp_path / "x", files), as_bundle(tmp_path / "x", files)
     saved = tmp_path / "x.json"
-    saved.write_bytes(text([values, other]))
+    saved.write_bytes(as_json([values, other]))
     assert main([str(folder), str(bundle), str(saved)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3 and all(values["attempt"] in line and other["attempt"] not in line for line in lines)
-    assert held(folder)[place(values)] == files[place(values)]
-    assert migrated_record(json.loads(held(folder)[place(other)])) is None, "the others of a folder are rewritten"
-    assert held(bundle) == files and json.loads(saved.read_bytes()) == [values, other]
+    assert contents_of(folder)[path_of(values)] == files[path_of(values)]
+    assert migrated_record(json.loads(contents_of(folder)[path_of(other)])) is None, (
+        "other records of the folder are rewritten"
+    )
+    assert contents_of(bundle) == files and json.loads(saved.read_bytes()) == [values, other]
 
 
-def test_readers_name_the_record_and_the_command(tmp_path: Path) -> None:
-    values = old("20261121T061600Z-bbbbbb")
-    folder, bundle = (make(tmp_path / "x", {place(values): text(values)}) for make in (as_folder, as_bundle))
-    file = folder / place(values)
+def test_readers_name_record_and_migration_command(tmp_path: Path) -> None:
+    values = old_record("20261121T061600Z-bbbbbb")
+    folder, bundle = (make(tmp_path / "x", {path_of(values): as_json(values)}) for make in (as_folder, as_bundle))
+    file = folder / path_of(values)
     (problem,) = Store(folder).read().problems
     assert problem.startswith(f"{file}: {COMMAND}")
     index = Index(folder)
@@ -160,15 +164,15 @@ def test_readers_name_the_record_and_the_command(tmp_path: Path) -> None:
     assert index.problem_of(values["attempt"]) is not None and COMMAND in str(index.problems()[0])
     with pytest.raises(ConfigError, match=f"{file}: {COMMAND}"):
         read_record(file)
-    with pytest.raises(ConfigError, match=f"{place(values)}: {COMMAND}"):
+    with pytest.raises(ConfigError, match=f"{path_of(values)}: {COMMAND}"):
         read_saved([bundle])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_saved_records_are_rewritten_and_kept_beside(packed: bool, tmp_path: Path) -> None:
-    first, second = old("20261121T061600Z-bbbbbb"), sample(attempt="20261121T061700Z-cccccc")
+def test_saved_records_are_rewritten_with_a_backup(packed: bool, tmp_path: Path) -> None:
+    first, second = old_record("20261121T061600Z-bbbbbb"), sample(attempt="20261121T061700Z-cccccc")
     path = tmp_path / ("x.json.gz" if packed else "x.json")
-    content = text([first, second.as_dict()])
+    content = as_json([first, second.as_dict()])
     path.write_bytes(content := gzip.compress(content) if packed else content)
     assert main([str(path)]) == 0
     made = migrated_record(first)
@@ -178,24 +182,24 @@ def test_saved_records_are_rewritten_and_kept_beside(packed: bool, tmp_path: Pat
     assert main([str(path)]) == 0 and path.read_bytes() == after
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"\x1f", None], ids=["empty", "numbers", "cut", "missing"])
-def test_what_holds_no_results_is_named(
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\x1f", None], ids=["empty", "numbers", "truncated", "missing"])
+def test_paths_without_results_are_named(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [tmp_path / name for name in ("x.json", "x.json.gz", "x.tar.xz")]
     for path in paths if content is not None else ():
         path.write_bytes(content or b"")
     assert main([*map(str, paths), str(tmp_path)]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [str(path) in line for path, line in zip([*paths, tmp_path], said, strict=True)] == [True] * 4
+    lines = capsys.readouterr().err.splitlines()
+    assert [str(path) in line for path, line in zip([*paths, tmp_path], lines, strict=True)] == [True] * 4
 
 
-def test_a_kept_file_is_never_overwritten(tmp_path: Path) -> None:
-    values = old("20261121T061600Z-bbbbbb")
+def test_backup_is_never_overwritten(tmp_path: Path) -> None:
+    values = old_record("20261121T061600Z-bbbbbb")
     kept = f"superseded/{values['config_id']}/{values['attempt']}.schema-1.json"
-    files = {place(values): text(values), kept: b"{}"}
+    files = {path_of(values): as_json(values), kept: b"{}"}
     for path in (as_folder(tmp_path / "x", files), as_bundle(tmp_path / "x", files)):
-        assert main([str(path)]) == 1 and held(path) == files
-    # A call that was cut off between its two writes is finished.
-    (tmp_path / "x" / kept).write_bytes(text(values))
+        assert main([str(path)]) == 1 and contents_of(path) == files
+    # An interrupted migration is completed.
+    (tmp_path / "x" / kept).write_bytes(as_json(values))
     assert main([str(tmp_path / "x")]) == 0 and Store(tmp_path / "x").read().problems == ()

@@ -33,34 +33,34 @@ PUBLISHED = ROOT / "docs" / "results" / "records" / "nexmark.json.gz"
 
 
 def paths_of(schema: int) -> set[str]:
-    """Dotted paths of all keys in the committed JSON Schema of records."""
+    """Return the dotted paths of all keys in the committed JSON Schema of records."""
     whole = json.loads((SCHEMAS / f"record-{schema}.schema.json").read_text())
 
-    def below(node: dict[str, Any], path: str) -> set[str]:
+    def paths_below(node: dict[str, Any], path: str) -> set[str]:
         found: set[str] = set()
         for one in [node, *node.get("anyOf", ()), node.get("items") or {}]:
             if "$ref" in one:
-                found |= below(whole["$defs"][one["$ref"].rpartition("/")[2]], path)
+                found |= paths_below(whole["$defs"][one["$ref"].rpartition("/")[2]], path)
             for key, value in one.get("properties", {}).items():
-                found |= {f"{path}{key}"} | below(value, f"{path}{key}.")
+                found |= {f"{path}{key}"} | paths_below(value, f"{path}{key}.")
         return found
 
-    return below(whole, "")
+    return paths_below(whole, "")
 
 
-def arrived(path: str) -> str:
-    """The path in schema 3 of a path in schema 2."""
-    inside, _, key = path.rpartition(".")
-    return f"{arrived(inside)}.{KEYS.get(path, key)}" if inside else KEYS.get(path, key)
+def renamed_path(path: str) -> str:
+    """Return the path in schema 3 of a path in schema 2."""
+    parent, _, key = path.rpartition(".")
+    return f"{renamed_path(parent)}.{KEYS.get(path, key)}" if parent else KEYS.get(path, key)
 
 
-def test_the_table_leads_from_every_key_of_schema_2_to_one_of_schema_3() -> None:
+def test_rename_table_maps_every_key_of_schema_2_to_schema_3() -> None:
     before, after = paths_of(RENAMED_SCHEMA), paths_of(SCHEMA)
     assert KEYS.keys() <= before and not KEYS.keys() & after
-    assert {arrived(path) for path in before} == after
+    assert {renamed_path(path) for path in before} == after
 
 
-def test_a_published_record_of_schema_2_is_read_and_written_as_schema_3() -> None:
+def test_published_record_of_schema_2_is_read_as_schema_3() -> None:
     values = json.loads(gzip.decompress(PUBLISHED.read_bytes()))[0]
     assert values["schema"] == RENAMED_SCHEMA
     record = Record.model_validate(values)
@@ -74,7 +74,7 @@ def test_a_published_record_of_schema_2_is_read_and_written_as_schema_3() -> Non
 @given(
     st.sampled_from([*STATUSES]), st.lists(st.sampled_from([*CODES]), unique=True), st.lists(st.sampled_from([*EVENTS]))
 )
-def test_statuses_codes_and_events_arrive(status: str, codes: list[str], events: list[str]) -> None:
+def test_statuses_codes_and_events_are_renamed(status: str, codes: list[str], events: list[str]) -> None:
     timeline = {f"{EVENTS[name]}#{number}": (float(number), "x") for number, name in enumerate(events, 2)}
     part = {**RECOVERED, "note": "timeline-incomplete: missing: t3"}
     reasons = [f"{CODES[code]}: why" for code in codes]
@@ -87,11 +87,11 @@ def test_statuses_codes_and_events_arrive(status: str, codes: list[str], events:
 
 
 @pytest.mark.parametrize("values", [{}, {"metrics": 1, "environment": [], "timeline": [1], "reasons": 2, "status": []}])
-def test_malformed_records_are_left_to_the_model(values: dict[str, Any]) -> None:
+def test_malformed_records_are_left_to_model_validation(values: dict[str, Any]) -> None:
     assert renamed_record(values) == {"status": None, **values, "schema": SCHEMA}
 
 
-def test_names_in_settings_and_saved_verdicts_are_read() -> None:
+def test_old_names_in_settings_and_verdicts_are_accepted() -> None:
     assert renamed_figure("cpu_nodes.big-1") == "cpu_by_host.big-1" and renamed_event("t0#2") == "t0#2"
     assert [limit.metric.key for limit in parse_slos({"audit.wrong": 0})] == ["audit.unexpected"]
     row = {"metric": "audit.wrong", "finding": "no change seen"}

@@ -1,4 +1,4 @@
-"""The store survives crashes, refuses early, and never hides a bad file."""
+"""Record store: atomic writes, refused overwrites, reported bad files, record references, and the schema."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def test_an_attempt_is_never_overwritten_but_may_be_written_again(store: Store, tmp_path: Path) -> None:
-    """Only a failed record gives way, to what a later try of the judge measured."""
+def test_record_is_never_overwritten_except_a_failed_one(store: Store, tmp_path: Path) -> None:
+    """A later judgement may replace a failed record only."""
     store.write(_record())
     measured = _record(status="invalid")
     path = store.write(measured)
@@ -69,29 +69,29 @@ def test_a_write_interrupted_before_the_rename_leaves_nothing(
     assert store.read().records == (_record(),)
 
 
-def test_of_two_writers_the_faster_one_keeps_its_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_of_two_writers_keeps_its_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
     measured, closed = (_record(status=status) for status in ("valid", "failed"))
 
-    def slower(temporary: Path, path: Path) -> None:
+    def link_late(temporary: Path, path: Path) -> None:
         monkeypatch.setattr(os, "link", link)
         path.write_text(measured.as_json())
         link(temporary, path)
 
-    monkeypatch.setattr(os, "link", slower)
+    monkeypatch.setattr(os, "link", link_late)
     with pytest.raises(InfrastructureError, match="already has another record"):
         store.write(closed)
     assert store.read().records == (measured,)
 
 
-def test_without_hard_links_records_are_written_all_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_written_without_hard_links(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", failing(errno.EOPNOTSUPP))
     store.write(_record())
     assert store.read().records == (_record(),)
 
 
 def test_corrupt_and_foreign_files_are_named_and_not_fatal(store: Store) -> None:
-    """What a killed writer left is not read."""
+    """Temporary files of a killed writer are not read."""
     path = store.write(_record())
     path.with_name("half.json").write_text(path.read_text()[:300])
     path.with_name("later.json").write_text(path.read_text().replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
@@ -102,7 +102,7 @@ def test_corrupt_and_foreign_files_are_named_and_not_fatal(store: Store) -> None
     assert "later.json: schema" in contents.problems[1]
 
 
-def test_cells_know_their_newest_and_their_valid_record(store: Store, tmp_path: Path) -> None:
+def test_newest_and_newest_usable_record_of_a_cell(store: Store, tmp_path: Path) -> None:
     records = [
         _record(status="valid"),
         _record("20261121T061600Z-bbbbbb", "invalid"),
@@ -130,23 +130,23 @@ def failing(code: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "words"),
+    ("code", "kind", "message"),
     [
         (errno.ENOSPC, InfrastructureError, "disk is full"),
         (errno.EROFS, ConfigError, "FAULTLINE_RESULTS"),
         (errno.EIO, InfrastructureError, "check the disk"),
     ],
 )
-def test_a_full_disk_and_a_read_only_folder_are_explained(
-    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], words: str
+def test_full_disk_and_read_only_folder_are_explained(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], message: str
 ) -> None:
     monkeypatch.setattr(os, "fsync", failing(code))
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=message):
         store.write(_record())
     assert store.read().records == ()
 
 
-def test_a_record_that_breaks_the_schema_is_not_stored(tmp_path: Path) -> None:
+def test_record_that_violates_the_schema_is_not_stored(tmp_path: Path) -> None:
     record = _record().model_copy(update={"repetition": "two"})
     with pytest.raises(InfrastructureError, match="repetition"), pytest.warns(UserWarning):
         Store(tmp_path).write(record)
@@ -163,35 +163,35 @@ def stored(settings: Settings, record: Record) -> Record:
     return record
 
 
-def test_an_attempt_that_runs_is_told_beside_the_last_record(settings: Settings) -> None:
+def test_running_attempt_is_reported_with_the_last_record(settings: Settings) -> None:
     stored(settings, sample(attempt="20261120T000000Z-000001"))
     assert still_running(settings) == ""
     running = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
     running.folder.mkdir(parents=True)
-    said = {"attempt": running.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
-    write_json(running.folder / "attempt.json", said)
+    attempt_file = {"attempt": running.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
+    write_json(running.folder / "attempt.json", attempt_file)
     assert still_running(settings) == f"{running.id} is still running; `last` is the newest that ended"
     stored(settings, sample(attempt="20261121T061501Z-3fa9c1"))
-    assert still_running(settings) == "", "one that ended is newer"
+    assert still_running(settings) == "", "a newer attempt ended"
     newest = Attempt(settings.attempts / "20261122T061500Z-3fa9c1")
     newest.folder.mkdir()
-    write_json(newest.folder / "attempt.json", {**said, "attempt": newest.id})
+    write_json(newest.folder / "attempt.json", {**attempt_file, "attempt": newest.id})
     assert still_running(settings).startswith(f"{newest.id} is still running")
     newest.unhealed.write_text("{}")
-    assert still_running(settings) == "", "its work is done, though a fault is not undone"
+    assert still_running(settings) == "", "it ended, although a fault is not undone"
 
 
-def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
+def test_record_references(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are no records yet"):
         find_record("last", settings)
     old = stored(settings, sample(attempt="20261120T000000Z-000001"))
     new = stored(settings, sample(attempt="20261121T061500Z-3fa9c1", state_mb=8))
     file = settings.records / old.config_id / f"{old.attempt}.json"
-    for reference, wanted in (("last", new), (new.attempt, new), ("20261120", old), (str(file), old)):
+    for reference, expected in (("last", new), (new.attempt, new), ("20261120", old), (str(file), old)):
         found, results = find_record(reference, settings)
-        assert (found.attempt, results) == (wanted.attempt, settings.results)
+        assert (found.attempt, results) == (expected.attempt, settings.results)
     (tmp_path / "other.json").write_text("{}")
-    for reference, words in {
+    for reference, message in {
         "202611": "202611: 2 attempts begin so, the last is 20261121T061500Z-3fa9c1",
         "20261121T061500Z-3fa9c7": "no such attempt; the nearest is 20261121T061500Z-3fa9c1",
         "": r"^.*: (no such attempt; the nearest|2 attempts begin)",
@@ -199,19 +199,19 @@ def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
         str(tmp_path / "gone.json"): "gone.json: cannot be read",
         str(tmp_path / "other.json"): r"other.json: \w+: Field required",
     }.items():
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             find_record(reference, settings)
 
 
-def test_a_file_brings_its_own_raw_files_when_they_lie_beside_it(settings: Settings, tmp_path: Path) -> None:
+def test_record_file_uses_raw_files_next_to_it(settings: Settings, tmp_path: Path) -> None:
     elsewhere = replace(settings, results=tmp_path / "copy")
     record = stored(elsewhere, sample(attempt="20261121T061500Z-3fa9c1"))
     path = elsewhere.records / record.config_id / f"{record.attempt}.json"
     (elsewhere.attempts / record.attempt).mkdir(parents=True)
     assert find_record(str(path), settings)[1] == elsewhere.results
-    lonely = tmp_path / "lonely.json"
-    lonely.write_text(record.as_json())
-    assert find_record(str(lonely), settings)[1] == settings.results
+    single_file = tmp_path / "single.json"
+    single_file.write_text(record.as_json())
+    assert find_record(str(single_file), settings)[1] == settings.results
 
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -220,13 +220,13 @@ TOP = """schema matrix sweep_id config config_id repetition series build logical
 reasons environment timeline metrics artifacts""".split()
 
 
-def test_the_committed_schema_is_the_generated_one() -> None:
+def test_committed_schema_equals_the_generated_one() -> None:
     generated = Record.model_json_schema(by_alias=True, mode="serialization")
     jsonschema.Draft202012Validator.check_schema(committed_schema())
     assert committed_schema() == {"$schema": "https://json-schema.org/draft/2020-12/schema", **generated}
 
 
-def test_every_key_is_required_and_no_other_is_allowed() -> None:
+def test_schema_requires_every_key_and_allows_no_other() -> None:
     def walk(node: Any) -> None:
         if isinstance(node, dict):
             if node.get("type") == "object" and "properties" in node:
@@ -252,7 +252,7 @@ def _paths(model: type[BaseModel], above: str = "") -> list[str]:
     return paths
 
 
-def test_the_documentation_names_every_metric_and_every_rule() -> None:
+def test_documentation_names_every_metric_and_rule() -> None:
     text = "".join((DOCS / name).read_text(encoding="utf-8") for name in DEFINITIONS)
     named = {part for path in re.findall(r"`([^`\n]+)`", text) for part in path.split(".")}
     missing = [path for path in _paths(Metrics) if not set(path.split(".")) <= named]
@@ -260,7 +260,7 @@ def test_the_documentation_names_every_metric_and_every_rule() -> None:
     assert [code for code in RULES if code not in named] == []
 
 
-def test_a_record_from_before_the_newer_figures_still_reads() -> None:
+def test_record_without_newer_figures_is_read() -> None:
     whole = failed_record(AttemptFile.model_validate(Synthetic(Scenario())._attempt()), "failed", ["driver: gone"])
     stored = whole.as_dict()
     metrics, environment = stored["metrics"], stored["environment"]

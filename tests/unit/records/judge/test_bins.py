@@ -1,4 +1,4 @@
-"""Bins of batches and of seconds against a count by hand."""
+"""Bins by batch and by second compared with direct counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _records(due_ms: list[int], primer: int = 2) -> pd.DataFrame:
     st.lists(st.integers(1_000_000, 1_012_000), min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 20)), min_size=1, max_size=8),
 )
-def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) -> None:
+def test_batch_bins_equal_a_direct_count(due_ms: list[int], steps: list[tuple[int, int]]) -> None:
     due_ms = sorted(due_ms)
     commits, wall, offset = [Commit(0, 0, None, 999 * NS, {"0": 2})], 1_000 * NS, 2
     for number, (after_ms, more) in enumerate(steps, start=1):
@@ -60,7 +60,7 @@ def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) 
         assert np.isnan(row.latency_ms)
 
 
-def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
+def test_preload_in_a_mixed_batch_is_not_throughput() -> None:
     commits = [Commit(0, 0, None, 1_001 * NS, {"0": 5})]
     bins = bins_of_batches(
         commits, TopicSchedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW
@@ -70,7 +70,7 @@ def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
     assert TopicSchedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
 
 
-def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
+def test_records_skipped_by_a_new_state_epoch_are_not_throughput() -> None:
     due_ms = [1_000_000 + 100 * index for index in range(100)]
     commits = [
         Commit(0, 0, None, 999 * NS, {"0": 2}),
@@ -81,11 +81,11 @@ def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
     bins = bins_of_batches(commits, TopicSchedule(_records(due_ms)), NO_TUPLES, WINDOW)
     assert bins["records"].tolist() == [20, 10, 10]
     assert bins["span_s"].tolist() == [2.0, 4.0, 1.0]
-    # due minus position, the skipped ones counted as passed
+    # Due records minus position; skipped records count as passed.
     assert bins["lag"].tolist() == [21 - 20, 61 - 60, 71 - 70]
 
 
-def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
+def test_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
     rows = [(0, 1, 1_000_000, 1_000_000 + latency, False, 1) for latency in range(1, 201)]
     tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
     bins = bins_of_batches([Commit(0, 1, None, 1_002 * NS, {"0": 3})], TopicSchedule(_records([1])), tuples, WINDOW)
@@ -93,7 +93,7 @@ def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, 3_000), st.integers(1, 5)), min_size=1, max_size=40))
-def test_bins_of_a_second_count_as_by_hand(groups: list[tuple[int, int, int]]) -> None:
+def test_second_bins_equal_a_direct_count(groups: list[tuple[int, int, int]]) -> None:
     rows = [(0, None, 1_000_000 + at, 1_000_000 + at + late, False, n) for at, late, n in groups]
     tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
     bins = bins_of_seconds(tuples, WINDOW)
@@ -123,56 +123,56 @@ def _batches(*times_s: tuple[float, float]) -> pd.DataFrame:
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=9),
     st.lists(st.tuples(st.integers(0, 120_000), st.integers(1, 9)), max_size=30),
 )
-def test_each_tuple_is_the_work_of_one_batch(lengths: list[tuple[int, int]], emissions: list[tuple[int, int]]) -> None:
+def test_each_tuple_counts_in_one_batch(lengths: list[tuple[int, int]], emissions: list[tuple[int, int]]) -> None:
     """`lengths`: pause and length of each batch, in seconds."""
     times: list[tuple[float, float]] = []
     for pause, length in lengths:
         start = (times[-1][1] if times else 0) + pause
         times.append((start, start + length))
     work = bins_of_work(_emitted(*emissions), _batches(*times))
-    assert work["records"].sum() == sum(n for _, n in emissions), "and nothing is lost in a pause"
+    assert work["records"].sum() == sum(n for _, n in emissions), "pauses lose no tuple"
     for number, (start, end) in enumerate(times):
         assert work["records"][number] == sum(n for at, n in emissions if start * 1000 <= at <= end * 1000)
     assert (work["end_ns"] > work["start_ns"]).all()
 
 
-def test_the_throughput_of_long_batches_is_not_that_of_the_seconds_they_end_in() -> None:
-    """A batch of 20 s that ends after the window was computed in it, for 8 s; the pause before it was not."""
+def test_throughput_of_long_batches_is_spread_over_their_duration() -> None:
+    """A batch of 20 s that ends after the window counts with the 8 s inside it; the pause before it does not."""
     window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
     work = bins_of_work(_emitted((1_003_900, 100), (1_026_500, 400)), _batches((1_001, 1_004), (1_007, 1_027)))
     assert throughput_rps(work, window) == 400 * 8 / 20 / 10
 
 
-def test_what_no_batch_reported_counts_when_it_came() -> None:
+def test_tuples_outside_reported_batches_count_when_emitted() -> None:
     window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
     late = _emitted((1_010_000, 30), (1_020_000, 50))
     assert throughput_rps(bins_of_work(late, _batches()), window) == 3
-    # Nor is it the work of the batch that came after it.
+    # A later batch does not change that.
     assert throughput_rps(bins_of_work(late, _batches((1_016, 1_030))), window) == 3
 
 
-def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:
+def test_bins_count_by_their_share_in_the_window() -> None:
     bins = pd.DataFrame(
         {"start_ns": [1_001 * NS, 1_003 * NS], "end_ns": [1_003 * NS, 1_005 * NS], "records": [100, 60]}
     )
-    # 8 s of window: one of the first bin's two seconds, both of the second's; then nothing came
+    # The window of 8 s holds one second of the first bin and both of the second; the rest is empty.
     assert throughput_rps(bins, WINDOW) == pytest.approx((50 + 60) / 8)
 
 
-def test_bins_belong_to_the_span_in_which_they_end() -> None:
+def test_bins_belong_to_the_span_of_their_end() -> None:
     bins = pd.DataFrame({"end_ns": [10, 20, 30], "span_s": [1.0, 2.0, 5.0]})
     assert between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
     assert median_span_s(bins) == 2.0
     assert median_span_s(bins[:0]) is None
 
 
-def test_without_any_output_there_is_one_empty_second() -> None:
+def test_no_output_gives_one_empty_second() -> None:
     (row,) = bins_of_seconds(NO_TUPLES, WINDOW).itertuples()
     assert (row.batch, row.start_ns, row.end_ns) == (0, 1_000 * NS, 1_001 * NS)
     assert (row.records, row.throughput_rps, row.lag, row.span_s) == (0, 0, 0, 1)
 
 
-def test_bins_of_batches_stand_at_their_place_in_time() -> None:
+def test_batch_bins_are_in_order_of_time() -> None:
     commits = [Commit(1, 4, None, 1_003 * NS, {"0": 4}), Commit(0, 7, None, 1_001 * NS, {"0": 3})]
     bins = bins_of_batches(commits, TopicSchedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
     assert [tuple(row)[1:7] for row in bins.itertuples()] == [
@@ -180,10 +180,10 @@ def test_bins_of_batches_stand_at_their_place_in_time() -> None:
     ]  # fmt: skip
     at_once = [Commit(0, 1, None, 1_001 * NS, {"0": 3}), Commit(1, 0, None, 1_001 * NS, {"0": 4})]
     bins = bins_of_batches(at_once, TopicSchedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
-    assert bins["throughput_rps"].tolist() == [1.0, 1000.0], "a span is a millisecond at least"
+    assert bins["throughput_rps"].tolist() == [1.0, 1000.0], "the minimum span is one millisecond"
 
 
-def test_each_record_is_due_from_its_instant_on() -> None:
+def test_records_are_due_from_their_intended_send_time() -> None:
     schedule = TopicSchedule(_records([1_000_000, 1_000_500, 1_002_000]))
     due = [schedule.due(ns) for ns in (1_000 * NS - 1, 1_000 * NS, 1_000 * NS + 500_000_000, 1_002 * NS)]
     assert due == [0, 1, 2, 3]
@@ -199,7 +199,7 @@ T0 = 1_000 * NS
 
 
 def commits(sizes: list[int], seconds: float = 0.5) -> list[Commit]:
-    """Batches of these sizes, planned one after another from T0 on, each done after `seconds`."""
+    """Return commits of batches of these sizes, planned in sequence from T0, each committed after `seconds`."""
     made, end, at = [], 0, T0
     for number, size in enumerate(sizes):
         end += size
@@ -209,7 +209,7 @@ def commits(sizes: list[int], seconds: float = 0.5) -> list[Commit]:
 
 
 @given(st.lists(st.integers(1, 10**7), min_size=4, max_size=40))
-def test_what_batches_took_is_the_throughput(sizes: list[int]) -> None:
+def test_throughput_is_the_sum_of_batch_sizes(sizes: list[int]) -> None:
     made = commits(sizes)
     window = Window.of(T0, 0.0, len(sizes) * 0.5, 0.5)
     numbering = Numbering(made)
@@ -219,8 +219,8 @@ def test_what_batches_took_is_the_throughput(sizes: list[int]) -> None:
     assert not bins["lag"].iloc[-1] and numbering.due(T0 - 1) == 0 and numbering.due(T0) == sizes[0]
 
 
-def harvested(folder: Path, made: list[Commit], *empty: int) -> pd.DataFrame:
-    """Latencies of what is harvested of batches; `empty`: more of them without events, by number."""
+def harvest_latencies(folder: Path, made: list[Commit], *empty: int) -> pd.DataFrame:
+    """Return the latencies harvested from batches; `empty`: numbers of further batches without events."""
     batches = [
         {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
          "end_offsets": dict(one.ends)}
@@ -234,22 +234,22 @@ def harvested(folder: Path, made: list[Commit], *empty: int) -> pd.DataFrame:
     return fold_tuples(folder / "harvest" / "tuples.parquet", Window.of(T0, 0.0, 10.0, 1.0)).window
 
 
-def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
-    assert harvested(tmp_path, commits([10, 20, 30]), 3).to_dict("list") == {"latency_ms": [500], "n": [60]}
+def test_latency_of_events_equals_the_batch_duration(tmp_path: Path) -> None:
+    assert harvest_latencies(tmp_path, commits([10, 20, 30]), 3).to_dict("list") == {"latency_ms": [500], "n": [60]}
     files = {path.name for path in (tmp_path / "harvest").iterdir()}
     assert files == {"records.parquet", "tuples.parquet", "counts.parquet"}
 
 
-def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path) -> None:
+def test_only_batches_before_t0_may_be_missing(tmp_path: Path) -> None:
     kept = commits([10, 20, 30, 40])[1:]
     (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0}))
     with pytest.raises(InfrastructureError, match="batches before 1 .*batch_events"):
-        harvested(tmp_path, kept)
+        harvest_latencies(tmp_path, kept)
     (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0 + NS}))
-    assert harvested(tmp_path, kept)["n"].sum() == 70
+    assert harvest_latencies(tmp_path, kept)["n"].sum() == 70
 
 
-def test_the_engines_own_numbers_are_read_from_its_log_once_they_are_committed(tmp_path: Path) -> None:
+def test_committed_offsets_are_read_from_the_engine_log(tmp_path: Path) -> None:
     offsets = 'v1\n{}\n{"offset":5000000,"timestamp":1000}'
     for name, text in {"offsets/0": offsets, "offsets/1": offsets, "commits/0": "v1\n{}"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -258,8 +258,8 @@ def test_the_engines_own_numbers_are_read_from_its_log_once_they_are_committed(t
     assert batch.ends == {"0": 5_000_000} and batch.committed_ns > (batch.planned_ns or 0) - MS
 
 
-def test_the_place_of_events_in_time() -> None:
-    """Batches that nobody planned count from their commit; commits of several epochs may come in any order."""
+def test_due_events_by_batch_plan_or_commit_time() -> None:
+    """Unplanned batches count from their commit; commits may be in any order."""
     unplanned = Commit(0, 1, None, T0 + 9, {"0": 30})
     numbering = Numbering([unplanned, Commit(0, 0, T0 + 5, T0 + 8, {"0": 10})])
     instants = (0, 4, 5, 8, 9, 10**9)

@@ -1,4 +1,4 @@
-"""Audit, keys and stages, counted by hand and from what was planted."""
+"""Audit, key skew and stages compared with direct counts and planted values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ rows = st.lists(
 
 @pytest.fixture
 def table(tmp_path: Path) -> Callable[..., Path]:
-    """Writes columns as a table of counts."""
+    """Function that writes columns as a table of counts."""
 
     def write(*, dtype: Any = None, **columns: Any) -> Path:
         frame = pd.DataFrame({**columns, "reemitted": 0, "unreadable": 0}, dtype=dtype)
@@ -58,11 +58,13 @@ def table(tmp_path: Path) -> Callable[..., Path]:
 
 
 @given(rows, st.booleans())
-def test_totals_are_those_of_a_count_by_hand(
+def test_audit_totals_equal_a_direct_count(
     rows: list[tuple[int | None, int | None, int, int, int]], counted: bool
 ) -> None:
-    """Of what is undrained of a key, none, some or all may have been put out. Not `counted`: an older harvest's. A key
-    that nobody expected is wrong and nothing else; of each kind the first keys are named."""
+    """Undrained tuples may have been emitted or not; unexpected keys count as nothing else.
+
+    `counted` is false for older harvests. The first keys of each kind are named.
+    """
     rows = [(*row[:4], min(row[4], row[0] or 0) if counted else 0) for row in rows]
     frame = pd.DataFrame([(f"k{99 - i:03}", *row) for i, row in enumerate(rows)], columns=TABLE)
     frame = frame.astype({"expected": "Int64", "final": "Int64"})
@@ -97,8 +99,8 @@ SUMS = st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
         st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1, max_size=20
     )
 )
-def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None, tuple[int, int], Any]]) -> None:
-    """Of numbers that no float keeps apart; a key that was never emitted has neither count nor sum."""
+def test_checksums_are_compared_where_counts_agree(rows: list[tuple[int, int | None, tuple[int, int], Any]]) -> None:
+    """Checksums exceed the precision of floats; keys never emitted have neither count nor checksum."""
     frame = pd.DataFrame(
         [
             (f"k{number:03}", expected, final, *wanted, *((None, None) if final is None else found or wanted))
@@ -116,30 +118,30 @@ def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None,
     ]
     assert totals.checksum_mismatches == len(differ)
     assert [line["key"] for line in offenders if line["kind"] == "checksum_mismatches"] == differ[:OFFENDERS_PER_KIND]
-    assert totals.lost == sum(max(0, n - (final or 0)) for n, final, _, _ in rows), "sums change no count"
+    assert totals.lost == sum(max(0, n - (final or 0)) for n, final, _, _ in rows), "checksums change no count"
 
 
-def test_sums_one_apart_differ_however_large_they_are(table: Callable[..., Path]) -> None:
-    """Also in a column with gaps: the last key was never emitted."""
+def test_large_checksums_that_differ_by_one_differ(table: Callable[..., Path]) -> None:
+    """The column has a gap, because the last key was never emitted."""
     most = 2**62
     low = {"expected_low": [most] * 3, "final_low": [most, most + 1, None]}
     final = {"final": [5, 5, None], "expected_high": 1, "final_high": [1, 1, None]}
     path = table(dtype=object, key=["a", "b", "c"], expected=5, **final, **low)
-    # As Spark writes it: nothing in the file says what pandas is to make of the columns.
+    # Spark writes no pandas metadata.
     pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
     totals, offenders = audit(path, None, 0)
     assert totals.checksum_mismatches == 1 and [line["key"] for line in offenders] == ["c", "b"]
     assert (totals.lost, totals.overcounted, totals.unexpected) == (5, 0, 0)
 
 
-def test_a_row_of_the_state_is_its_key_in_utf_8_and_a_counter_of_eight_bytes(table: Callable[..., Path]) -> None:
+def test_state_row_size_is_utf8_key_plus_counters(table: Callable[..., Path]) -> None:
     keys = ["a", "öö", None, "abcdef"]
     path = table(key=keys)
     assert mean_row_bytes(path) == (1 + 4 + 6) / 3 + 8
     assert logical_state_bytes(30, path) == 350
     assert logical_state_bytes(None, path) is None
     path = table(key=keys, **dict.fromkeys(("expected_high", "expected_low", "final_high", "final_low"), 0))
-    assert logical_state_bytes(30, path) == 30 * (11 / 3 + 24), "both sums take as much as the counter, each"
+    assert logical_state_bytes(30, path) == 30 * (11 / 3 + 24), "each checksum is as large as the counter"
     path = table(key=pd.Series([], dtype="str"))
     assert mean_row_bytes(path) is logical_state_bytes(30, path) is None
 
@@ -151,7 +153,7 @@ def journal(*lines: dict[str, Any]) -> Events:
     return by_event({"wall_ns": 2_000, **line} for line in lines)
 
 
-def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
+def test_stage_totals_start_at_t0(tmp_path: Path) -> None:
     replaced = {"event": "replaced", "stage": "split"}
     lines = journal(
         {"event": "signal", "act": "slow", "wall_ns": 999},
@@ -175,7 +177,7 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["count", "persist"])
-def test_the_batches_of_the_last_stage_are_known_by_their_times(last: str) -> None:
+def test_batches_of_the_last_stage_have_start_and_end(last: str) -> None:
     assert acknowledging(journal()) is None
     lines = journal(
         {"event": "started", "parallelism": {"source": 1, "split": 1, "count": 1, last: 1}},
@@ -189,17 +191,17 @@ def test_the_batches_of_the_last_stage_are_known_by_their_times(last: str) -> No
     assert rows == [(100_000_000, 8_100_000_000), (7_500_000_000, 9_000_000_000)]
 
 
-def test_the_store_is_compared_with_the_last_acknowledged_counts(table: Callable[..., Path]) -> None:
+def test_store_is_compared_with_acknowledged_counts(table: Callable[..., Path]) -> None:
     path = table(key=list("abce"), final=[1, 3, 1, None])
     stored = {"a": 1, "b": 2, "d": 1}
-    # b counts less, c is missing, no output acknowledged d
+    # b is too low, c is missing, and d was never acknowledged.
     assert count_unstored(stored, path) == 3
     found = chain_work(journal({"event": "queued", "most": 1}), stored, path, WINDOW)
     assert found is not None and found.unstored == 3
-    assert chain_work(journal(), None, path, WINDOW) is None, "an attempt without stages has no such work"
+    assert chain_work(journal(), None, path, WINDOW) is None, "an attempt without stages"
 
 
-def test_a_store_that_was_not_read_back_is_known() -> None:
+def test_unread_store_is_detected() -> None:
     persisting = journal({"event": "started", "parallelism": {"source": 1, "persist": 1}})
     assert store_was_not_read(persisting, None) and not store_was_not_read(persisting, {})
     assert not store_was_not_read(journal(), None)
@@ -207,31 +209,35 @@ def test_a_store_that_was_not_read_back_is_known() -> None:
 
 
 WORDS = {"key": [one.tobytes().decode() for one in words_of(np.arange(3, dtype=np.int64))], "expected": [6, 3, 2]}
-MOVING = {"skew": 0.5, "skew_curve": {"kind": "step", "at_s": 5, "to": 1}}
+CHANGING_SKEW = {"skew": 0.5, "skew_curve": {"kind": "step", "at_s": 5, "to": 1}}
 
 
 @pytest.mark.parametrize(
-    ("config", "columns", "known", "ranked"),
+    ("config", "columns", "expected", "is_ranked"),
     [
         ({}, {"key": ["__faultline_primer__", "a", "b", "z"], "expected": [4, 5, 2, None], "drawn": [0, 3, 1, None]},
          (None, 0.75, 2), True),
-        (MOVING, {"key": ["a", "b"], "expected": [3, 1]}, (None, 0.75, 2), False),
+        (CHANGING_SKEW, {"key": ["a", "b"], "expected": [3, 1]}, (None, 0.75, 2), False),
         ({}, {"key": ["a"], "expected": [3]}, (None, 1.0, 1), False),
         ({"skew": 1.0, "vocabulary": 1_000_000}, WORDS, (1.0, 6 / 11, 3), True),
         ({"skew": 1.0, "vocabulary": 1_000_001}, WORDS, (1.0, 6 / 11, 3), False),
     ],
-    ids=["the primer is no draw", "moving skew", "one word", "a million words", "more words than can be ranked"],
+    ids=["preload excluded", "changing skew", "one word", "a million words", "too many words to rank"],
 )  # fmt: skip
-def test_keys_have_a_share_and_an_exponent_where_they_can_be_ranked(
-    table: Callable[..., Path], config: dict[str, Any], columns: dict[str, Any], known: tuple[Any, ...], ranked: bool
+def test_key_skew_needs_rankable_keys(
+    table: Callable[..., Path],
+    config: dict[str, Any],
+    columns: dict[str, Any],
+    expected: tuple[Any, ...],
+    is_ranked: bool,
 ) -> None:
     keys = keys_of(table(**columns), parse_configuration(config))
-    assert keys is not None and (keys.requested, keys.hottest_share, keys.distinct) == known
-    assert (keys.measured is not None) is ranked
+    assert keys is not None and (keys.requested, keys.hottest_share, keys.distinct) == expected
+    assert (keys.measured is not None) is is_ranked
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.7, 1.0, 1.5])
-def test_the_exponent_comes_back_within_its_interval(table: Callable[..., Path], skew: float) -> None:
+def test_confidence_interval_contains_the_exponent(table: Callable[..., Path], skew: float) -> None:
     lines = ZipfLines(skew, 1000, 10, seed=3, repetition=0).payloads(np.arange(5000, dtype=np.uint64))
     counts = Counter(word for line in lines for word in line.decode().split(" "))
     filler = StateKeys(0.01, 0.0, 3, 0).words(np.arange(1, dtype=np.uint64))[0].decode()
@@ -240,21 +246,19 @@ def test_the_exponent_comes_back_within_its_interval(table: Callable[..., Path],
     assert keys is not None and keys.measured is not None and keys.low is not None and keys.high is not None
     assert keys.requested == skew
     assert keys.low <= skew <= keys.high and keys.high - keys.low < 0.05
-    assert keys.distinct == len(counts), "filler words are no keys of the text"
+    assert keys.distinct == len(counts), "filler words are not keys of the text"
     assert keys.hottest_share == max(counts.values()) / 50_000
 
 
-def test_the_words_of_a_text_are_ranked_by_their_counts(table: Callable[..., Path]) -> None:
-    """Ten words as often as Zipf's law of exponent 1 says, named so that no other order agrees."""
+def test_words_are_ranked_by_count(table: Callable[..., Path]) -> None:
+    """Ten words follow Zipf's law with exponent 1; their names are in another order."""
     counts = {f"w{(7 * rank) % 10}": round(25_200 / (rank + 1)) for rank in range(10)}
     keys = keys_of(table(key=list(counts), expected=list(counts.values())), parse_configuration({}))
     assert keys is not None and keys.measured == pytest.approx(1.0, abs=1e-4)
     assert (keys.measured, keys.low, keys.high) == tuple(round(x, 6) for x in (keys.measured, keys.low, keys.high))  # type: ignore[type-var]
 
 
-def test_without_words_there_are_no_keys_and_a_table_that_cannot_be_read_is_named(
-    table: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_no_keys_without_words_and_unreadable_table_is_named(table: Callable[..., Path], tmp_path: Path) -> None:
     assert keys_of(tmp_path / "none.parquet", parse_configuration({"workload": "pi"})) is None
     assert keys_of(table(key=[], expected=[]), parse_configuration({})) is None
     with pytest.raises(InfrastructureError, match=r"none\.parquet: cannot be read .*; clear the task harvest"):

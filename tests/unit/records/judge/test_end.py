@@ -1,4 +1,4 @@
-"""The end of a recovery: the definition, told by hand on courses that were made up, and against a slow search."""
+"""End of a recovery: the definition on synthetic runs, and compared with a naive search."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ END_S = 90
 
 
 @dataclass
-class Course:
-    """An engine that commits every two seconds, and holds 500 ms of records back, but for what a test changes.
+class SyntheticRun:
+    """An engine that commits every two seconds, with a latency of 500 ms and a lag of 50 records.
 
     `latency_ms`: by second of production. `lag`: by commit, the first one at 2 s after T0.
     """
@@ -34,23 +34,23 @@ class Course:
     latency_ms: list[int | None] = field(default_factory=lambda: [500] * END_S)
     lag: list[int] = field(default_factory=lambda: [50] * (END_S // INTERVAL_S))
 
-    def late(self, begin_s: int, end_s: int, latency_ms: int | None = 5000) -> Course:
+    def delay_tuples(self, begin_s: int, end_s: int, latency_ms: int | None = 5000) -> SyntheticRun:
         self.latency_ms[begin_s:end_s] = [latency_ms] * (end_s - begin_s)
         return self
 
-    def behind(self, begin_s: int, end_s: int, lag: int = 5000) -> Course:
-        """Commits at or after begin, before end."""
+    def set_lag(self, begin_s: int, end_s: int, lag: int = 5000) -> SyntheticRun:
+        """Set the lag of commits in [begin, end)."""
         for number in range(len(self.lag)):
             if begin_s <= (number + 1) * INTERVAL_S < end_s:
                 self.lag[number] = lag
         return self
 
-    def silent(self, after_s: int) -> Course:
+    def stop_commits(self, after_s: int) -> SyntheticRun:
         del self.lag[after_s // INTERVAL_S :]
         return self
 
-    def end(self, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> RecoveryEnd:
-        """After a fault at 41 s."""
+    def recovery_end(self, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> RecoveryEnd:
+        """Return the end after a fault at 41 s."""
         rows = []
         for second, latency in enumerate(self.latency_ms):
             seen = T0_NS // MS + second * 1000 + (latency or 0)
@@ -79,49 +79,82 @@ LONG = Limits(1000, 100, 20, 800)
 
 
 @pytest.mark.parametrize(
-    ("course", "t5_s", "named", "t6_s", "t7_s", "out_s", "out"),
+    ("run", "t5_s", "named", "t6_s", "t7_s", "out_s", "out"),
     [
-        pytest.param(Course(), 42, {}, 42, 42, 41, "nothing", id="healthy: at once"),
-        # Produced at 50 and on time, but lag was not back before 52. What was produced at 49 came at 54, which is later
-        # than the end: the last one before it came at 51.
-        pytest.param(Course().late(40, 50).behind(40, 52), 48, {}, 52, 52, 51, LATE, id="with the first on time"),
-        pytest.param(Course().late(40, 60).behind(40, 52), 48, {}, 52, 60.5, 60, LATE, id="once lag is back"),
-        # Produced at 54, and missed one L* later.
-        pytest.param(Course().late(40, 55, None), 44, {}, 44, 55.5, 55, LATE, id="what never came is late"),
-        pytest.param(Course().late(40, 50).late(55, 56), 48, {"limits": LONG}, 48, 50.5, ..., LATE, id="1 late in 20"),
-        # The cell has to be one from which on there is only one left.
-        pytest.param(Course().late(40, 50).late(55, 57), 48, {"limits": LONG}, 48, 57.5, ..., LATE, id="2 late in 20"),
-        # Not "> 17 s": what was produced at 49 came at 54.
-        pytest.param(Course().late(40, 50), 48, {"until_s": 58}, 48, None, 54, LATE, id="watched too shortly to hold"),
-        pytest.param(Course().behind(40, 200), 48, {}, None, None, 90, BEHIND, id="it never catches up"),
-        pytest.param(Course(), None, {}, None, None, 90, ..., id="without t5: known until the last commit"),
-        pytest.param(Course().silent(48), 44, {}, None, None, ..., ..., id="silent: lag is not back"),
-        # Without latencies it is over once lag is back, whatever tuples say: nobody can tell whose outputs they are.
+        pytest.param(SyntheticRun(), 42, {}, 42, 42, 41, "nothing", id="no violation"),
+        # The lag recovers at 52. The tuple produced at 49 arrives at 54, after the end; the last late tuple before that
+        # arrives at 51.
         pytest.param(
-            Course().late(40, 80).behind(40, 52),
+            SyntheticRun().delay_tuples(40, 50).set_lag(40, 52), 48, {}, 52, 52, 51, LATE, id="first tuple on time"
+        ),
+        pytest.param(
+            SyntheticRun().delay_tuples(40, 60).set_lag(40, 52),
+            48,
+            {},
+            52,
+            60.5,
+            60,
+            LATE,
+            id="first cell on time after lag",
+        ),
+        # A tuple produced at 54 is late after L*.
+        pytest.param(SyntheticRun().delay_tuples(40, 55, None), 44, {}, 44, 55.5, 55, LATE, id="unreflected is late"),
+        pytest.param(
+            SyntheticRun().delay_tuples(40, 50).delay_tuples(55, 56),
+            48,
+            {"limits": LONG},
+            48,
+            50.5,
+            ...,
+            LATE,
+            id="1 late in 20",
+        ),
+        # The end is the first cell followed by one late cell at most.
+        pytest.param(
+            SyntheticRun().delay_tuples(40, 50).delay_tuples(55, 57),
+            48,
+            {"limits": LONG},
+            48,
+            57.5,
+            ...,
+            LATE,
+            id="2 late in 20",
+        ),
+        # The lower bound is 54, when the tuple produced at 49 arrives.
+        pytest.param(
+            SyntheticRun().delay_tuples(40, 50), 48, {"until_s": 58}, 48, None, 54, LATE, id="observed too briefly"
+        ),
+        pytest.param(SyntheticRun().set_lag(40, 200), 48, {}, None, None, 90, BEHIND, id="lag never recovers"),
+        pytest.param(SyntheticRun(), None, {}, None, None, 90, ..., id="without t5"),
+        pytest.param(SyntheticRun().stop_commits(48), 44, {}, None, None, ..., ..., id="no commits after 48 s"),
+        # Without latencies the recovery ends when the lag recovers.
+        pytest.param(
+            SyntheticRun().delay_tuples(40, 80).set_lag(40, 52),
             48,
             {"limits": BY_LAG},
             52,
             52,
             50,
             BEHIND,
-            id="by lag: once back",
+            id="by lag",
         ),
-        pytest.param(Course().behind(40, 90), 48, {"limits": BY_LAG}, None, None, ..., BEHIND, id="by lag: never"),
-        pytest.param(Course(), 42, {"limits": BY_LAG}, 42, 42, 41, "nothing", id="by lag: at once"),
-        pytest.param(Course(), 48, {"limits": BY_LAG}, 48, 48, 46, "not caught up", id="by lag: uncovered"),
+        pytest.param(
+            SyntheticRun().set_lag(40, 90), 48, {"limits": BY_LAG}, None, None, ..., BEHIND, id="by lag: never"
+        ),
+        pytest.param(SyntheticRun(), 42, {"limits": BY_LAG}, 42, 42, 41, "nothing", id="by lag: no violation"),
+        pytest.param(SyntheticRun(), 48, {"limits": BY_LAG}, 48, 48, 46, "not caught up", id="by lag: uncovered"),
     ],
 )
-def test_the_end_is_the_first_tuple_on_time_once_lag_is_back(
-    course: Course, t5_s: float | None, named: dict[str, Any], t6_s: Any, t7_s: Any, out_s: Any, out: Any
+def test_end_is_the_first_tuple_on_time_after_lag_recovered(
+    run: SyntheticRun, t5_s: float | None, named: dict[str, Any], t6_s: Any, t7_s: Any, out_s: Any, out: Any
 ) -> None:
-    end = course.end(t5_s, **named)
+    end = run.recovery_end(t5_s, **named)
     assert (end.t6_ns, end.t7_ns) == (t6_s and at(t6_s), t7_s and at(t7_s))
     assert out_s is ... or end.out_ns == at(out_s)
     assert out is ... or end.out == out
 
 
-def test_limits_are_a_share_above_the_baseline_and_never_less_than_a_tenth_of_an_interval() -> None:
+def test_limits_are_a_share_above_the_baseline_with_a_minimum() -> None:
     found = limits_from(4000, 2000, checkpoint_interval_s=2, rate=500, spacing_s=0.002, within=0.25)
     assert found == Limits(latency_ms=5000, lag=2500, hold_s=10, baseline_p99_ms=4000)
     found = limits_from(100, 10, checkpoint_interval_s=5, rate=500, spacing_s=6.0, within=0.25)
@@ -135,7 +168,7 @@ cells = st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1), st.booleans()), m
 
 
 @given(cells, st.integers(0, 40), st.integers(0, 45))
-def test_the_first_cell_that_holds_is_the_one_a_slow_search_finds(
+def test_first_held_cell_equals_a_naive_search(
     drawn: list[tuple[int, float, bool]], seen_from: int, until: int
 ) -> None:
     due = np.array([n for n, _, _ in drawn])
@@ -144,38 +177,38 @@ def test_the_first_cell_that_holds_is_the_one_a_slow_search_finds(
     first = np.where(on_time > 0, starts + 500 * MS, 0)
     made = Cells(starts, due, on_time, first, np.zeros(len(drawn), dtype=np.int64))
 
-    def holds(index: int) -> bool:
+    def is_held(index: int) -> bool:
         inside = range(index, min(len(drawn), index + 10))
         enough = sum(on_time[i] for i in inside) >= 0.95 * sum(due[i] for i in inside)
         itself = on_time[index] >= 0.95 * due[index]
         return bool(enough and itself and first[index] >= at(seen_from) and starts[index] + 10 * NS <= at(until))
 
-    expected = next((index for index in range(len(drawn)) if holds(index)), None)
+    expected = next((index for index in range(len(drawn)) if is_held(index)), None)
     assert first_held_cell(made, LIMITS, at(seen_from), at(until)) == expected
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 4), st.booleans()), min_size=1, max_size=30), st.floats(0, 40))
-def test_lag_is_back_where_a_slow_search_says(drawn: list[tuple[float, bool]], t5_s: float) -> None:
+def test_lag_recovery_equals_a_naive_search(drawn: list[tuple[float, bool]], t5_s: float) -> None:
     ends = T0_NS + (np.cumsum([span for span, _ in drawn]) * NS).astype(np.int64)
     begins = np.concatenate([[T0_NS], ends[:-1]])
     lag = [50 if good else 5000 for _, good in drawn]
     bins = pd.DataFrame({"start_ns": begins, "end_ns": ends, "lag": lag})
     until = at(60)
 
-    def holds(index: int) -> bool:
+    def is_held(index: int) -> bool:
         begin, end = int(ends[index]), int(ends[index]) + 10 * NS
         inside = sum(
             max(0, min(int(ends[i]), end) - max(int(begins[i]), begin)) for i in range(len(drawn)) if drawn[i][1]
         )
         return drawn[index][1] and begin >= at(t5_s) and end <= until and inside >= 0.95 * 10 * NS
 
-    expected = next((int(ends[index]) for index in range(len(drawn)) if holds(index)), None)
+    expected = next((int(ends[index]) for index in range(len(drawn)) if is_held(index)), None)
     assert lag_back_ns(bins, LIMITS, at(t5_s), until) == expected
 
 
 @pytest.mark.parametrize("t5_s", [44, 60])
-def test_the_end_never_lies_before_what_was_seen_out(t5_s: float) -> None:
-    end = Course().late(40, 50).behind(40, 46).end(t5_s)
+def test_end_is_after_the_last_violation(t5_s: float) -> None:
+    end = SyntheticRun().delay_tuples(40, 50).set_lag(40, 46).recovery_end(t5_s)
     assert end.t6_ns is not None and end.t7_ns is not None
     assert at(41) <= end.out_ns < end.t7_ns and end.t6_ns <= end.t7_ns
 
@@ -183,15 +216,15 @@ def test_the_end_never_lies_before_what_was_seen_out(t5_s: float) -> None:
 T0_MS = T0_NS // MS
 FIVE_S = Window.of(T0_NS, warmup_s=0, duration_s=5, checkpoint_interval_s=1)
 
-# Seconds after T0 in ms, latency in ms or None for one that never came, and how many such tuples there are.
-Drawn = tuple[int, int | None, int]
+# Production time after T0 in ms, latency in ms (None if never emitted), and number of tuples.
+TupleGroup = tuple[int, int | None, int]
 drawn = st.lists(
     st.tuples(st.integers(-3_000, 8_000), st.none() | st.integers(0, 5_000), st.integers(1, 4)), min_size=1, max_size=60
 )
 
 
-def frame(tuples: list[Drawn], *, primer: bool = False) -> pd.DataFrame:
-    """The harvest's table of tuples."""
+def frame(tuples: list[TupleGroup], *, primer: bool = False) -> pd.DataFrame:
+    """Return a harvested table of tuples."""
     return pd.DataFrame(
         {
             "lineage": 0,
@@ -207,12 +240,12 @@ def frame(tuples: list[Drawn], *, primer: bool = False) -> pd.DataFrame:
     )
 
 
-def folded(tuples: list[Drawn], grain_ns: int = CELL_NS) -> pd.DataFrame:
+def folded(tuples: list[TupleGroup], grain_ns: int = CELL_NS) -> pd.DataFrame:
     return fold_produced([frame(tuples)], FIVE_S, grain_ns)
 
 
 @given(drawn, st.integers(0, 5_000), st.sampled_from([CELL_NS, MS]))
-def test_cells_hold_what_was_due_and_what_came_in_time(tuples: list[Drawn], limit_ms: int, grain_ns: int) -> None:
+def test_cells_count_due_and_on_time_tuples(tuples: list[TupleGroup], limit_ms: int, grain_ns: int) -> None:
     due: dict[int, int] = defaultdict(int)
     good: dict[int, int] = defaultdict(int)
     first: dict[int, int] = {}
@@ -236,18 +269,18 @@ def test_cells_hold_what_was_due_and_what_came_in_time(tuples: list[Drawn], limi
 
 
 @given(drawn, st.integers(0, 60))
-def test_in_which_pieces_tuples_come_changes_nothing(tuples: list[Drawn], cut: int) -> None:
+def test_cells_do_not_depend_on_chunks(tuples: list[TupleGroup], cut: int) -> None:
     whole = folded(tuples)
     parts = fold_produced([frame(part) for part in (tuples[:cut], tuples[cut:]) if part], FIVE_S)
     pd.testing.assert_frame_equal(whole, parts)
 
 
-def test_the_primer_is_nobodys_production() -> None:
+def test_preload_is_not_production() -> None:
     assert fold_produced([frame([(0, 5, 9)], primer=True)], FIVE_S).empty
 
 
 @given(drawn)
-def test_p99_is_of_the_tuples_of_the_cells_that_were_seen_in_time(tuples: list[Drawn]) -> None:
+def test_p99_covers_tuples_emitted_by_the_cutoff(tuples: list[TupleGroup]) -> None:
     seen_by = 4_000
     found = p99_ms(folded(tuples, MS), T0_NS, T0_NS + 3 * CELL_NS, seen_by_ns=T0_NS + seen_by * MS)
     values = np.sort(
@@ -261,7 +294,7 @@ def test_p99_is_of_the_tuples_of_the_cells_that_were_seen_in_time(tuples: list[D
     assert found == (None if not len(values) else values[-(-len(values) * 99 // 100) - 1])
 
 
-def test_few_tuples_a_second_are_sparse() -> None:
+def test_few_tuples_per_second_are_sparse() -> None:
     many = folded([(second * 1000, 5, 10) for second in range(5)])
     assert not is_sparse(many, FIVE_S)
     assert is_sparse(folded([(second * 1000, 5, 9) for second in range(5)]), FIVE_S)

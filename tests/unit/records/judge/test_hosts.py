@@ -1,4 +1,4 @@
-"""Journals of other hosts, on this host's clock."""
+"""Journals of other hosts, converted to this host's clock."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from tests.unit.records.judge.test_validity import GOOD
 from tests.unit.synthetic import edit_lines
 
 START, END = 1_000 * NS, 1_020 * NS
-# Of this machine's own journal.
-BEGUN = {"kind": "start", "boot": "b0", "space": "pid:[1]"}
+# First line of this machine's journal.
+START_LINE = {"kind": "start", "boot": "b0", "space": "pid:[1]"}
 
 
 def process(role: str, used: float, second: int, ahead_s: float = 0.0) -> dict[str, object]:
@@ -50,10 +50,16 @@ def process(role: str, used: float, second: int, ahead_s: float = 0.0) -> dict[s
 @pytest.fixture
 def journal(tmp_path: Path) -> Callable[..., Path]:
     def write(
-        name: str, *, boot: str, used: float = 0.4, busy: float = 0.5, ahead_s: float = 0.0, space: str = "pid:[2]"
+        name: str,
+        *,
+        boot: str,
+        used: float = 0.4,
+        busy: float = 0.5,
+        ahead_s: float = 0.0,
+        pid_namespace: str = "pid:[2]",
     ) -> Path:
-        """A host's own: an executor that uses so many cores, of so many that its machine is busy with; its group."""
-        written: list[dict[str, object]] = [{"kind": "start", "boot": boot, "space": space, "wall_ns": 1}]
+        """Write a host's journal: an executor with `used` cores, its cgroup, and `busy` cores of the machine."""
+        written: list[dict[str, object]] = [{"kind": "start", "boot": boot, "space": pid_namespace, "wall_ns": 1}]
         for second in range(990, 1_031):
             at = {"wall_ns": round((second + ahead_s) * NS)}
             grouped = {"cpu_s": (1.01 * used + 0.03) * second, "recording_s": 0.03 * second}
@@ -84,69 +90,67 @@ def local(used: float) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 5.0, -120.0])
-def test_a_hosts_processes_are_counted_at_this_hosts_instants(
+def test_processes_of_other_hosts_are_counted_on_the_local_clock(
     tmp_path: Path, journal: Callable[..., Path], ahead_s: float
 ) -> None:
-    """Both have a process of the same number, born at the same instant."""
+    """The processes on both hosts have the same PID and creation time."""
     journal("worker-1", ahead_s=ahead_s, boot="b0")
     journal("worker-2", used=0.2, boot="b2")
     recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
-    hosts = hosts_in(tmp_path, [BEGUN, *recorder])
+    hosts = hosts_in(tmp_path, [START_LINE, *recorder])
     assert [one.name for one in hosts] == ["worker-1", "worker-2"]
     processes = all_processes(recorder, (), hosts)
     found = cores(processes, START, END)
     assert found["executors"] == pytest.approx(0.6) and found["driver"] == pytest.approx(0.3)
-    assert cores_of_host(hosts[0], START, END) == pytest.approx((0.4, 0.404)), "by its group, on this machine"
-    assert cores_of_host(hosts[1], START, END) == pytest.approx((0.2, 0.47)), "by its machine, which is its own"
+    assert cores_of_host(hosts[0], START, END) == pytest.approx((0.4, 0.404)), "by cgroup, on this machine"
+    assert cores_of_host(hosts[1], START, END) == pytest.approx((0.2, 0.47)), "by machine counter, on another machine"
     by_host = cores_by_host(processes, "here", START, END)
     assert by_host == pytest.approx({"here": 0.3, "worker-1": 0.4, "worker-2": 0.2})
 
 
-def test_what_shares_this_machines_process_ids_is_counted_once(tmp_path: Path, journal: Callable[..., Path]) -> None:
-    """As containers of one space do, each of which is reached over SSH."""
-    journal("workers", boot="b0", space="pid:[1]")
-    hosts = hosts_in(tmp_path, [BEGUN, *local(0.3)])
+def test_processes_of_a_shared_pid_namespace_are_counted_once(tmp_path: Path, journal: Callable[..., Path]) -> None:
+    """Containers that share a PID namespace are such hosts."""
+    journal("workers", boot="b0", pid_namespace="pid:[1]")
+    hosts = hosts_in(tmp_path, [START_LINE, *local(0.3)])
     found = cores(all_processes(local(0.3), (), hosts), START, END)
     assert (found["driver"], found["executors"]) == (pytest.approx(0.3), 0.0)
     assert cores_of_host(hosts[0], START, END) == (0.0, None)
-    # Of another machine the same number says nothing, nor where nobody wrote it down.
-    for boot, begun in (("b1", BEGUN), ("b0", {"kind": "start", "boot": "b0"})):
-        journal("workers", boot=boot, space="pid:[1]")
-        (host,) = hosts_in(tmp_path, [begun])
+    # The namespace number is only comparable on the same machine.
+    for boot, start_line in (("b1", START_LINE), ("b0", {"kind": "start", "boot": "b0"})):
+        journal("workers", boot=boot, pid_namespace="pid:[1]")
+        (host,) = hosts_in(tmp_path, [start_line])
         assert cores_of_host(host, START, END)[0] == pytest.approx(0.4)
 
 
-def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path, journal: Callable[..., Path]) -> None:
+def test_host_recorder_without_stop_line_died(tmp_path: Path, journal: Callable[..., Path]) -> None:
     journal("worker-1", boot="b0")
     file = journal("worker-2", boot="b0")
-    assert recorder_death([{"kind": "stop"}], hosts_in(tmp_path, [BEGUN])) is None
+    assert recorder_death([{"kind": "stop"}], hosts_in(tmp_path, [START_LINE])) is None
     edit_lines(file, lambda lines: lines[:-1])
-    died = recorder_death([{"kind": "stop"}], hosts_in(tmp_path, [BEGUN]))
+    died = recorder_death([{"kind": "stop"}], hosts_in(tmp_path, [START_LINE]))
     assert died == "of worker-2: the last line of its journal is not `stop`"
 
 
-def test_hosts_of_this_machine_share_its_processors_and_others_do_not(
-    tmp_path: Path, journal: Callable[..., Path]
-) -> None:
-    journal("here", used=0.5, busy=0.0, boot="b0")
-    journal("away", used=0.5, busy=1.75, boot="b1")
+def test_background_load_of_local_and_remote_hosts(tmp_path: Path, journal: Callable[..., Path]) -> None:
+    journal("local-1", used=0.5, busy=0.0, boot="b0")
+    journal("remote-1", used=0.5, busy=1.75, boot="b1")
     recorder = local(0.25)
-    hosts = hosts_in(tmp_path, [BEGUN, *recorder])
+    hosts = hosts_in(tmp_path, [START_LINE, *recorder])
     processes = all_processes(recorder, (), hosts)
     machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40 * 0.8, 0.0]], columns=MACHINE_COLUMNS)
     own = background_load(machine, of_this_machine(processes, hosts), START, END)
     assert own is not None and own.mean == pytest.approx(0.8 - 0.75)
     anywhere = highest_background_load(machine, processes, hosts, START, END)
-    assert anywhere is not None and anywhere.mean == pytest.approx(1.25), "of the other machine"
+    assert anywhere is not None and anywhere.mean == pytest.approx(1.25), "on the other machine"
     alone = highest_background_load(machine, processes_of(recorder), (), START, END)
     assert alone is not None and alone.mean == pytest.approx(0.55)
 
 
-def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
+def test_clock_uncertainty_is_drift_plus_half_a_round_trip() -> None:
     clocks = clocks_of([clock("a", 0.5, 0.002), clock("b", -1.0, 0.001), clock("a", 0.503, 0.004), {"kind": "proc"}])
     assert clocks["a"] == HostClock(0.5, 0.503, 0.002)
     assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
-    assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "it was not asked at the end"
+    assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "not read at the end"
     assert uncertain_ms(clocks) == ("b", math.inf)
     assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
     assert uncertain_ms({}) is None
@@ -156,13 +160,13 @@ NS_READINGS = st.integers(-(10**8), 10**8)
 
 
 @given(NS_READINGS, st.integers(-12_000_000, 12_000_000), st.integers(0, 24_000_000), st.integers(0, 24_000_000))
-@example(0, 4_000_000, 2_000_000, 0)  # five ms to the nanosecond
+@example(0, 4_000_000, 2_000_000, 0)  # exactly 5 ms
 @example(500_000_000, 3_000_000, 4_000_000, 1)
 @example(0, -4_000_001, 2_000_000, 0)
-@example(0, 1_000_000, 0, 0)  # one
+@example(0, 1_000_000, 0, 0)  # exactly 1 ms
 @example(-7, 999_999, 0, 2)
 @example(99_999_999, 0, 2_000_001, 2)
-def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
+def test_clock_limits_are_exact_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
     lines = [clock("a", start / 1e9, first / 1e9), clock("a", (start + drift) / 1e9, last / 1e9)]
     found = uncertain_ms(clocks_of(lines))
     assert found is not None
@@ -172,19 +176,19 @@ def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, fir
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.tuples(NS_READINGS, NS_READINGS | st.none()), min_size=1))
-def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int | None]]) -> None:
+def test_one_uncertain_host_gives_a_reason(readings: dict[str, tuple[int, int | None]]) -> None:
     lines = [clock(name, start / 1e9, 0.0) for name, (start, _) in readings.items()]
     lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
     found = uncertain_ms(clocks_of(lines))
-    apart = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
-    said = clock_skew(replace(GOOD, clock_uncertain=found))
-    assert (said is not None) == bool(apart)
-    assert said is None or (found is not None and found[0] in apart and found[0] in said)
+    uncertain_hosts = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
+    reason = clock_skew(replace(GOOD, clock_uncertain=found))
+    assert (reason is not None) == bool(uncertain_hosts)
+    assert reason is None or (found is not None and found[0] in uncertain_hosts and found[0] in reason)
     if any(end is None for _, end in readings.values()):
-        assert said is not None and "unknown" in said
+        assert reason is not None and "unknown" in reason
 
 
-def test_a_clock_that_is_too_unsure_is_named_with_its_host() -> None:
+def test_uncertain_clock_is_named_with_its_host() -> None:
     assert clock_skew(GOOD) is None
-    said = clock_skew(replace(GOOD, clock_uncertain=("worker-1", 61_000.2)))
-    assert said is not None and said.startswith("the clock of worker-1 is known to 61000.2 ms > 5 ms")
+    reason = clock_skew(replace(GOOD, clock_uncertain=("worker-1", 61_000.2)))
+    assert reason is not None and reason.startswith("the clock of worker-1 is known to 61000.2 ms > 5 ms")

@@ -1,4 +1,4 @@
-"""A synthetic attempt, judged end to end: a kill, a control, and what makes records invalid."""
+"""Synthetic attempts judged end to end: a kill, a control, and invalid records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def control(tmp_path: Path) -> Path:
 
 
 def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
-    """A record by the schema, of such a status; `reasons`: how they begin."""
+    """Return the record after checking its schema, status and the beginnings of its reasons."""
     record = judge(directory)
     validator().validate(record.as_dict())
     assert record.status == status, record.reasons
@@ -73,16 +73,16 @@ def is_unknown(part: Any) -> bool:
     return set(part.model_dump().values()) == {None}
 
 
-def test_a_kill_has_limits_a_timeline_and_companions(killed: Path) -> None:
+def test_kill_has_limits_timeline_and_companion_events(killed: Path) -> None:
     record = checked(killed)
     assert judge(killed) == judge(killed)
     assert judge(killed).model_copy(update={"artifacts": {}}) == record.model_copy(update={"artifacts": {}})
     recovery = record.metrics.recovery
-    # The commit before t6 was the last thing that was seen out of its bound.
+    # The commit before t6 is the last threshold violation.
     assert recovery.resolution_s == pytest.approx((KILL.t7 - KILL.t6) / 1e9 + 2.0)
     assert (recovery.recovered_within, recovery.hold_s) == (0.25, 10)
     assert recovery.latency_limit_ms == pytest.approx(1.25 * 2580, rel=0.01)
-    assert recovery.lag_limit == pytest.approx(160, rel=0.02)  # 120 records, and those of a tenth of an interval
+    assert recovery.lag_limit == pytest.approx(160, rel=0.02)  # 120 records plus a tenth of an interval
     assert recovery.plateau_ratio == pytest.approx(1, rel=0.01)
     assert recovery.replacement_up_s == pytest.approx(0.35 + 3, abs=0.001)
     names = [event.name for event in record.timeline]
@@ -92,13 +92,13 @@ def test_a_kill_has_limits_a_timeline_and_companions(killed: Path) -> None:
     assert len({event.wall_ns - event.mono_ns for event in record.timeline}) == 1
 
 
-def test_the_figures_of_a_control(tmp_path: Path) -> None:
+def test_figures_of_a_control(tmp_path: Path) -> None:
     made = Synthetic(Scenario(fault=False, lost=3))
     directory = made.write(tmp_path)
     record = checked(directory)
     metrics = record.metrics
     assert is_unknown(metrics.recovery) and metrics.recoveries == []
-    # The rule of the end finds nothing wrong with an engine that nothing happened to.
+    # The placebo test finds no violation in a control.
     assert metrics.placebo is not None and metrics.placebo.recovered is True
     assert metrics.placebo.macro_s is not None and 0 <= metrics.placebo.macro_s <= 2.0
     assert (metrics.placebo.reload_s, metrics.placebo.recovered_within) == (None, 0.25)
@@ -107,7 +107,7 @@ def test_the_figures_of_a_control(tmp_path: Path) -> None:
     assert metrics.effective_interval_s == pytest.approx(2.0, rel=0.01)
     assert metrics.cpu_cores.model_dump() == pytest.approx(CORES, abs=1e-3)
     assert metrics.rss_mb.executors == pytest.approx(200)
-    # two executors, each 10 ms per second; the driver's own collection is not theirs
+    # Two executors collect 10 ms per second each; the driver does not count.
     assert metrics.gc_s == pytest.approx(2 * 0.01 * (made.window.duration_s + 3), rel=0.05)
     assert metrics.state_bytes.logical == round(3 * ((10 + 9) / 2 + 8))
     assert metrics.state_bytes.checkpoint == 1024
@@ -124,7 +124,7 @@ def test_the_figures_of_a_control(tmp_path: Path) -> None:
     assert record.artifacts["series"] == f"attempts/{directory.name}/series.json"
 
 
-def test_series_and_histogram_lie_beside_the_raw_files(killed: Path) -> None:
+def test_series_and_histogram_are_written_next_to_raw_files(killed: Path) -> None:
     metrics = judge(killed).metrics
     series = json.loads((killed / "series.json").read_text())
     assert set(series) == {"latency", "throughput", "lag", "cpu", "events", "warmup_s", "duration_s"}
@@ -136,7 +136,7 @@ def test_series_and_histogram_lie_beside_the_raw_files(killed: Path) -> None:
     log.close()
     assert metrics.latency_during_ms and metrics.latency_after_ms
     parts = (metrics.latency_ms, metrics.latency_during_ms, metrics.latency_after_ms)
-    assert read.get_total_count() == sum(part.count or 0 for part in parts), "the histogram is the whole window's"
+    assert read.get_total_count() == sum(part.count or 0 for part in parts), "the histogram covers the whole window"
     assert read.get_max_value() == pytest.approx(max(part.max or 0 for part in parts), rel=0.002)
 
 
@@ -169,7 +169,7 @@ def _no_latency_before(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "scenario", "alone", "reason"),
+    ("break_evidence", "scenario", "is_only_reason", "reason"),
     [
         (_late_generator, {}, True, "schedule-lag: p99 73 ms > 50 ms"),
         (lambda folder: _drop(folder / "conductor.jsonl", "event", "delivered"), {}, False,
@@ -182,17 +182,19 @@ def _no_latency_before(directory: Path) -> None:
          "timeline-incomplete: missing: what is normal, no tuple was emitted before the fault"),
         (_loss_in_control, {"fault": False}, True, "fault-in-control: executor 0 was lost"),
     ],
-    ids=["late", "no delivery", "no logs", "idle worker", "no latency", "control"],
+    ids=["schedule lag", "no delivery", "no logs", "idle worker", "no latency", "control"],
 )  # fmt: skip
-def test_what_is_wrong_with_the_evidence_is_a_reason(
-    tmp_path: Path, spoil: Callable[[Path], None], scenario: dict[str, Any], alone: bool, reason: str
+def test_defects_of_the_evidence_are_reasons(
+    tmp_path: Path, break_evidence: Callable[[Path], None], scenario: dict[str, Any], is_only_reason: bool, reason: str
 ) -> None:
     directory = Synthetic(Scenario(**scenario)).write(tmp_path)
-    spoil(directory)
+    break_evidence(directory)
     record = judge(directory)
     assert record.status == "invalid"
-    assert record.reasons == [reason] if alone else reason in record.reasons
-    assert (record.metrics.recovery.reload_s is None) is (spoil not in (_late_generator, _no_latency_before)), "a gap"
+    assert record.reasons == [reason] if is_only_reason else reason in record.reasons
+    assert (record.metrics.recovery.reload_s is None) is (
+        break_evidence not in (_late_generator, _no_latency_before)
+    ), "a gap"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_what_is_wrong_with_the_evidence_is_a_reason(
         ("conductor.jsonl", "outcome", "unknown", "fault-outcome-unknown"),
     ],
 )
-def test_what_nobody_watched_to_its_end_or_saw_take_effect_is_never_a_recovery(
+def test_incomplete_run_or_ineffective_fault_has_no_recovery(
     killed: Path, name: str, key: str, value: str, code: str
 ) -> None:
     if key == "outcome":
@@ -220,14 +222,14 @@ def test_what_nobody_watched_to_its_end_or_saw_take_effect_is_never_a_recovery(
 
 @pytest.mark.parametrize("victim", ["executor", "worker", "driver", "python_worker", "kafka"])
 @pytest.mark.parametrize("recovers", [True, False])
-def test_every_victim_ends_as_recovered_or_censored(tmp_path: Path, victim: str, recovers: bool) -> None:
+def test_every_victim_is_recovered_or_censored(tmp_path: Path, victim: str, recovers: bool) -> None:
     made = Synthetic(Scenario(victims=(victim,), recovers=recovers))
     metrics = checked(made.write(tmp_path)).metrics
     recovery = metrics.recovery
     assert metrics.recoveries == [recovery]
     assert recovery.recovered is recovers
     made.assert_given_back(recovery)
-    # The lag was out of its bound at every commit that was watched.
+    # The lag exceeds its threshold at every observed commit.
     watched_s = pytest.approx((made.window.end_ns - made.t0) / 1e9, abs=2.0)
     assert recovery.censored_at_s == (None if recovers else watched_s)
     assert recovery.dip_depth is not None and 0.5 < recovery.dip_depth <= 1
@@ -235,7 +237,7 @@ def test_every_victim_ends_as_recovered_or_censored(tmp_path: Path, victim: str,
     assert recovery.lag_area_record_s is not None and recovery.lag_area_record_s > 0
 
 
-def test_several_faults_are_told_apart(tmp_path: Path) -> None:
+def test_several_faults_have_separate_events(tmp_path: Path) -> None:
     made = Synthetic(Scenario(victims=("executor", "driver")))
     directory = made.write(tmp_path)
     record = checked(directory)
@@ -249,24 +251,24 @@ def test_several_faults_are_told_apart(tmp_path: Path) -> None:
     assert {event["name"] for event in series["events"]} == set(at)
 
 
-def test_a_fault_that_changed_nothing_among_others_spoils_the_record_and_not_the_others(tmp_path: Path) -> None:
+def test_one_fault_without_effect_invalidates_only_the_record(tmp_path: Path) -> None:
     made = Synthetic(Scenario(victims=("executor", "python_worker")))
     directory = made.write(tmp_path)
     (directory / "spark-logs" / "driver-0.log").unlink()
-    # without a lost task the worker was idle
+    # Without a lost task the worker counts as idle.
     record = checked(directory, "invalid", "no-effect: fault 2 changed nothing (no task was lost)")
     assert record.metrics.recoveries[0].reload_s == pytest.approx(made.truth["reload_s"])
     assert is_unknown(record.metrics.recoveries[1])
 
 
-def test_what_throw_away_state_lost_is_a_number_and_no_defect(tmp_path: Path) -> None:
+def test_loss_without_state_is_a_figure_and_valid(tmp_path: Path) -> None:
     made = Synthetic(Scenario(commit_mode="none", lost=400))
     metrics = checked(made.write(tmp_path)).metrics
     assert metrics.audit.lost == 400
     assert metrics.recovery.load_s == 0
     assert metrics.recovery.reload_s == pytest.approx(made.truth["reload_s"])
     assert metrics.latency_ms.unreflected > 0
-    # what the new lineage skipped is in nobody's throughput
+    # Records skipped by the new state epoch are not throughput.
     assert metrics.throughput_rps < 199
 
 
@@ -274,10 +276,8 @@ def test_what_throw_away_state_lost_is_a_number_and_no_defect(tmp_path: Path) ->
     ("workload", "final", "known"),
     [("word_count", 0, True), ("word_count", -3, True), ("word_count", 1, False), ("pi", 1, True)],
 )
-def test_ranks_tell_nothing_once_a_word_was_counted_twice(
-    control: Path, workload: str, final: int, known: bool
-) -> None:
-    """Unless outputs name the tuple that they are of; a loss leaves outputs late, and later ones in step."""
+def test_rank_latencies_are_unknown_after_overcounts(control: Path, workload: str, final: int, known: bool) -> None:
+    """Overcounts do not matter if outputs identify their tuples; losses keep later ranks correct."""
     write_batches(control, CONTROL.commits, method="rank", reached={})
     edit_table(control / "harvest" / "counts.parquet", lambda rows: rows.assign(final=rows["expected"] + final))
     configure(control, workload=workload, state_mb=0)
@@ -291,17 +291,17 @@ def test_ranks_tell_nothing_once_a_word_was_counted_twice(
     assert metrics.effective_interval_s is not None and metrics.cpu_cores.executors is not None
 
 
-def test_the_clocks_of_other_hosts_stand_in_the_environment(killed: Path) -> None:
+def test_environment_holds_clock_offsets_of_hosts(killed: Path) -> None:
     assert judge(killed).environment.clock_offsets is None
-    told = [(0.5, 0.2), (0.003, 0.001)]
-    clocks = [{"event": "clock", "host": "node-2", "offset_s": one, "round_trip_s": trip} for one, trip in told]
+    readings = [(0.5, 0.2), (0.003, 0.001)]
+    clocks = [{"event": "clock", "host": "node-2", "offset_s": one, "round_trip_s": trip} for one, trip in readings]
     edit_lines(killed / "conductor.jsonl", lambda lines: [*clocks, *lines])
     offsets = checked(killed).as_dict()["environment"]["clock_offsets"]
     assert offsets == {"node-2": {"offset_s": 0.003, "round_trip_s": 0.001}}
 
 
 @pytest.mark.parametrize(
-    ("target", "asked", "ahead_ms", "said"),
+    ("target", "readings", "ahead_ms", "expected"),
     [
         ("embedded", [0.01, 0.0105], 10, ("kafka", 1.0, False)),
         ("embedded", [0.01, 0.010500001], 10, ("kafka", 1.000001, True)),
@@ -309,24 +309,24 @@ def test_the_clocks_of_other_hosts_stand_in_the_environment(killed: Path) -> Non
         ("embedded", [], 0, ("h", 0.0, False)),
         ("lab", [], 0, ("kafka", None, True)),
     ],
-    ids=["sure", "unsure", "not asked at the end", "this machine's", "of a target, not asked"],
+    ids=["certain", "uncertain", "not read at the end", "local clock", "target clock not read"],
 )
-def test_by_whose_clock_latencies_end_stands_in_the_environment(
-    killed: Path, target: str, asked: list[float], ahead_ms: int, said: tuple[str, float | None, bool]
+def test_environment_holds_the_latency_clock(
+    killed: Path, target: str, readings: list[float], ahead_ms: int, expected: tuple[str, float | None, bool]
 ) -> None:
     assert judge(killed).environment.latency_clock is None
     configure(killed, target=target)
     (killed / "harvest_config.json").write_text(json.dumps({"emitted_ahead_ms": ahead_ms}))
-    clocks = [{"kind": "clock", "host": "kafka", "offset_s": one, "round_trip_s": 0.001} for one in asked]
+    clocks = [{"kind": "clock", "host": "kafka", "offset_s": one, "round_trip_s": 0.001} for one in readings]
     edit_lines(killed / "recorder.jsonl", lambda lines: [*clocks, *lines])
     record = judge(killed)
     validator().validate(record.as_dict())
     found = record.environment.latency_clock
     assert found is not None and found.ahead_ms == ahead_ms
-    assert (found.host, found.uncertain_ms, found.uncertain) == said
+    assert (found.host, found.uncertain_ms, found.uncertain) == expected
 
 
-def test_a_failed_record_keeps_every_key(killed: Path) -> None:
+def test_failed_record_keeps_every_key(killed: Path) -> None:
     record = failed_record(read_attempt(killed), "failed", ["driver: it never came up"], killed)
     validator().validate(record.as_dict())
     assert record.status == "failed"
@@ -334,64 +334,66 @@ def test_a_failed_record_keeps_every_key(killed: Path) -> None:
     assert "recorder" in record.artifacts
 
 
-def test_the_last_word_of_a_generator_counts(killed: Path) -> None:
+def test_last_report_of_a_generator_counts(killed: Path) -> None:
     path, late = killed / "generator.jsonl", {"p50": 1, "p99": 900, "max": 900}
 
-    def early(lines: list[Any]) -> Any:
+    def unfinished(lines: list[Any]) -> Any:
         return {**lines[-1], "schedule_lag_ms": late, "end_offsets": {"0": 10**6, "1": 10**6}}
 
-    edit_lines(path, lambda lines: [*lines[:-1], early(lines), lines[-1]])
+    edit_lines(path, lambda lines: [*lines[:-1], unfinished(lines), lines[-1]])
     checked(killed)
-    edit_lines(path, lambda lines: [*lines, early(lines)])
+    edit_lines(path, lambda lines: [*lines, unfinished(lines)])
     checked(killed, "invalid", "schedule-lag:", "drain-incomplete:")
 
 
-def test_what_was_not_processed_is_not_lost(killed: Path) -> None:
-    """Nor does a partition that is ahead make up for one that is behind."""
+def test_undrained_tuples_are_not_lost(killed: Path) -> None:
+    """A partition that is ahead does not compensate one that is behind."""
     path = killed / "harvest" / "counts.parquet"
-    edit_event(killed / "generator.jsonl", "done", end_offsets={"0": 5, "7": 9})  # of 0 far more is committed than that
+    edit_event(killed / "generator.jsonl", "done", end_offsets={"0": 5, "7": 9})  # far more is committed of partition 0
     behind = "drain-incomplete: 9 offsets not committed after the drain"
     audit = checked(killed, "unmet", behind).metrics.audit
-    assert (audit.undrained, audit.lost, audit.overcounted) == (9, None, 0), "a harvest from before cannot tell"
-    beyond = {"key": "beyond", "expected": 40, "undrained": 40}
+    assert (audit.undrained, audit.lost, audit.overcounted) == (9, None, 0), (
+        "older harvests do not count undrained tuples"
+    )
+    uncommitted = {"key": "beyond", "expected": 40, "undrained": 40}
 
-    def with_beyond(rows: pd.DataFrame) -> pd.DataFrame:
-        more = pd.DataFrame([{**dict.fromkeys(rows.columns, 0), **beyond}])
+    def with_uncommitted(rows: pd.DataFrame) -> pd.DataFrame:
+        more = pd.DataFrame([{**dict.fromkeys(rows.columns, 0), **uncommitted}])
         return pd.concat([rows, more.astype(rows.dtypes.to_dict())])
 
-    edit_table(path, lambda rows: with_beyond(rows.assign(undrained=0)))
+    edit_table(path, lambda rows: with_uncommitted(rows.assign(undrained=0)))
     audit = checked(killed, "unmet", behind).metrics.audit
     assert (audit.undrained, audit.lost, audit.unexpected) == (9, 0, 0)
     edit_table(path, lambda rows: rows.replace({"undrained": {40: 30}}))
-    assert checked(killed, "unmet", behind).metrics.audit.lost == 10, "ten of them were committed"
+    assert checked(killed, "unmet", behind).metrics.audit.lost == 10, "ten of 40 were committed"
 
 
 @pytest.mark.parametrize(("sent", "dropped"), [(0, 0), (3, 0), (0, 2), (3, 2)])
-def test_late_records_are_told_when_there_were_any(killed: Path, sent: int, dropped: int) -> None:
+def test_late_records_are_reported_if_any(killed: Path, sent: int, dropped: int) -> None:
     edit_table(killed / "harvest" / "records.parquet", lambda rows: rows.assign(late=np.arange(len(rows)) < sent))
     edit_event(killed / "listener.jsonl", "progress", state={"rows": 3, "rows_dropped": dropped})
     late = judge(killed).metrics.late_records
-    told = None if late is None else (late.sent, late.dropped_rows)
-    assert told == ((sent, dropped) if sent or dropped else None)
+    counts = None if late is None else (late.sent, late.dropped_rows)
+    assert counts == ((sent, dropped) if sent or dropped else None)
 
 
 @pytest.mark.parametrize(("late_ns", "backlog"), [(0, 0), (1, 2 * PRIMER)])
-def test_the_primer_must_be_committed_when_the_gate_opens(killed: Path, late_ns: int, backlog: int) -> None:
-    """The newest commit at T0 tells, and one at T0 is one of them."""
-    t0_ns, said = KILL.window.t0_ns, f"backlog-at-t0: {backlog} offsets of the primer not committed at T0"
+def test_preload_must_be_committed_at_t0(killed: Path, late_ns: int, backlog: int) -> None:
+    """The newest commit up to and including T0 decides."""
+    t0_ns, reason = KILL.window.t0_ns, f"backlog-at-t0: {backlog} offsets of the primer not committed at T0"
     batches = json.loads((killed / "batches.json").read_text())["batches"]
     assert batches[0]["end_offsets"] == {"0": PRIMER, "1": PRIMER}
     batches[0]["committed_wall_ns"] = t0_ns + late_ns
     edit_json(killed / "batches.json", batches=batches)
-    assert judge(killed).reasons == ([said] if backlog else [])
+    assert judge(killed).reasons == ([reason] if backlog else [])
     earlier = {**batches[0], "batch": -1, "end_offsets": {"0": 0, "1": 0}, "committed_wall_ns": t0_ns - NS}
     edit_json(killed / "batches.json", batches=[earlier, *batches])
     assert len(judge(killed).reasons) == bool(backlog)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_without_a_schedule_the_last_batch_is_to_be_committed_after_the_window(control: Path, after: int) -> None:
-    """Else what it used was measured, and what it did counts for nothing."""
+def test_unscheduled_workload_needs_a_commit_after_the_window(control: Path, after: int) -> None:
+    """Otherwise its CPU is measured but its output does not count."""
     own = parse_configuration({**SHORT_NEXMARK, "duration_s": CONTROL.s.duration_s})
     assert not own.paced
     configure(control, **own.model_dump(mode="json"))
@@ -402,8 +404,8 @@ def test_without_a_schedule_the_last_batch_is_to_be_committed_after_the_window(c
     assert len(lost) == (not after)
 
 
-def test_the_lag_of_an_engine_with_records_is_that_between_its_bins(killed: Path) -> None:
-    """Whose commits, if it has any, say nothing of what it has done."""
+def test_lag_area_of_a_rank_based_engine_uses_bins(killed: Path) -> None:
+    """Commits of such an engine do not show its progress."""
     by_commits = TopicSchedule(KILL.records).lag_area(KILL.commits, KILL.t0, KILL.t7)
     assert judge_readonly(killed).record.metrics.recovery.lag_area_record_s == pytest.approx(by_commits)
     write_batches(killed, KILL.commits, method="rank", reached={})
@@ -414,9 +416,9 @@ def test_the_lag_of_an_engine_with_records_is_that_between_its_bins(killed: Path
     assert found.record.metrics.recovery.lag_area_record_s == pytest.approx(area)
 
 
-def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(killed: Path) -> None:
-    """And what is not known is null, with the reason beside it."""
-    before, why = judge(killed).metrics, {"latency_ms": "no output tells", "audit": "no batch"}
+def test_recovery_without_latency_ends_by_lag(killed: Path) -> None:
+    """Unknown figures are null and have a reason."""
+    before, why = judge(killed).metrics, {"latency_ms": "unidentified outputs", "audit": "no batch"}
     edit_table(killed / "harvest" / "tuples.parquet", lambda rows: rows.iloc[:0])
     (killed / "harvest" / "notes.json").write_text(json.dumps(why))
     edit_json(killed / "batches.json", method="none")
@@ -431,7 +433,7 @@ def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(killed: Pa
     assert metrics.throughput_rps == before.throughput_rps
 
 
-def test_what_is_out_of_sight_on_a_target_is_null_with_its_reason_and_not_0(control: Path) -> None:
+def test_unmeasured_roles_of_a_target_are_null_with_reason(control: Path) -> None:
     why = {f"{figure}.{role}": "far" for figure in ("cpu_cores", "rss_mb") for role in ("kafka", "executors")}
     edit_json(control / "attempt.json", not_measured=why)
     add_plan(control)
@@ -455,24 +457,24 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.mark.parametrize(
     ("status", "kept"), [("valid", True), ("invalid", True), ("cancelled", True), ("failed", False)]
 )
-def test_only_a_failed_record_gives_way(attempt: Attempt, settings: Settings, status: str, kept: bool) -> None:
+def test_only_a_failed_record_is_replaced(attempt: Attempt, settings: Settings, status: str, kept: bool) -> None:
     config = Scenario().configuration.model_dump()
-    before = sample(status=status, attempt=attempt.id, reasons=["of before"], **config)
+    before = sample(status=status, attempt=attempt.id, reasons=["earlier"], **config)
     Store(settings.results).write(before)
     assert stored_record(attempt, settings) == before
     found = judge_attempt(attempt, settings)
     assert (found == before) is kept
-    assert stored_record(attempt, settings).reasons == (["of before"] if kept else [])  # type: ignore[union-attr]
+    assert stored_record(attempt, settings).reasons == (["earlier"] if kept else [])  # type: ignore[union-attr]
 
 
-def test_an_attempt_without_a_record_gets_one(attempt: Attempt, settings: Settings) -> None:
+def test_attempt_without_record_gets_one(attempt: Attempt, settings: Settings) -> None:
     assert stored_record(attempt, settings) is None
     found = judge_attempt(attempt, settings)
     assert (found.status, found.attempt) == ("valid", attempt.id)
     assert judge_attempt(attempt, settings) == stored_record(attempt, settings) == found
 
 
-def test_a_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None:
+def test_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None:
     path = settings.records / "c0ffee000000" / f"{attempt.id}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
@@ -489,7 +491,7 @@ def test_a_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None
         ("cancelled", [], InfrastructureError("cancelled")),
     ],
 )
-def test_what_a_record_means_for_its_sweep(status: str, reasons: list[str], error: Exception) -> None:
+def test_error_of_a_record_by_status(status: str, reasons: list[str], error: Exception) -> None:
     assert error_of(sample()) is None
     require_valid(sample())
     found = error_of(sample(status=status, reasons=reasons))

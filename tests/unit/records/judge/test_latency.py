@@ -1,4 +1,4 @@
-"""Latency: exact weighted percentiles, what is counted apart, and speed on a million tuples."""
+"""Latency: exact weighted percentiles, excluded tuples, and a million groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 50)), min_size
 
 
 @given(GROUPS)
-def test_weighted_percentiles_are_those_of_the_expanded_values(groups: list[tuple[int, int]]) -> None:
+def test_weighted_percentiles_equal_percentiles_of_expanded_values(groups: list[tuple[int, int]]) -> None:
     values, weights = np.array(groups, dtype=np.int64).T
     expanded = sorted(value for value, n in groups for _ in range(n))
     for permille in PERMILLES.values():
@@ -41,7 +41,7 @@ def test_weighted_percentiles_are_those_of_the_expanded_values(groups: list[tupl
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.integers(1, 9)), min_size=1, max_size=40))
-def test_percentiles_by_group_are_those_of_each_group(rows: list[tuple[int, int, int]]) -> None:
+def test_grouped_percentiles_equal_percentiles_of_each_group(rows: list[tuple[int, int, int]]) -> None:
     frame = pd.DataFrame(rows, columns=["batch", "latency_ms", "n"])
     found = grouped_rank(frame, ["batch"], 990)
     for batch, group in frame.groupby("batch"):
@@ -54,7 +54,7 @@ def _tuples(rows: list[tuple[int, int | None, bool, int]]) -> pd.DataFrame:
     return pd.DataFrame(filled, columns=TUPLE_COLUMNS)
 
 
-def test_primer_negative_unreflected_and_what_lies_outside_the_window_are_kept_apart() -> None:
+def test_preload_negative_unreflected_and_outside_tuples_are_separate() -> None:
     rows = [
         (1_001_999, 1_002_500, False, 1),  # before the window
         (1_002_000, 1_002_500, False, 2),  # its first millisecond
@@ -69,13 +69,13 @@ def test_primer_negative_unreflected_and_what_lies_outside_the_window_are_kept_a
     assert (latency.p50, latency.max, latency.mean) == (1000, 1000, pytest.approx((2 * 500 + 3 * 1000) / 5))
 
 
-def test_nothing_measured_is_unknown_and_not_zero() -> None:
+def test_latency_without_tuples_is_none() -> None:
     latency = summarise(fold([], WINDOW), "rank", None)
     assert (latency.mean, latency.p99, latency.count, latency.method) == (None, None, 0, "rank")
 
 
 @given(GROUPS, st.integers(1, 7))
-def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> None:
+def test_latency_does_not_depend_on_chunks(groups: list[tuple[int, int]], size: int) -> None:
     rows = [(1_002_000 + value, 1_002_000 + 2 * value, False, n) for value, n in groups]
     chunks = [_tuples(rows[index : index + size]) for index in range(0, len(rows), size)]
     whole, parts = fold([_tuples(rows)], WINDOW), fold(chunks, WINDOW)
@@ -86,7 +86,7 @@ def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> 
     assert whole.emitted["n"].sum() == sum(n for _, n in groups)
 
 
-def test_a_million_groups_are_summed_and_a_directory_of_parts_is_read(tmp_path: Path) -> None:
+def test_directory_with_a_million_groups_is_read(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     n = 1_000_000
     made = 1_000_000 + random.integers(0, 10_000, n)
@@ -106,16 +106,16 @@ def test_a_million_groups_are_summed_and_a_directory_of_parts_is_read(tmp_path: 
     assert latency.p999 == exact[-(-len(kept) * 999 // 1000) - 1]
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+def test_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tuples.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(InfrastructureError, match=r"tuples\.parquet"):
         fold_tuples(tmp_path / "tuples.parquet", WINDOW)
 
 
-NOBODY = pd.DataFrame([], columns=PROCESS_COLUMNS).assign(host="")
+NO_PROCESSES = pd.DataFrame([], columns=PROCESS_COLUMNS).assign(host="")
 
 
-def test_each_second_of_output_is_a_point() -> None:
+def test_each_second_with_output_is_a_point() -> None:
     rows = [(0, 1, 1_000_000, 1_001_000 + ms, False, 1) for ms in range(200)]
     rows += [(0, 2, 1_002_900, 1_003_000, False, 3), (0, 2, 1_002_000, 1_003_000, False, 1)]
     found = latency_points(fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW))
@@ -126,7 +126,7 @@ def test_each_second_of_output_is_a_point() -> None:
     assert latency_points(fold([], WINDOW)) == []
 
 
-def test_curves_count_seconds_from_t0() -> None:
+def test_series_times_are_seconds_after_t0() -> None:
     bins = pd.DataFrame({"end_ns": [1_001_500_400_000, 1_003 * NS], "throughput_rps": [1 / 3, 2.0], "lag": [4, 0]})
     samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
     events = [EvidenceEvent("t0", 1_002_000_000_400, "here")]
@@ -137,4 +137,4 @@ def test_curves_count_seconds_from_t0() -> None:
     assert [(point["t_s"], point["kafka"], point["executors"]) for point in found["cpu"]] == [(1, 1, 0), (2, 1, 0)]
     assert found["events"] == [{"name": "t0", "t_s": 2.0, "source": "here"}]
     assert (found["warmup_s"], found["duration_s"], found["latency"]) == (2, 8, [])
-    assert series(signals, NOBODY, [])["cpu"] == []
+    assert series(signals, NO_PROCESSES, [])["cpu"] == []

@@ -1,4 +1,4 @@
-"""Parts of a recovery and how hard the fault hit, against what was planted or counted by hand."""
+"""Recovery parts and impact figures compared with planted values and direct counts."""
 
 from __future__ import annotations
 
@@ -65,9 +65,12 @@ def _scenario(seed: int) -> Scenario:
     )
 
 
-def measured(made: Synthetic, number: int = 0) -> RecoveryPart:
-    """What was planted comes back: logs are cut to milliseconds; the last part is told by cells of a second, the first
-    of which may hold tuples of two batches where a batch is no longer than that."""
+def check_planted(made: Synthetic, number: int = 0) -> RecoveryPart:
+    """Check and return the recovery against the planted instants.
+
+    Logs have millisecond resolution. The last part has cells of one second; the first may hold tuples of two batches
+    if the interval is below 2 s.
+    """
     timeline = read_timeline(made.evidence(number))
     assert timeline["t0"].wall_ns == made.hits[number].t0
     recovery, problems = measure(timeline)
@@ -79,18 +82,18 @@ def measured(made: Synthetic, number: int = 0) -> RecoveryPart:
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_planted_instants_come_back(block: int, share: int) -> None:
+def test_planted_instants_are_recovered(block: int, share: int) -> None:
     for seed in range(block, SEEDS, 8 if share == 1 else 32):
         made = Synthetic(_scenario(seed))
-        recovery = measured(made)
+        recovery = check_planted(made)
         if made.s.recovers:
             assert recovery.macro_s is not None and recovery.reload_s is not None
             assert recovery.macro_s >= recovery.reload_s
             assert recovery.censored_at_s is None
-            # Only what was out of its bound is known not to have been the end.
+            # The last violation bounds the resolution.
             assert recovery.resolution_s is not None and 0 < recovery.resolution_s <= recovery.macro_s
         else:
-            # The lag was out at every commit that was watched, perhaps but for the last, when no more came.
+            # The lag exceeds its threshold at every observed commit, except perhaps the last.
             watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
             within_s = made.s.checkpoint_interval_s + 0.001
             assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=within_s)
@@ -101,7 +104,7 @@ NONE = {"commit_mode": "none"}
 
 
 @pytest.mark.parametrize(
-    ("victims", "course", "seen"),
+    ("victims", "changes", "seen"),
     [
         ("worker", {}, {"service_up"}),
         ("driver", {}, {"driver_restarted"}),
@@ -113,31 +116,31 @@ NONE = {"commit_mode": "none"}
         ("driver", NONE, {"state_epoch", "driver_restarted"}),
     ],
 )
-def test_planted_instants_come_back_whatever_was_hit(
-    victims: str, course: dict[str, Any], seen: set[str], share: int
+def test_planted_instants_are_recovered_for_every_victim(
+    victims: str, changes: dict[str, Any], seen: set[str], share: int
 ) -> None:
-    """In turn one of the victims."""
+    """Each seed uses the next victim."""
     for seed in range(12 if share == 1 else 3):
         victim = victims.split()[seed % len(victims.split())]
-        lasts = {"detection_s": 3.0 + seed} if "action" in course else {}
-        made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), victims=(victim,), **course, **lasts))
-        measured(made)
+        lasts = {"detection_s": 3.0 + seed} if "action" in changes else {}
+        made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), victims=(victim,), **changes, **lasts))
+        check_planted(made)
         assert {event.name for event in companions(made.evidence())} == seen
 
 
 @pytest.mark.parametrize("victims", [("executor", "executor"), ("driver", "executor"), ("kafka", "driver", "worker")])
-def test_each_of_several_faults_has_its_own_chain(victims: tuple[str, ...], share: int) -> None:
+def test_each_of_several_faults_has_its_own_timeline(victims: tuple[str, ...], share: int) -> None:
     for seed in range(4 if share == 1 else 2):
         made = Synthetic(dataclasses.replace(_scenario(2_000 + seed), victims=victims, recovers=True))
         for number in range(len(victims)):
-            measured(made, number)
+            check_planted(made, number)
 
 
-def test_a_fault_is_watched_until_the_next_one() -> None:
+def test_fault_is_observed_until_the_next_one() -> None:
     for name, instant in {"t2": MADE.t2, "t5": MADE.t5, "t6": MADE.t6, "t7": MADE.t7}.items():
         timeline = read_timeline(dataclasses.replace(EVIDENCE, until_ns=instant))
         known = CHAIN[: CHAIN.index(name)]
-        # nothing can be held that late
+        # No stability window fits before the next fault.
         assert set(timeline) & set(CHAIN) <= set(known), name
         recovery, _ = measure(timeline)
         assert recovery.recovered is False
@@ -145,16 +148,16 @@ def test_a_fault_is_watched_until_the_next_one() -> None:
         assert 0 <= recovery.censored_at_s <= (instant - MADE.t0) / NS + MADE.s.checkpoint_interval_s
 
 
-def test_only_the_last_start_before_t5_was_the_recovery() -> None:
+def test_only_the_last_start_before_t5_is_the_recovery() -> None:
     made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
     evidence = made.evidence()
     traces = evidence.traces
     first = next(load for load in traces.events_of("state_loaded") if load.wall_ns == made.t4)
-    # an incarnation that came up in between, loaded the state, and died again
-    vain = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
-    lives = (traces.process_runs[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.process_runs[1:])
+    # This process started in between, loaded the state, and died.
+    failed_load = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
+    runs = (traces.process_runs[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.process_runs[1:])
     changed = dataclasses.replace(
-        evidence, traces=dataclasses.replace(traces, events=(vain, *traces.events), process_runs=lives)
+        evidence, traces=dataclasses.replace(traces, events=(failed_load, *traces.events), process_runs=runs)
     )
     timeline = read_timeline(changed)
     assert timeline["t4"].wall_ns == made.t4
@@ -163,9 +166,7 @@ def test_only_the_last_start_before_t5_was_the_recovery() -> None:
 
 @pytest.mark.parametrize("victim", ["kafka", "executor"])
 @pytest.mark.parametrize("later_s", [0.3, None])
-def test_a_batch_that_waited_for_the_broker_and_went_on_was_launched_by_nobody(
-    victim: str, later_s: float | None
-) -> None:
+def test_batch_resumed_after_a_broker_fault_has_no_launch(victim: str, later_s: float | None) -> None:
     made = Synthetic(Scenario(victims=(victim,)))
     evidence = made.evidence()
     t5 = read_timeline(evidence)["t5"]
@@ -181,23 +182,23 @@ def test_a_batch_that_waited_for_the_broker_and_went_on_was_launched_by_nobody(
         assert problems == () and timeline["t3"].wall_ns == timeline["t4"].wall_ns == t5.wall_ns
         assert recovery.load_s == recovery.replay_s == 0 and "went on" in timeline["t3"].source
     else:
-        assert problems, "who lost its executor launched something, or it was not seen"
+        assert problems, "a lost executor implies a launch"
 
 
 def undone(wall_ns: int) -> list[dict[str, Any]]:
     return [{"event": "undone", "undo": "SIGCONT", "wall_ns": wall_ns}]
 
 
-@pytest.mark.parametrize(("after_ns", "unnoticed"), [(NS, False), (-NS // 10, True)])
-def test_what_was_noticed_before_the_undo_is_t2_and_a_reload_after_it_is_one(after_ns: int, unnoticed: bool) -> None:
+@pytest.mark.parametrize(("after_ns", "is_undetected"), [(NS, False), (-NS // 10, True)])
+def test_t2_is_a_detection_before_the_undo_or_the_undo(after_ns: int, is_undetected: bool) -> None:
     at = MADE.t2 + after_ns
     timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(at)))
-    assert timeline["t2"].wall_ns == (at if unnoticed else MADE.t2)
-    assert ("nothing was noticed before" in timeline["t2"].source) is unnoticed
+    assert timeline["t2"].wall_ns == (at if is_undetected else MADE.t2)
+    assert ("nothing was noticed before" in timeline["t2"].source) is is_undetected
     assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (MADE.t3, MADE.t4)
 
 
-def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
+def test_commits_during_an_injection_do_not_end_the_recovery() -> None:
     unseen = tuple(one for one in EVIDENCE.traces.events if one.kind != "lost")
     traces = dataclasses.replace(EVIDENCE.traces, events=unseen)
     timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(MADE.t6), traces=traces))
@@ -207,7 +208,7 @@ def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
     assert recovery.load_s == 0
 
 
-def test_the_silence_begins_with_the_last_output_before_the_gap() -> None:
+def test_silence_starts_with_the_last_output_before_the_gap() -> None:
     timeline = read_timeline(EVIDENCE)
     before = MADE.batches[MADE.hit - 1][1] // 1_000_000 - 20
     assert timeline["t1"].wall_ns == before * 1_000_000
@@ -226,7 +227,7 @@ STEPS = st.lists(st.integers(0, 60_000), min_size=6, max_size=6)
 
 
 @given(STEPS)
-def test_parts_add_up(steps: list[int]) -> None:
+def test_recovery_parts_add_up(steps: list[int]) -> None:
     r, problems = measure(_timeline(steps, set()))
     assert problems == ()
     parts = {part: getattr(r, part) for part in PARTS}
@@ -237,7 +238,7 @@ def test_parts_add_up(steps: list[int]) -> None:
 
 
 @given(STEPS, st.sets(st.sampled_from(CHAIN[1:])))
-def test_a_missing_tail_is_censoring_and_a_gap_is_a_problem(steps: list[int], missing: set[str]) -> None:
+def test_missing_tail_is_censored_and_gap_is_a_problem(steps: list[int], missing: set[str]) -> None:
     recovery, problems = measure(_timeline(steps, missing))
     present = [name for name in CHAIN if name not in missing]
     gaps = [name for name in CHAIN[: CHAIN.index(present[-1])] if name in missing]
@@ -251,7 +252,7 @@ def test_a_missing_tail_is_censoring_and_a_gap_is_a_problem(steps: list[int], mi
 @given(st.integers(0, 5), st.integers(1, 20) | st.integers(1, 5_000))
 @example(3, 10)
 @example(3, 11)
-def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_negative(at: int, back_ms: int) -> None:
+def test_negative_part_within_clock_resolution_is_zero(at: int, back_ms: int) -> None:
     steps = [1_000] * 6
     steps[at] = -back_ms
     recovery, problems = measure(_timeline(steps, set()))
@@ -264,7 +265,7 @@ def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_ne
 
 
 @given(st.integers(0, 10_000))
-def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
+def test_only_the_first_load_of_a_store_is_a_reload(seed: int) -> None:
     real = Synthetic(_scenario(seed)).evidence().traces.events_of("state_loaded")
     moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
     found = reloads([*real, moved], 0, None)
@@ -272,8 +273,8 @@ def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
     assert moved not in found
 
 
-def test_a_victim_that_was_never_removed_leaves_a_gap() -> None:
-    """Without an id in its command the first removal after t0 is taken."""
+def test_victim_without_removal_leaves_a_gap() -> None:
+    """Without an executor ID in the command, the first removal after t0 counts."""
     nameless = {"pid": 200, "role": "executor", "command": ["java"]}
     assert read_timeline(dataclasses.replace(EVIDENCE, victims=[nameless]))["t2"].wall_ns == MADE.t2
     other = {"pid": 200, "command": ["java", "--executor-id", "1"]}
@@ -287,7 +288,7 @@ def _bins(ends_s: list[float], rates: list[float]) -> pd.DataFrame:
 
 
 @given(st.lists(st.floats(0, 500), min_size=1, max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_the_dip_is_that_of_the_lowest_bin(rates: list[float], first: int, more: int) -> None:
+def test_dip_depth_is_that_of_the_lowest_bin(rates: list[float], first: int, more: int) -> None:
     ends = [float(index + 1) for index in range(len(rates))]
     until = first + more
     found = dip_depth(_bins(ends, rates), 200.0, 1.0, first * NS, until * NS)
@@ -302,7 +303,7 @@ def test_the_dip_is_that_of_the_lowest_bin(rates: list[float], first: int, more:
         assert found is None
 
 
-def test_an_engine_that_never_commits_again_dipped_to_nothing() -> None:
+def test_engine_without_further_commits_dips_to_zero() -> None:
     bins = _bins([1, 2, 3], [200, 190, 210])
     assert dip_depth(bins, 200.0, 1.0, 3 * NS, 60 * NS) == 1.0
     assert dip_depth(bins, 200.0, 1.0, 2 * NS, 8 * NS) == 0.0
@@ -310,7 +311,7 @@ def test_an_engine_that_never_commits_again_dipped_to_nothing() -> None:
 
 
 @given(st.sets(st.integers(0, 300), max_size=20), st.integers(0, 300), st.integers(1, 200))
-def test_the_longest_silence_is_found_among_all_gaps(outputs: set[int], t0: int, length: int) -> None:
+def test_longest_silence_is_the_longest_gap(outputs: set[int], t0: int, length: int) -> None:
     until = t0 + length
     known = sorted(outputs)
     edges = [*known, until] if known and known[-1] < until else known
@@ -330,7 +331,7 @@ def test_the_longest_silence_is_found_among_all_gaps(outputs: set[int], t0: int,
     st.integers(0, 300),
     st.integers(1, 150),
 )
-def test_the_area_is_the_sum_over_milliseconds(
+def test_lag_area_is_the_sum_over_milliseconds(
     due_ms: list[int], steps: list[tuple[int, int]], start: int, length: int
 ) -> None:
     due_ms = sorted(due_ms)
@@ -349,12 +350,12 @@ def test_the_area_is_the_sum_over_milliseconds(
     assert TopicSchedule(records).lag_area(commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
 
 
-def test_the_area_of_bins_is_that_of_trapezoids() -> None:
+def test_lag_area_of_bins_uses_trapezoids() -> None:
     bins = pd.DataFrame({"end_ns": [1 * NS, 2 * NS, 4 * NS], "lag": [10, 30, 10]})
     assert lag_area_of_bins(bins, 1 * NS, 4 * NS) == pytest.approx(20 + 40)
     assert lag_area_of_bins(bins, round(1.5 * NS), 2 * NS) == pytest.approx(12.5)
     assert lag_area_of_bins(bins[:0], 0, NS) is None
-    # What lies before and behind is no part of it; within, the lag is 20 at 1.5 s, 30 at 2 s and 20 at 3 s.
+    # The lag is 20 at 1.5 s, 30 at 2 s and 20 at 3 s; the rest is outside.
     assert lag_area_of_bins(bins, round(1.5 * NS), 3 * NS) == pytest.approx(12.5 + 25)
 
 
@@ -363,41 +364,41 @@ def _latencies(values: list[float], step_s: float = 2.0) -> pd.DataFrame:
     return pd.DataFrame({"end_ns": ends, "latency_ms": values})
 
 
-def test_latency_has_settled_when_its_last_level_began() -> None:
+def test_latency_settles_at_the_start_of_its_last_level() -> None:
     outage, catching_up, after = [9_000.0, 9_500.0, 8_800.0], [6_000.0, 6_100.0, 5_900.0, 6_050.0], [2_400.0, 2_410.0]
     bins = _latencies([2_000.0] * 5 + outage + catching_up + after * 4)
     t0_ns = 10 * NS
     settled = settled_ns(bins, t0_ns, 1_000 * NS)
-    assert settled == int(bins["end_ns"].iloc[5 + 3 + 4]), "slower than before, and settled there"
+    assert settled == int(bins["end_ns"].iloc[5 + 3 + 4]), "settled at a slower level"
     assert settled_ns(_latencies([2_000.0, 2_010.0] * 10), t0_ns, 1_000 * NS) == t0_ns
-    assert settled_ns(bins, t0_ns, 20 * NS) is None, "five bins tell nothing of levels"
+    assert settled_ns(bins, t0_ns, 20 * NS) is None, "five bins are too few"
 
 
 @given(st.floats(0, 5), st.floats(0.1, 4))
-def test_the_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, checkpoint_interval_s: float) -> None:
+def test_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, checkpoint_interval_s: float) -> None:
     bins = _latencies([1.0, 1.0, 1.0])
     phase = phase_at(bins, round((6 + since_s) * NS), checkpoint_interval_s)
     assert phase == pytest.approx(min(1.0, since_s / checkpoint_interval_s), abs=1e-6)
     assert phase_at(bins, NS, checkpoint_interval_s) is None
 
 
-def test_the_largest_lateness_is_that_of_the_seconds_of_the_recovery() -> None:
+def test_largest_schedule_lag_covers_the_recovery() -> None:
     latest = [(number * NS, ms) for number, ms in enumerate([900.0, 3.0, 400.0, 5.0, 700.0])]
     assert largest_lateness_ms(latest, round(0.5 * NS), round(2.1 * NS)) == 400.0
-    assert largest_lateness_ms(latest, 3 * NS, 3 * NS) == 700.0, "the line of a second comes at its end"
+    assert largest_lateness_ms(latest, 3 * NS, 3 * NS) == 700.0, "a second is reported at its end"
     assert largest_lateness_ms(latest, 8 * NS, 9 * NS) is None
 
 
 def _evidence(
     victims: list[dict[str, Any]],
-    removed: list[tuple[str, str, float | None]],
+    removals: list[tuple[str, str, float | None]],
     seen: Sequence[EngineEvent] = (),
     epochs: Sequence[StateEpoch] = (),
     **more: Any,
 ) -> FaultEvidence:
-    """`removed`: application, executor, seconds after t0 of its removal; each application is sampled in turn."""
+    """Return evidence with sampled removals: application, executor, seconds after t0 (None if not removed)."""
     lines = []
-    for turn, (application, identity, at) in enumerate(removed):
+    for turn, (application, identity, at) in enumerate(removals):
         executor: dict[str, Any] = {"id": identity}
         if at is not None:
             executor["removeTime"] = spark_time(T0 + round(at * NS))
@@ -412,42 +413,42 @@ def _executor(identity: str, application: str | None = None) -> dict[str, Any]:
     return {"pid": 5, "role": "executor", "command": command}
 
 
-def test_two_applications_may_both_have_an_executor_0() -> None:
-    removed = [("app-1", "0", 1.0), ("app-2", "0", 0.5)]
+def test_executors_are_identified_by_application() -> None:
+    removals = [("app-1", "0", 1.0), ("app-2", "0", 0.5)]
     for victim, seconds in ((_executor("0", "app-2"), 0.5), (_executor("0", "app-1"), 1.0), (_executor("0"), 1.0)):
-        found = detect(_evidence([victim], removed))
+        found = detect(_evidence([victim], removals))
         assert found is not None and found.wall_ns == T0 + round(seconds * NS)
-    assert detect(_evidence([_executor("0", "app-3")], removed)) is None
+    assert detect(_evidence([_executor("0", "app-3")], removals)) is None
 
 
-def test_of_several_victims_the_last_one_counts() -> None:
-    removed = [("a", "0", 0.25), ("a", "1", 0.75), ("a", "2", None)]
-    both = detect(_evidence([_executor("0", "a"), _executor("1", "a")], removed))
+def test_last_of_several_victims_sets_t2() -> None:
+    removals = [("a", "0", 0.25), ("a", "1", 0.75), ("a", "2", None)]
+    both = detect(_evidence([_executor("0", "a"), _executor("1", "a")], removals))
     assert both is not None and both.wall_ns == T0 + 3 * NS // 4
-    assert detect(_evidence([_executor("0", "a"), _executor("2", "a")], removed)) is None
+    assert detect(_evidence([_executor("0", "a"), _executor("2", "a")], removals)) is None
     worker = {"pid": 6, "role": "worker", "executors": ["0", "1"]}
-    hosted = detect(_evidence([worker], removed))
+    hosted = detect(_evidence([worker], removals))
     assert hosted is not None and hosted.wall_ns == T0 + 3 * NS // 4
 
 
-def test_a_random_process_is_judged_by_what_it_was() -> None:
+def test_random_victim_is_judged_by_its_role() -> None:
     victims = [_executor("0", "a"), {"pid": 6, "role": "worker", "executors": ["1"]}]
     found = detect(_evidence(victims, [("a", "0", 0.25), ("a", "1", 0.75)], victim="any"))
     assert found is not None and found.wall_ns == T0 + 3 * NS // 4
 
 
-def test_a_new_lineage_tells_of_a_loss_that_no_sample_saw() -> None:
+def test_new_state_epoch_reveals_an_unsampled_loss() -> None:
     epoch = StateEpoch(1, T0 + NS, "an executor was lost")
     found = detect(_evidence([_executor("0", "a")], [("a", "0", None)], epochs=[epoch]))
     assert found is not None and found.wall_ns == T0 + NS
     assert "lineage 1" in found.source
 
 
-def test_lines_before_the_fault_and_after_the_next_one_are_not_its_own() -> None:
+def test_log_lines_outside_the_fault_interval_are_ignored() -> None:
     lines = [LogLine(T0 + offset * NS, "driver-0.log", "TaskSetManager: Lost task") for offset in (-1, 5)]
-    said = events_of_driver_logs(DriverEvents(lost_tasks=tuple(lines)))
+    lost_tasks = events_of_driver_logs(DriverEvents(lost_tasks=tuple(lines)))
     victim = [{"pid": 9, "role": "python_worker"}]
-    evidence = _evidence(victim, [], said)
+    evidence = _evidence(victim, [], lost_tasks)
     found = detect(evidence)
     assert found is not None and found.wall_ns == T0 + 5 * NS
     assert without_effect(evidence) is None
@@ -456,7 +457,7 @@ def test_lines_before_the_fault_and_after_the_next_one_are_not_its_own() -> None
     assert without_effect(earlier) == "no task was lost"
 
 
-def test_a_pause_that_nobody_noticed_is_no_fault_without_effect() -> None:
+def test_undetected_pause_still_has_an_effect() -> None:
     undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": T0 + at * NS} for at in (3, 4)]
     evidence = _evidence([{"pid": 9, "role": "python_worker"}], [], undone=undone)
     found = detect(evidence)

@@ -1,4 +1,4 @@
-"""Raw files: a cut last line is dropped, anything else broken is named."""
+"""Raw files: an incomplete last line is dropped, other damage is named."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MADE = Synthetic(Scenario())
 
 
 @given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
-def test_a_file_cut_anywhere_yields_its_whole_lines(
+def test_truncated_file_yields_its_complete_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("raw") / "x.jsonl"
@@ -46,7 +46,7 @@ def attempt(tmp_path: Path) -> Path:
     return MADE.write(tmp_path)
 
 
-def test_an_attempt_is_read_whole(attempt: Path) -> None:
+def test_attempt_is_read_completely(attempt: Path) -> None:
     raw = read_evidence(attempt)
     assert raw.traces.commits == tuple(MADE.commits)
     assert raw.recorder_death is None
@@ -59,7 +59,7 @@ CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "message"),
     [
         ("attempt.json", b"{", r"attempt\.json"),
         ("gate.json", b"{", r"gate\.json"),
@@ -73,41 +73,41 @@ CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"
         ("harvest/records.parquet", b"PAR1", CLEAR),
     ],
 )
-def test_a_broken_or_missing_file_is_named(attempt: Path, file: str, content: bytes | None, words: str) -> None:
+def test_broken_or_missing_file_is_named(attempt: Path, file: str, content: bytes | None, message: str) -> None:
     (attempt / file).unlink(missing_ok=True)
     if content is not None:
         (attempt / file).write_bytes(content)
-    with pytest.raises(InfrastructureError, match=words):
+    with pytest.raises(InfrastructureError, match=message):
         judge(attempt)
 
 
-def test_records_without_a_column_are_named(attempt: Path) -> None:
+def test_records_file_without_a_column_is_named(attempt: Path) -> None:
     edit_table(attempt / "harvest" / "records.parquet", lambda rows: rows.drop(columns="primer"))
     with pytest.raises(InfrastructureError, match=CLEAR):
         read_evidence(attempt)
 
 
-def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
+def test_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
     prepared(tmp_path)
     (tmp_path / "attempt.json").write_text("{}")
     with pytest.raises(InfrastructureError, match=r"attempt\.json: attempt: "):
         read_attempt(tmp_path)
 
 
-def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
+def test_spark_and_monotonic_instants() -> None:
     assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
     assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
     assert BarrierOpening(1_000, 70).mono_ns(1_500) == 570
 
 
-def test_harvests_from_before_there_was_event_time_know_no_late_records(attempt: Path) -> None:
+def test_harvests_without_event_time_have_no_late_records(attempt: Path) -> None:
     edit_table(attempt / "harvest" / "records.parquet", lambda rows: rows.drop(columns="late", errors="ignore"))
     late = read_evidence(attempt).records["late"]
     assert len(late) and not late.any()
 
 
-def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
-    """The worker that takes a dead one's place has a core for some seconds: that is what the fault costs."""
+def test_service_restarted_after_a_fault_is_not_background_load() -> None:
+    """A replacement worker uses a core for some seconds, which is a cost of the fault."""
 
     def samples(pid: int, born: float, cores: float) -> list[dict[str, object]]:
         return [
@@ -125,36 +125,36 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     assert set(zip(own["pid"], own["role"], strict=True)) == {(7, "restarted"), (1, "services")}
     found = background_load(machine, own, 1_000 * NS, 1_020 * NS)
     assert found is not None and found.worst < 0.2
-    # What else came to be is others' all the same: another pid, another time.
+    # Processes with another PID or start time remain background load.
     for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}):
         found = background_load(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0
 
 
 @pytest.mark.parametrize("apart_s", [-2.1, -1.9, 1.9, 2.1])
-def test_a_start_is_that_of_a_process_that_was_made_within_two_seconds_of_it(apart_s: float) -> None:
-    """After the time for which it was held down."""
+def test_service_start_matches_a_process_created_within_two_seconds(apart_s: float) -> None:
+    """The restart delay is subtracted from the start line's time."""
     sample = {"kind": "proc", "wall_ns": 1_010 * NS, "role": "services", "pid": 7, "create_time": 1_000.0 + apart_s}
     start = {"event": "started", "pid": 7, "wall_ns": 1_030 * NS, "waited_s": 30.0}
     (role,) = all_processes((sample,), (start,), ())["role"]
     assert role == ("restarted" if abs(apart_s) < 2 else "services")
     (role,) = all_processes(({**sample, "role": "kafka"},), (start,), ())["role"]
-    assert role == "kafka", "only what nobody else counts"
+    assert role == "kafka", "only services are reassigned"
 
 
 @pytest.mark.parametrize("kept", [0, -1])
-def test_a_recorder_without_its_last_line_did_not_end(attempt: Path, kept: int) -> None:
+def test_recorder_without_stop_line_died(attempt: Path, kept: int) -> None:
     edit_lines(attempt / "recorder.jsonl", lambda lines: lines[:kept])
     assert read_evidence(attempt).recorder_death == "its last line is not `stop`"
 
 
-def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late() -> None:
+def test_audit_of_a_user_job_is_skipped_after_dropped_late_rows() -> None:
     def not_measured(late_rows: int, *, of_the_user: bool, **known: str) -> dict[str, str]:
         kind = SimpleNamespace(of_the_user=of_the_user)
         attempt: Any = SimpleNamespace(config=SimpleNamespace(kind=kind), not_measured=known)
         return _not_measured(attempt, Traces("batch", late_rows=late_rows), None)
 
-    assert not_measured(1234, of_the_user=False) == {}, "built-in workloads know which rows are late"
+    assert not_measured(1234, of_the_user=False) == {}, "built-in workloads count late rows"
     assert not_measured(0, of_the_user=True) == {}
     found = not_measured(1234, of_the_user=True, latency_ms="no output")
     assert found["latency_ms"] == "no output" and found["audit"].startswith("1,234 rows came later than")
@@ -165,7 +165,7 @@ def line(event: str, **values: Any) -> dict[str, Any]:
     return {"event": event, **values}
 
 
-def test_each_planned_fault_has_an_entry_and_only_its_own_lines() -> None:
+def test_each_planned_fault_has_an_entry_with_its_own_lines() -> None:
     journal = [
         line("victims", victims=[{"pid": 5, "role": "executor"}, {"pid": 6}, {"pid": 7, "fault": 1}]),
         line("end_offsets", offsets={"0": 9}, before_signal=False),
@@ -192,7 +192,7 @@ def test_each_planned_fault_has_an_entry_and_only_its_own_lines() -> None:
     assert [one.name("t2") for one in (first, second, third)] == ["t2", "t2#2", "t2#3"]
 
 
-def test_what_was_said_of_a_victim_last_counts_and_hosts_have_pids_of_their_own() -> None:
+def test_last_report_of_a_victim_counts_and_pids_are_per_host() -> None:
     journal = [
         line("victims", victims=[{"pid": 5, "executors": ["1"]}, {"pid": 5, "host": "node1"}, {"pid": 8}]),
         line("victims", victims=[{"pid": 5, "executors": ["2"]}]),
@@ -204,7 +204,7 @@ def test_what_was_said_of_a_victim_last_counts_and_hosts_have_pids_of_their_own(
     )  # fmt: skip
 
 
-def test_of_a_generators_journal_only_lines_with_a_lateness_tell_of_it() -> None:
+def test_only_generator_lines_with_a_schedule_lag_count() -> None:
     found = read_generator(by_event([line("progress", wall_ns=5, latest_ms=3), line("progress", wall_ns=6, late=0)]))
     assert (found.latest, found.unknown, found.end_offsets) == (((5, 3.0),), None, None)
     assert found.death == "it never reported `done`" and found.schedule_lag.p99 is None

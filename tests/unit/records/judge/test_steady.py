@@ -1,4 +1,4 @@
-"""When an engine is steady, keeps up, and changes its level."""
+"""Steadiness, sustained load and change points of an engine."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from faultline.records.judge.steady import (
 
 
 @given(st.integers(0, 50), st.integers(6, 24))
-def test_a_planted_level_is_found_where_it_begins(seed: int, begin: int) -> None:
+def test_planted_change_point_is_found(seed: int, begin: int) -> None:
     noise = 0.02 * np.random.default_rng(seed).standard_normal(30)
     found = level_begins(np.where(np.arange(30) < begin, 10.0, 5.0) + noise)
     assert begin in found
     assert all(LEAST <= one <= 30 - LEAST for one in found)
 
 
-def test_what_is_flat_short_or_unknown_has_no_levels() -> None:
+def test_flat_short_or_unknown_series_has_no_change_point() -> None:
     assert level_begins(np.full(30, 7.0)) == []
     assert level_begins(np.array([1.0, 9.0, 1.0, 9.0, 1.0])) == []
     assert level_begins(np.array([1.0] * 10 + [np.nan] * 10)) == []
 
 
 @pytest.mark.parametrize(("step", "found"), [(3.1, []), (3.3, [10])])
-def test_a_level_costs_four_times_the_variance_of_a_value_for_each_logarithm_of_their_number(
-    step: float, found: list[int]
-) -> None:
-    """Values alternate by ±1: by a robust estimate from one to the next that is a deviation of 2.1, so among 21 values
-    a change in their middle must explain 53 or more: 5.2 times the square of the step, as these values fall."""
+def test_change_point_penalty_is_four_variances_per_log_n(step: float, found: list[int]) -> None:
+    """Values alternate by ±1, which gives a robust standard deviation of 2.1.
+
+    Among 21 values, a change in the middle must explain at least 53, which is 5.2 times the square of the step.
+    """
     assert level_begins(np.array([100 + (-1) ** n + (step if n >= 10 else 0) for n in range(21)])) == found
 
 
@@ -55,7 +55,7 @@ def slopes_of(times: Floats, values: Floats) -> list[float]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(-100, 100)), min_size=4, max_size=12))
-def test_a_drift_is_the_median_of_all_slopes(points: list[tuple[int, int]]) -> None:
+def test_drift_is_the_median_of_all_slopes(points: list[tuple[int, int]]) -> None:
     ordered = sorted(points)
     times = np.array([float(t) for t, _ in ordered])
     values = np.array([float(v) for _, v in ordered])
@@ -69,16 +69,16 @@ def test_a_drift_is_the_median_of_all_slopes(points: list[tuple[int, int]]) -> N
 
 
 @given(st.integers(4, 30), st.floats(-0.5, 0.5), st.floats(10, 1e4))
-def test_a_straight_line_drifts_by_what_it_moves(n: int, share: float, level: float) -> None:
+def test_drift_of_a_straight_line_is_exact(n: int, share: float, level: float) -> None:
     times = np.arange(n, dtype=float)
     found = drift_interval(times, level * (1 + share * times / (n - 1)), level)
     assert found is not None
     assert (found.share, found.low, found.high) == pytest.approx((share,) * 3, abs=1e-9)
-    # At the limit itself, by how both ends were rounded.
+    # At the limit, rounding of both bounds decides.
     assert found.steady is (max(abs(found.low), abs(found.high)) <= 0.25)
 
 
-def test_the_intervals_hold_what_was_planted_as_often_as_they_say() -> None:
+def test_confidence_intervals_have_nominal_coverage() -> None:
     random, few, many = np.random.default_rng(11), np.arange(12, dtype=float), np.arange(15, dtype=float)
     drifts = [drift_interval(few, 100 + 2 * few + random.normal(0, 8, 12), 100.0) for _ in range(200)]
     assert 0.9 <= sum(one.low <= 0.22 <= one.high for one in drifts if one is not None) / 200
@@ -102,24 +102,24 @@ FALLING = [4000 - 200.0 * n for n in range(10)]
         (FLAT[:3], FLAT[:3], False),
         ([], [], False),
     ],
-    ids=["both", "latency falls", "lag falls", "unasked", "few values", "few bins", "none"],
+    ids=["both", "latency falls", "lag falls", "no latency", "few values", "few bins", "none"],
 )
-def test_a_baseline_is_steady_when_both_signals_are(latency: list[float], lag: list[float], steady: bool) -> None:
-    """A signal without values is not asked; too few are not steady."""
+def test_baseline_is_steady_if_both_signals_are(latency: list[float], lag: list[float], steady: bool) -> None:
+    """A signal without values is ignored; one with too few values is not steady."""
     times = np.arange(len(lag), dtype=float)
     found = is_steady(times, np.array(latency), np.array(lag), checkpoint_interval_s=1.0, offered_rps=1000.0)
     assert found[0] is steady
 
 
 @given(st.integers(4, 60), st.integers(0, 400))
-def test_trailing_lengths_grow_from_the_fewest_to_what_there_is(fewest: int, commits: int) -> None:
+def test_trailing_lengths_grow_from_the_minimum(fewest: int, commits: int) -> None:
     found = trailing_lengths(fewest, commits)
     assert found[:1] == ([fewest] if fewest <= commits else [])
     assert all(a < b <= 1.5 * a + 1 for a, b in itertools.pairwise(found))
     assert all(length <= commits < 2 * found[-1] for length in found)
 
 
-def test_a_stretch_grows_until_it_can_tell() -> None:
+def test_stretch_grows_until_it_is_decisive() -> None:
     random, times = np.random.default_rng(3), np.arange(40, dtype=float)
     scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
 
@@ -130,18 +130,18 @@ def test_a_stretch_grows_until_it_can_tell() -> None:
 
     assert stretch(flat) == 10
     assert stretch(scattered) > 10
-    # What fell until lately was not steady, however far one looks back.
+    # A falling latency is not steady over any length.
     assert stretch(np.linspace(4000, 1000, 40)) == 0
     assert stretch(flat, 9) == 0
 
 
-def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
+def test_steady_module_imports_neither_scipy_nor_pandas() -> None:
     code = "import sys, faultline.records.judge.steady; print(*{'scipy', 'pandas'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not found.stdout.split()
 
 
-def test_noise_that_hides_a_drift_is_not_steady() -> None:
+def test_drift_hidden_by_noise_is_not_steady() -> None:
     assert [Drift(0.0, *ends).steady for ends in ((-0.25, 0.25), (-0.26, 0.1), (-0.1, 0.26))] == [True, False, False]
     random, times = np.random.default_rng(5), np.arange(10, dtype=float)
     for spread, least, most in ((3, 100, 100), (60, 0, 10)):
@@ -149,7 +149,7 @@ def test_noise_that_hides_a_drift_is_not_steady() -> None:
         assert least <= sum(one.steady for one in drawn if one) <= most
 
 
-def test_nothing_is_told_of_a_drift_without_values() -> None:
+def test_drift_without_values_is_none() -> None:
     times = np.arange(4.0)
     assert drift_interval(times[:3], times[:3], 1.0) is None
     assert drift_interval(times, np.array([1.0, np.nan, 1.0, 1.0]), 1.0) is None
@@ -164,16 +164,16 @@ def test_nothing_is_told_of_a_drift_without_values() -> None:
         ((10.1, 20.0), False), (None, None),
     ],
 )  # fmt: skip
-def test_keeping_up_is_shown_or_not_or_nobody_can_tell(growth: tuple[float, float] | None, answer: bool | None) -> None:
+def test_sustained_is_true_false_or_unknown(growth: tuple[float, float] | None, answer: bool | None) -> None:
     assert sustained(growth, 1000.0) is answer
     assert sustained(growth, 0.0) is None
 
 
-def test_a_slope_takes_three_points_at_more_than_one_instant() -> None:
+def test_slope_needs_three_points_at_distinct_instants() -> None:
     line = np.array([0.0, 1.0, 2.0])
     assert slope_interval(line[:2], line[:2]) is None
     assert slope_interval(np.array([1.0, 1.0, 1.0]), line) is None
     assert slope_interval(line, 3 * line + 7) == pytest.approx((3, 3))
-    # One of three points half off: the slope is 1, its deviation is 1/sqrt(12), and t is 12.706.
+    # One of three points is off by 0.5: slope 1, standard error 1/sqrt(12), t = 12.706.
     found = slope_interval(line, np.array([0.0, 1.5, 2.0]))
     assert found == pytest.approx((1 - 12.7062 * 12**-0.5, 1 + 12.7062 * 12**-0.5), rel=1e-4)

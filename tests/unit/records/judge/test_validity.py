@@ -1,4 +1,4 @@
-"""Each rule fires on its own evidence and on nothing else."""
+"""Validity rules: limits, reasons, and independence of the rules."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CONTROL = dataclasses.replace(
 )
 
 
-def said(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
+def reasons_with(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
     return reasons(dataclasses.replace(good, **changes))
 
 
-def codes(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
-    return [reason.partition(":")[0] for reason in said(good, **changes)]
+def codes_with(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
+    return [reason.partition(":")[0] for reason in reasons_with(good, **changes)]
 
 
 MOVED = {"latency": Drift(0.4, 0.3, 0.5), "lag": Drift(0.0, -0.1, 0.1)}
@@ -63,17 +63,17 @@ SLOW = Scenario(checkpoint_interval_s=5.0).configuration
         (GOOD, {"growth": (2.0, 9.0)}),
         (CONTROL, {"drifts": MOVED}),
     ],
-    ids=["a run", "a control", "four bins of 5 s", "at limits", "before 0", "taken", "growth", "a control's drift"],
+    ids=["faulted", "control", "four bins of 5 s", "clock", "negative clock", "load", "growth", "control drift"],
 )
-def test_what_lies_on_a_limit_is_within_it(good: RuleInputs, changes: dict[str, Any]) -> None:
-    assert said(good, **changes) == []
+def test_values_at_a_limit_are_valid(good: RuleInputs, changes: dict[str, Any]) -> None:
+    assert reasons_with(good, **changes) == []
 
 
 LATE = {"schedule_lag_p99_ms": 80.0}
 
 
 @pytest.mark.parametrize(
-    ("good", "changes", "told"),
+    ("good", "changes", "expected"),
     [
         (GOOD, {**LATE, "background": BackgroundCpuPart(processes=0.014, steal=1.06)},
          ["schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"]),
@@ -88,10 +88,10 @@ LATE = {"schedule_lag_p99_ms": 80.0}
          ["not-steady: latency moved by +40% (+30% to +50%) before the fault, and not surely within 25%"]),
         (GOOD, {"growth": (2.1, 9.4)}, ["overloaded: lag grew by 2 to 9 of 200 records/s > 1%"]),
     ],
-    ids=["who had the cores", "unknown", "in a recovery", "every fault", "a control", "moved", "grew"],
+    ids=["background CPU", "unknown CPU", "recovery", "every fault", "control", "drift", "growth"],
 )  # fmt: skip
-def test_a_reason_says_what_was_found(good: RuleInputs, changes: dict[str, Any], told: list[str]) -> None:
-    assert said(good, **changes) == told
+def test_reasons_name_the_findings(good: RuleInputs, changes: dict[str, Any], expected: list[str]) -> None:
+    assert reasons_with(good, **changes) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,10 @@ def test_a_reason_says_what_was_found(good: RuleInputs, changes: dict[str, Any],
         ("interval-not-held", {"spans_s": np.full(10, 2.11)}),
         ("interval-not-held", {"spans_s": np.array([2.0] * 8 + [2.5, 2.5])}),
         ("interval-not-held", {"spans_s": np.array([])}),
-        ("interval-not-held", {"drifts": MOVED, "baseline_bins": 6, "spans_s": np.full(6, 3.0)}),  # else a bias to fast
+        (
+            "interval-not-held",
+            {"drifts": MOVED, "baseline_bins": 6, "spans_s": np.full(6, 3.0)},
+        ),  # prevents a bias towards fast runs
         ("no-effect", {"outcomes": [SettledFault("no-effect", "no task was lost")]}),
         ("missed-window", {"outcomes": [SettledFault("missed-window")]}),
         ("fault-outcome-unknown", {"outcomes": [SettledFault("unknown")]}),
@@ -130,16 +133,16 @@ def test_a_reason_says_what_was_found(good: RuleInputs, changes: dict[str, Any],
         ("timeline-incomplete", {"chain_problems": ("missing: t3, though t7 was seen",)}),
     ],
 )
-def test_one_rule_fires_alone(code: str, changes: dict[str, Any]) -> None:
-    assert codes(**changes) == [code]
+def test_each_rule_fires_alone(code: str, changes: dict[str, Any]) -> None:
+    assert codes_with(**changes) == [code]
 
 
-def test_every_rule_says_what_it_means() -> None:
+def test_every_rule_has_a_docstring() -> None:
     assert all(rule.__doc__ for rule in RULES.values())
 
 
 @pytest.mark.parametrize(
-    ("config", "refused"),
+    ("config", "is_reason"),
     [
         ({"fault": "none"}, True),
         ({"fault": "none", "accept_overload": True}, False),
@@ -147,10 +150,10 @@ def test_every_rule_says_what_it_means() -> None:
         ({"workload": "nexmark", "query": "q0", "fault": "none"}, False),
     ],
 )
-def test_being_too_slow_is_a_result_only_where_it_was_asked_for(config: dict[str, Any], refused: bool) -> None:
+def test_overload_is_a_result_only_if_accepted(config: dict[str, Any], is_reason: bool) -> None:
     good = GOOD if config["fault"] != "none" else CONTROL
     slow = dataclasses.replace(good, configuration=parse_configuration(config), spans_s=np.full(3, 600.0))
-    assert codes(slow) == (["interval-not-held"] if refused else [])
+    assert codes_with(slow) == (["interval-not-held"] if is_reason else [])
     growth = (20.0, 30.0) if slow.configuration.paced else None
-    assert codes(slow, spans_s=np.full(3, 2.0), growth=growth) == (["overloaded"] if refused else [])
-    assert said(slow, spans_s=np.array([])) == ["interval-not-held: no commit in the measured window"]
+    assert codes_with(slow, spans_s=np.full(3, 2.0), growth=growth) == (["overloaded"] if is_reason else [])
+    assert reasons_with(slow, spans_s=np.array([])) == ["interval-not-held: no commit in the measured window"]

@@ -1,4 +1,4 @@
-"""Batches, tasks and waiting in the measured window, from hand-made samples."""
+"""Batches, tasks, non-compute time and garbage collection in the measured window."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> Batch:
 
 
 def samples(*rows: tuple[float, str, float, float]) -> tuple[Totals, ...]:
-    """(seconds after T0, process, completed tasks, task ms), in order of time."""
+    """Return totals in order of time from rows of (seconds after T0, process, completed tasks, task ms)."""
     return tuple(Totals(name, T0 + round(at_s * NS), 0.0, tasks, ms) for at_s, name, tasks, ms in sorted(rows))
 
 
-def test_only_what_ended_in_the_window_counts() -> None:
-    told = [(0, 9.9, 999, 500), (1, 12, 300, 200), (2, 20, 500, 400), (3, 20.1, 7, 5)]
-    listener = [progress(*one) for one in told]
-    # a/1 came up inside the window, and died there
+def test_only_batches_that_ended_in_the_window_count() -> None:
+    batches = [(0, 9.9, 999, 500), (1, 12, 300, 200), (2, 20, 500, 400), (3, 20.1, 7, 5)]
+    listener = [progress(*one) for one in batches]
+    # a/1 started and died inside the window.
     executors = samples((9, "a/0", 10, 1000), (19, "a/0", 30, 4000), (25, "a/0", 90, 9000), (15, "a/1", 4, 400))
     work = work_in(Traces("batch", batches=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
-    assert work_in(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine that reports nothing has no figures"
+    assert work_in(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine without reports"
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
-    """(batch, produced and emitted in seconds after T0, n)."""
+    """Return tuples from rows of (batch, produced and emitted in seconds after T0, n)."""
 
     def ms(at_s: float) -> int:
         return (T0 + round(at_s * NS)) // 1_000_000
@@ -55,18 +55,18 @@ def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
     return fold([pd.DataFrame(filled, columns=TUPLE_COLUMNS)], WINDOW)
 
 
-def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
+def test_non_compute_time_is_latency_minus_batch_and_never_negative() -> None:
     tuples = tuples_of((1, 11, 12, 3), (1, 11.9, 12, 1), (2, 18, 20, 2), (9, 5, 6, 100))
     listener = [progress(1, 12, 300, 200), progress(2, 20, 500, 400), progress(9, 6, 1, 1)]
     ends = {1: T0 + 12 * NS, 2: T0 + 20 * NS, 9: T0 + 6 * NS}
     commits = tuple(Commit(0, batch, None, end, {}) for batch, end in ends.items())
     traces = Traces("batch", commits, batches=tuple(listener))
-    # 3 tuples wait 800 ms, 1 waits none, 2 wait 1,600 ms; batch 9 lies before the window
+    # Three tuples wait 800 ms, one 0 ms and two 1,600 ms; batch 9 is before the window.
     assert non_compute_ms(tuples, traces, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
     assert non_compute_ms(tuples, dataclasses.replace(traces, batches=()), WINDOW) is None
 
 
-def test_the_source_is_what_was_due_in_the_window() -> None:
+def test_source_rate_counts_records_due_in_the_window() -> None:
     due = [(T0 + round(second * NS)) // 1_000_000 for second in (9.999, 10, 15, 19.999, 20)]
     records = pd.DataFrame({"partition": 0, "offset": range(5), "timestamp_ms": due, "primer": False})
     assert source_rps(TopicSchedule(records), WINDOW) == pytest.approx(0.3)
@@ -89,20 +89,18 @@ OUTSIDE = [*range(-5_000, 0, 10), *range(10_000, 15_000, 10)]
         ([0, 900], True),
         ([-10, 0], None),
     ],
-    ids=["close", "half a batch", "more", "a batch", "bursts", "none", "outside", "slow within", "two say it", "one"],
+    ids=["close", "half a batch", "more", "a batch", "bursts", "none", "outside", "slow inside", "two", "one"],
 )
-def test_real_time_means_outputs_in_the_window_closer_than_half_a_batch(
-    outputs_ms: Sequence[int], expected: bool | None
-) -> None:
+def test_real_time_needs_outputs_closer_than_half_a_batch(outputs_ms: Sequence[int], expected: bool | None) -> None:
     outputs = (T0 + 10 * NS) // 1_000_000 + np.array(sorted(outputs_ms), dtype=np.int64)
     assert is_real_time(outputs, WINDOW) is expected
 
 
-def test_waiting_is_asked_of_one_lineage_and_of_batches_that_told_their_time() -> None:
+def test_non_compute_time_needs_one_state_epoch_and_timed_batches() -> None:
     tuples = tuples_of((1, 11, 12, 3), (2, 18, 20, 2))
     commits = (Commit(0, 1, None, T0 + 10 * NS, {}), Commit(0, 2, None, T0 + 20 * NS, {}))
     traces = Traces("batch", commits, batches=(progress(1, 12, 300, 200), progress(2, 20, 500, 400)))
-    assert non_compute_ms(tuples, traces, WINDOW) == 1600, "a batch that ended when the window began is not in it"
+    assert non_compute_ms(tuples, traces, WINDOW) == 1600, "a batch that ended at the window's start is outside"
     assert non_compute_ms(tuples, dataclasses.replace(traces, batches=(progress(2, 20, 500, 0),)), WINDOW) is None
     several = dataclasses.replace(tuples, by_batch=tuples.by_batch.assign(lineage=[0, 1]))
     assert non_compute_ms(several, traces, WINDOW) is None
@@ -122,12 +120,12 @@ def traces(*collections: Collections, seen: tuple[str, ...] = ()) -> Traces:
     return Traces("batch", collections=collections, totals=totals)
 
 
-def figure(found: Traces) -> float | None:
+def gc_seconds(found: Traces) -> float | None:
     return gc_s(found, garbage_of(found, MINUTE), MINUTE)
 
 
 @given(pauses, pauses, pauses)
-def test_pauses_are_cut_at_both_edges_and_added_up_by_role(
+def test_pauses_are_cut_at_the_window_and_summed_by_role(
     driver: tuple[Pause, ...], one: tuple[Pause, ...], other: tuple[Pause, ...]
 ) -> None:
     found = traces(
@@ -142,25 +140,25 @@ def test_pauses_are_cut_at_both_edges_and_added_up_by_role(
     garbage = garbage_of(found, MINUTE)
     assert garbage is not None
     assert garbage.driver_s == pytest.approx(sum(inside(*driver)) / NS)
-    assert garbage.executors_s == figure(found) == pytest.approx(sum(inside(*one, *other)) / NS)
+    assert garbage.executors_s == gc_seconds(found) == pytest.approx(sum(inside(*one, *other)) / NS)
     assert garbage.pauses == len(inside(*driver, *one, *other))
     assert garbage.longest_ms == max(inside(*driver, *one, *other), default=0) / MS
 
 
-def test_a_pause_across_an_edge_counts_with_its_part_inside() -> None:
+def test_pause_across_a_window_edge_counts_by_its_inner_part() -> None:
     across = (Pause(START - 30 * MS, START + 10 * MS), Pause(END - 5 * MS, END + 9 * MS), Pause(END, END + MS))
     found = traces(Collections("executors", "a/0", "G1", across))
     assert garbage_of(found, MINUTE) == GarbagePart(driver_s=None, executors_s=0.015, pauses=2, longest_ms=10.0)
 
 
-def test_a_sum_that_lacks_an_executor_is_none() -> None:
+def test_gc_time_without_an_executor_log_is_none() -> None:
     log = Collections("executors", "a/0", "G1", (Pause(START, START + NS),))
-    assert figure(traces(log, seen=("a/0",))) == 1.0
-    assert figure(traces(log, seen=("a/0", "a/1"))) is None, "the totals of tasks take no place in it"
-    assert figure(traces(Collections("driver", "d", "G1", ()), seen=("a/0",))) is None
+    assert gc_seconds(traces(log, seen=("a/0",))) == 1.0
+    assert gc_seconds(traces(log, seen=("a/0", "a/1"))) is None, "task totals do not replace the log"
+    assert gc_seconds(traces(Collections("driver", "d", "G1", ()), seen=("a/0",))) is None
 
 
-def test_without_logs_totals_count_dead_executors_and_leave_the_driver_out() -> None:
+def test_gc_totals_count_dead_executors_and_exclude_the_driver() -> None:
     samples = [
         (990, {"0": 100.0, "1": 50.0, "driver": 1.0}),
         (1_005, {"0": 400.0}),
@@ -171,7 +169,7 @@ def test_without_logs_totals_count_dead_executors_and_leave_the_driver_out() -> 
          "executors": [{"id": name, "totalGCTime": gc_ms} for name, gc_ms in executors.items()]}
         for at_s, executors in samples
     ]  # fmt: skip
-    told = Traces("batch", totals=totals_of(lines))
-    assert garbage_of(told, MINUTE) is None
-    assert figure(told) == pytest.approx((300 + 200 + 70) / 1000)
-    assert figure(Traces("batch")) is None
+    without_logs = Traces("batch", totals=totals_of(lines))
+    assert garbage_of(without_logs, MINUTE) is None
+    assert gc_seconds(without_logs) == pytest.approx((300 + 200 + 70) / 1000)
+    assert gc_seconds(Traces("batch")) is None
