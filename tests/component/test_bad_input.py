@@ -116,11 +116,11 @@ def test_keys_of_airflow_that_others_can_read_are_named(installation: Installati
     assert f"chmod 0600 {file}" in refused(installation, "up")
 
 
-def test_a_password_that_was_not_made_yet_is_named(installation: Installation) -> None:
+def test_a_missing_password_is_named(installation: Installation) -> None:
     assert "passwords.json: " in refused(installation, "password")
 
 
-def test_a_login_that_is_gone_while_services_run_is_named(installation: Installation) -> None:
+def test_a_missing_login_of_running_services_is_named(installation: Installation) -> None:
     """Only supervisord runs; no service is started."""
     settings = installation.settings
     write_logins(settings.secrets, make_secrets(settings.secrets))
@@ -144,7 +144,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(installation: Installa
         keeper.wait(120)
 
 
-def test_a_machine_that_is_held_is_named(installation: Installation, tmp_path: Path) -> None:
+def test_a_held_machine_lock_is_named(installation: Installation, tmp_path: Path) -> None:
     installation.given["FAULTLINE_MACHINE"] = str(tmp_path)
     words = ("-m", RECORDER, "--attempt-dir", "/srv/results/attempts/a1", "--machine", str(tmp_path))
     with decoy(*words, program=f"printf %s {HOLDS} > /proc/self/comm; echo up; read x"):
@@ -164,7 +164,7 @@ def test_a_key_of_a_host_that_others_can_read_is_named(installation: Installatio
         assert f"chmod 600 {key}" in message
 
 
-def test_a_variable_that_would_be_cut_is_named(installation: Installation) -> None:
+def test_a_variable_with_an_invalid_value_is_named(installation: Installation) -> None:
     installation.given.update({PASSED_NAMES: "TOKEN", "TOKEN": '{"a": 1}'})
     assert "TOKEN: holds a quotation mark" in refused(installation, "up")
 
@@ -207,9 +207,7 @@ def test_a_wrong_java_is_named(installation: Installation, tmp_path: Path) -> No
         ("postgresql://u:secret@127.0.0.1:1/airflow", "FAULTLINE_DATABASE: connect"),
     ],
 )
-def test_an_address_of_no_use_is_refused_before_anything_starts(
-    installation: Installation, address: str, words: str
-) -> None:
+def test_an_unusable_address_is_refused_before_the_start(installation: Installation, address: str, words: str) -> None:
     installation.given[DATABASE] = address
     done = installation.run("up")
     assert done.returncode == 2

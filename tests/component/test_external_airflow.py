@@ -19,16 +19,16 @@ from tests.support.external_work import ATTEMPT, make_command
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 COMMAND = str(Path(sys.executable).with_name("airflow"))
-THEIRS = """\
+FOREIGN_DAG = """\
 from airflow.sdk import DAG, task
 
-with DAG("their_dag", schedule=None):
+with DAG("foreign_dag", schedule=None):
 
     @task
-    def theirs():
+    def work():
         return "done"
 
-    theirs()
+    work()
 """
 CONNECTIONS = {
     "kafka_default": {"conn_type": "kafka", "extra": '{"bootstrap.servers": "127.0.0.1:1"}'},
@@ -37,7 +37,7 @@ CONNECTIONS = {
 }
 
 
-class Theirs:
+class ExternalAirflow:
     """Airflow with a foreign DAG, pool and Connection. `database`: default SQLite."""
 
     def __init__(self, home: Path, database: str = "") -> None:
@@ -45,7 +45,7 @@ class Theirs:
         # Running components, for tests that need them.
         self.running: list[subprocess.Popen[bytes]] = []
         self.dags.mkdir(parents=True)
-        (self.dags / "their_dag.py").write_text(THEIRS)
+        (self.dags / "foreign_dag.py").write_text(FOREIGN_DAG)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "FAULTLINE"))}
         database = database or f"sqlite:///{home / 'airflow.db'}"
         self.environment = {
@@ -56,10 +56,10 @@ class Theirs:
         }  # fmt: skip
         self.database = create_engine(database)
         self.call("db", "migrate")
-        self.call("pools", "set", "their_pool", "3", "theirs")
-        self.call("connections", "add", "their_connection", "--conn-type", "http", "--conn-host", "there")
+        self.call("pools", "set", "foreign_pool", "3", "external")
+        self.call("connections", "add", "foreign_connection", "--conn-type", "http", "--conn-host", "there")
         # An existing Connection of the same name, with other values.
-        self.call("connections", "add", "guest_spark_local", "--conn-type", "spark", "--conn-host", "local[7]")
+        self.call("connections", "add", "ext_spark_local", "--conn-type", "spark", "--conn-host", "local[7]")
         self.call("dags", "reserialize")
 
     def call(self, *words: str) -> str:
@@ -87,8 +87,8 @@ class Theirs:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:
-    made = Theirs(tmp_path / "theirs")
+def external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExternalAirflow:
+    made = ExternalAirflow(tmp_path / "external")
     for name in [one for one in os.environ if one.startswith("AIRFLOW")]:
         monkeypatch.delenv(name)
     for name in (one for one in made.environment if one.startswith("AIRFLOW")):
@@ -106,26 +106,26 @@ def installed(tmp_path: Path) -> Settings:
     return settings
 
 
-def test_install_and_uninstall_restore_an_external_airflow(theirs: Theirs, installed: Settings) -> None:
-    before = theirs.state()
-    target, airflow = ExternalInstall(theirs.dags, "guest_", "bench"), AirflowCli(COMMAND)
+def test_install_and_uninstall_restore_an_external_airflow(external: ExternalAirflow, installed: Settings) -> None:
+    before = external.state()
+    target, airflow = ExternalInstall(external.dags, "ext_", "bench"), AirflowCli(COMMAND)
     dags = [describe_dag(one, list(CONNECTIONS)) for one in exported_dags()]
     lines: list[str] = []
     install(target, airflow, installed, CONNECTIONS, dags, lines.append)
-    assert "Connection guest_spark_local: exists, unchanged" in lines
+    assert "Connection ext_spark_local: exists, unchanged" in lines
 
-    theirs.call("dags", "reserialize")
-    assert theirs.rows("SELECT filename FROM import_error") == []
-    known = {one for (one,) in theirs.rows("SELECT dag_id FROM serialized_dag")}
-    assert known == {"their_dag", *(f"guest_{one['dag']}" for one in dags)}
+    external.call("dags", "reserialize")
+    assert external.rows("SELECT filename FROM import_error") == []
+    known = {one for (one,) in external.rows("SELECT dag_id FROM serialized_dag")}
+    assert known == {"foreign_dag", *(f"ext_{one['dag']}" for one in dags)}
     assert airflow.dags() == known
 
-    theirs.call("dags", "test", "guest_experiment")
-    ((state,),) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
+    external.call("dags", "test", "ext_experiment")
+    ((state,),) = external.rows("SELECT state FROM dag_run WHERE dag_id = 'ext_experiment'")
     assert state == "success"
     steps = [line.split() for line in (installed.home / "begun").read_text().splitlines()]
     assert [one[0] for one in steps][:1] == ["prepare"] and steps[-1] == ["teardown", "kafka_default,spark_default"]
     assert ["harvest", "spark_local"] in steps and ["judge"] in steps
 
     uninstall(target, airflow, lines.append)
-    assert theirs.state() == before
+    assert external.state() == before

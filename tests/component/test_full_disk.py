@@ -1,4 +1,4 @@
-"""A disk that fills up at any step of an experiment: records stay readable, and the work continues with free space."""
+"""Full disk at any step of an experiment: records stay readable, and work resumes once there is space."""
 
 from __future__ import annotations
 

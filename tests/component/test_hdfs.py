@@ -22,30 +22,30 @@ from faultline.installation.targets.machines import check_storage
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
+from tests.support.external_cluster import SECRET, conf, external_kafka, external_spark
+from tests.support.external_hdfs import ExternalHdfs, external_hdfs
 from tests.support.installation import Installation
-from tests.support.others_cluster import SECRET, conf, others_kafka, others_spark
-from tests.support.others_hdfs import OthersHdfs, others_hdfs
 
 # The jar of a name node has 56 MB.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersHdfs]:
-    with others_hdfs(tmp_path_factory.mktemp("others") / "hdfs") as made:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalHdfs]:
+    with external_hdfs(tmp_path_factory.mktemp("others") / "hdfs") as made:
         yield made
 
 
 @pytest.fixture
-def endpoints(theirs: OthersHdfs) -> Endpoints:
+def endpoints(cluster: ExternalHdfs) -> Endpoints:
     return Endpoints(
         kafka="", kafka_detoured="", kafka_detour="", engine="", engine_ui="", airflow="",
-        storage=theirs.url, storage_web=theirs.web,
+        storage=cluster.url, storage_web=cluster.web,
     )  # fmt: skip
 
 
-def client(theirs: OthersHdfs) -> Any:
-    address = urlsplit(theirs.web)
+def client(cluster: ExternalHdfs) -> Any:
+    address = urlsplit(cluster.web)
     web_hdfs: Any = importlib.import_module("fsspec.implementations.webhdfs")
     return web_hdfs.WebHDFS(address.hostname, address.port, user="root", skip_instance_cache=True)
 
@@ -77,9 +77,9 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "snapshots": [{**one, "wall_ns": None} for one in document["snapshots"]]}
 
 
-def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path: Path) -> None:
-    made, here, hdfs = tmp_path / "made", tmp_path / "here", client(theirs)
-    there = HdfsFolder(f"{theirs.url}/attempt/checkpoint", theirs.web)
+def test_a_copy_has_the_contents_of_the_checkpoint(cluster: ExternalHdfs, tmp_path: Path) -> None:
+    made, here, hdfs = tmp_path / "made", tmp_path / "here", client(cluster)
+    there = HdfsFolder(f"{cluster.url}/attempt/checkpoint", cluster.web)
     assert latest_offsets(here) == {} and there.entries() == {}
     copy_logs(there, here)
     assert not here.exists()
@@ -129,10 +129,10 @@ def test_a_copy_has_the_contents_of_the_checkpoint(theirs: OthersHdfs, tmp_path:
         replace(there, web="http://127.0.0.1:1").remove()
 
 
-def test_a_started_cycle_is_detected_at_once(theirs: OthersHdfs, tmp_path: Path) -> None:
-    made, there = tmp_path / "made", HdfsFolder(f"{theirs.url}/cycles", theirs.web)
+def test_a_started_cycle_is_detected_at_once(cluster: ExternalHdfs, tmp_path: Path) -> None:
+    made, there = tmp_path / "made", HdfsFolder(f"{cluster.url}/cycles", cluster.web)
     batch(made, 0)
-    client(theirs).put(f"{made}/", there.path, recursive=True)
+    client(cluster).put(f"{made}/", there.path, recursive=True)
     progress = CheckpointProgress(tmp_path / "here", tmp_path / "none", there)
     at = progress.await_cycle("checkpoint", 0, time.monotonic_ns() + 10**9)
     assert at == (there / "commits" / "0").modified_ms() * 1_000_000 == progress.last_commit_ns()
@@ -142,28 +142,30 @@ def test_a_started_cycle_is_detected_at_once(theirs: OthersHdfs, tmp_path: Path)
     there.remove()
 
 
-def test_the_storage_is_checked(theirs: OthersHdfs, endpoints: Endpoints) -> None:
+def test_the_storage_is_checked(cluster: ExternalHdfs, endpoints: Endpoints) -> None:
     result = check_storage(endpoints, "faultline_storage")
-    assert result.startswith(f"{theirs.url} can be written, its clock is ")
-    assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
+    assert result.startswith(f"{cluster.url} is writable, ")
+    assert not [name for name in HdfsFolder(cluster.url, cluster.web).entries() if "probe" in name]
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
         check_storage(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: is not there; make it"):
-        check_storage(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
+        check_storage(replace(endpoints, storage=f"{cluster.url}/another"), "faultline_storage")
 
 
 def test_an_experiment_stores_its_checkpoint_in_hdfs(
-    theirs: OthersHdfs, installation: Installation, tmp_path: Path
+    cluster: ExternalHdfs, installation: Installation, tmp_path: Path
 ) -> None:
     login, more = tmp_path / "kafka.json", tmp_path / "spark.json"
-    with others_kafka(tmp_path / "kafka") as broker, others_spark(tmp_path / "spark") as engine:
+    with external_kafka(tmp_path / "kafka") as broker, external_spark(tmp_path / "spark") as engine:
         write_private(login, json.dumps(broker.login()))
         write_private(more, json.dumps({"secret": SECRET, "ui": engine.ui, "conf": conf()}))
         options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more))
-        added = installation.run("target", "add", "lab", *options, "--storage", theirs.url, "--storage-web", theirs.web)
+        added = installation.run(
+            "target", "add", "lab", *options, "--storage", cluster.url, "--storage-web", cluster.web
+        )
         assert added.returncode == 0 and added.stderr.count(": created") == 3, added.stderr
         checked = installation.run("target", "check", "lab")
-        assert checked.returncode == 0 and f"share {theirs.url}" in checked.stdout, checked.stdout + checked.stderr
+        assert checked.returncode == 0 and f"share {cluster.url}" in checked.stdout, checked.stdout + checked.stderr
         done = installation.run("run", "word_count", "target=lab", "fault=executor")
         record = json.loads(done.stdout)
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
@@ -171,4 +173,4 @@ def test_an_experiment_stores_its_checkpoint_in_hdfs(
     assert metrics["audit"]["expected"] > 0
     assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["unexpected"] == 0
     assert metrics["state_bytes"]["checkpoint"] > 0 and metrics["recovery"]["detection_s"] is not None
-    assert HdfsFolder(f"{theirs.url}/faultline", theirs.web).entries() == {}
+    assert HdfsFolder(f"{cluster.url}/faultline", cluster.web).entries() == {}

@@ -54,7 +54,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def stream_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder of all streams, each killed in its second batch and resumed in another JVM."""
     folder = tmp_path_factory.mktemp("nexmark")
     first = start(folder, "--hold", str(HOLD), *QUERIES)
@@ -80,20 +80,20 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_killed_query_has_the_result_of_duckdb(through: Path, query: str) -> None:
+def test_a_killed_query_has_the_result_of_duckdb(stream_folder: Path, query: str) -> None:
     from nexmark.catalogue import load
 
-    expected = answer(through / "events", query)
+    expected = answer(stream_folder / "events", query)
     assert len(expected), "a query without an answer shows nothing"
     pd.testing.assert_frame_equal(
-        streamed(through / "out", query, load(query).key, load(query).extra_columns), expected
+        streamed(stream_folder / "out", query, load(query).key, load(query).extra_columns), expected
     )
 
 
-def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
+def test_the_events_match_the_nexmark_suite(stream_folder: Path) -> None:
     with duckdb.connect() as database:
         for stream in ("person", "auction", "bid"):
-            database.execute(f"CREATE VIEW {stream} AS SELECT * FROM '{through / 'events' / stream}/*.parquet'")
+            database.execute(f"CREATE VIEW {stream} AS SELECT * FROM '{stream_folder / 'events' / stream}/*.parquet'")
 
         def value(sql: str) -> float:
             found = database.execute(sql).fetchone()

@@ -1,5 +1,4 @@
-"""The power fails: what was synced is there, what takes another one's place is old or new, and nothing half-done is
-believed."""
+"""Power loss: synced data survives, a replaced file is old or new, and partial writes are rejected."""
 
 from __future__ import annotations
 
@@ -156,7 +155,7 @@ def test_a_port_list_is_whole(settings: Settings, disk: Disk, monkeypatch: pytes
 
 @pytest.mark.thorough
 def test_an_index_with_stale_pages_is_rebuilt(settings: Settings, disk: Disk) -> None:
-    """The kernel writes pages back in any order, and the power may fail amid that."""
+    """The kernel writes pages back in any order, and power may fail meanwhile."""
     put(settings, *range(8))
     index = Index(settings.results, settings.home)
     assert index.file is not None

@@ -21,8 +21,8 @@ FAULT_RGB = "rgb({}, {}, {})".format(*(int(FAULT_COLOUR[i : i + 2], 16) for i in
 
 
 @dataclass
-class Seen:
-    """A page, and what went wrong in it."""
+class LoadedPage:
+    """Loaded page with its console errors and failed requests."""
 
     page: Page
     problems: list[str]
@@ -50,26 +50,26 @@ def _attempt(root: Path, name: str, fault: bool) -> Record:
     return record
 
 
-def opened(browser: Browser, report: Path, scheme: str) -> Seen:
+def opened(browser: Browser, report: Path, scheme: str) -> LoadedPage:
     context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": 1280, "height": 900})  # type: ignore[arg-type]
     page = context.new_page()
-    seen = Seen(page, [], [])
+    loaded = LoadedPage(page, [], [])
 
     def guard(route: Route) -> None:
-        seen.requests.append(route.request.url)
+        loaded.requests.append(route.request.url)
         route.continue_() if route.request.url == report.as_uri() else route.abort()
 
     page.route("**/*", guard)
-    page.on("console", lambda message: seen.problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: seen.problems.append(str(error)))
+    page.on("console", lambda message: loaded.problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: loaded.problems.append(str(error)))
     page.goto(report.as_uri())
-    return seen
+    return loaded
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_opens_without_a_network(browser: Browser, report: Path, artefacts: Path, scheme: str) -> None:
-    seen = opened(browser, report, scheme)
-    page = seen.page
+    loaded = opened(browser, report, scheme)
+    page = loaded.page
     page.locator("#overview").scroll_into_view_if_needed()
     page.locator("[data-figure=parts] .main-svg").first.wait_for()
     page.evaluate("scrollTo(0, 0)")
@@ -85,8 +85,8 @@ def test_it_opens_without_a_network(browser: Browser, report: Path, artefacts: P
             panel = plot.locator(f".cartesianlayer .subplot.{row}")
             assert panel.locator(".trace path").count() > 0, f"row {row} holds a curve"
         article.screenshot(path=artefacts / f"experiment-{index + 1}.png")
-    assert seen.requests == [report.as_uri()]
-    assert seen.problems == []
+    assert loaded.requests == [report.as_uri()]
+    assert loaded.problems == []
     assert page.title() == "Word count under a kill · Faultline", "no text of a record ran as a script"
     page.context.close()
 
@@ -95,23 +95,23 @@ def test_the_table_fits_the_page_with_an_invalid_row(browser: Browser, tmp_path:
     reason = "schedule-lag: p99 of how late records were sent is 2,345 ms, more than 50 ms; measure again " * 2
     wide = sample(status="invalid", reasons=[reason], attempt="a-wide", recovery=CENSORED, latency={"p50": 98_765.0})
     written = write_report([*matrix(), wide], tmp_path, tmp_path / "wide.html", title="Wide")
-    seen = opened(browser, written, "light")
-    table = seen.page.locator(".scroll:has(.results)")
+    loaded = opened(browser, written, "light")
+    table = loaded.page.locator(".scroll:has(.results)")
     assert table.evaluate("e => e.scrollWidth <= e.clientWidth")
-    seen.page.context.close()
+    loaded.page.context.close()
 
 
-def test_it_is_no_wider_than_a_window_of_a_desk_a_tablet_or_a_telephone(browser: Browser, report: Path) -> None:
-    seen = opened(browser, report, "light")
+def test_the_page_fits_all_window_widths(browser: Browser, report: Path) -> None:
+    loaded = opened(browser, report, "light")
     for width in (1440, 900, 390):
-        seen.page.set_viewport_size({"width": width, "height": 900})
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    seen.page.context.close()
+        loaded.page.set_viewport_size({"width": width, "height": 900})
+        assert loaded.page.evaluate("document.documentElement.scrollWidth") <= width
+    loaded.page.context.close()
 
 
 def test_the_fault_is_a_line_through_all_rows(browser: Browser, report: Path) -> None:
-    seen = opened(browser, report, "light")
-    kill = seen.page.locator("article", has_text="Attempt kill,").locator("[data-figure]")
+    loaded = opened(browser, report, "light")
+    kill = loaded.page.locator("article", has_text="Attempt kill,").locator("[data-figure]")
     kill.scroll_into_view_if_needed()
     kill.locator(".shapelayer path").first.wait_for()
     boxes = kill.locator(".shapelayer path").evaluate_all(
@@ -128,34 +128,34 @@ def test_the_fault_is_a_line_through_all_rows(browser: Browser, report: Path) ->
     )
     assert boxes[0]["top"] <= rows[0][0]
     assert boxes[0]["bottom"] >= rows[1][1] - 1
-    control = seen.page.locator("article", has_text="Attempt control,").locator("[data-figure]")
+    control = loaded.page.locator("article", has_text="Attempt control,").locator("[data-figure]")
     control.scroll_into_view_if_needed()
     control.locator(".main-svg").first.wait_for()
     strokes = control.locator(".shapelayer path").evaluate_all("paths => paths.map(p => getComputedStyle(p).stroke)")
     assert FAULT_RGB not in strokes
-    seen.page.context.close()
+    loaded.page.context.close()
 
 
 def test_the_page_follows_the_theme_and_offers_no_sharing(browser: Browser, report: Path) -> None:
-    seen = opened(browser, report, "light")
-    plot = seen.page.locator("[data-figure=parts]")
+    loaded = opened(browser, report, "light")
+    plot = loaded.page.locator("[data-figure=parts]")
     plot.scroll_into_view_if_needed()
     plot.locator(".main-svg").first.wait_for()
     light = plot.evaluate("p => p.layout.font.color")
-    seen.page.emulate_media(color_scheme="dark")
+    loaded.page.emulate_media(color_scheme="dark")
     changed = "before => document.querySelector('[data-figure=parts]').layout.font.color !== before"
-    seen.page.wait_for_function(changed, arg=light)
-    titles = seen.page.locator(".modebar-btn").evaluate_all("buttons => buttons.map(b => b.dataset.title)")
+    loaded.page.wait_for_function(changed, arg=light)
+    titles = loaded.page.locator(".modebar-btn").evaluate_all("buttons => buttons.map(b => b.dataset.title)")
     assert titles
     assert not [title for title in titles if title and ("share" in title.lower() or "cloud" in title.lower())]
-    assert seen.problems == []
-    seen.page.context.close()
+    assert loaded.problems == []
+    loaded.page.context.close()
 
 
 def test_printing_draws_every_figure(browser: Browser, report: Path, tmp_path: Path) -> None:
-    seen = opened(browser, report, "dark")
-    seen.page.pdf(path=tmp_path / "report.pdf", format="A4")
+    loaded = opened(browser, report, "dark")
+    loaded.page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
-    drawn = seen.page.locator("[data-figure] .main-svg:first-child").count()
-    assert drawn == seen.page.locator("[data-figure]").count()
-    seen.page.context.close()
+    drawn = loaded.page.locator("[data-figure] .main-svg:first-child").count()
+    assert drawn == loaded.page.locator("[data-figure]").count()
+    loaded.page.context.close()

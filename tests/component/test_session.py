@@ -42,7 +42,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 @contextlib.contextmanager
 def started(installation: Installation) -> Iterator[psutil.Process]:
-    """Session of the installation; leftover processes are stopped."""
+    """Start the session, and stop leftover processes at the end."""
     log = installation.home / "session.log"
     with log.open("ab") as out:
         process = psutil.Popen(
@@ -69,13 +69,13 @@ def aggregate(settings: Settings) -> list[str]:
     ]
 
 
-def lives(pid: int, ticks: int) -> bool:
+def is_alive(pid: int, ticks: int) -> bool:
     with contextlib.suppress(OSError, psutil.NoSuchProcess):
         return start_identity(pid)[0] == ticks and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, int]]:
+def session_processes(settings: Settings, client: socket.socket) -> list[tuple[int, int]]:
     """Connect, and return pid and start time (ticks) of the session's processes."""
     client.settimeout(120)
     client.connect(str(settings.session_socket))
@@ -105,17 +105,17 @@ def test_the_session_ends_with_its_client_or_jvm(installation: Installation) -> 
     settings = installation.settings
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            named = greeting(settings, client)
+            named = session_processes(settings, client)
             # The client exits without waiting for the session.
             job = {"program": "aggregate", "arguments": aggregate(settings)}
             client.sendall((json.dumps(job) + "\n").encode())
         process.wait(120)
-        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=120, what="the end of its processes")
+        wait_until(lambda: not any(is_alive(*one) for one in named), timeout_s=120, what="the end of its processes")
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            named = greeting(settings, client)
+            named = session_processes(settings, client)
         os.kill(process.pid, signal.SIGKILL)
-        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=120, what="the end of its processes")
+        wait_until(lambda: not any(is_alive(*one) for one in named), timeout_s=120, what="the end of its processes")
 
 
 @pytest.mark.thorough
@@ -123,12 +123,12 @@ def test_a_hanging_session_is_killed_and_the_job_can_be_retried(installation: In
     settings = installation.settings
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            named = greeting(settings, client)
+            named = session_processes(settings, client)
         # The JVM is stopped, so the job makes no progress.
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(JobServerUnavailable, match="not done within 1 s"):
             run_in_session(settings, "aggregate", aggregate(settings), limit_s=1.0)
-        assert not any(lives(*one) for one in named)
+        assert not any(is_alive(*one) for one in named)
 
 
 def test_session_files_are_private(installation: Installation, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The SSH channel against a real server on loopback; what the handler does: tests/unit/fault/test_handler.py."""
+"""The SSH channel against a real server on loopback; the handler itself: tests/unit/fault/test_handler.py."""
 
 from __future__ import annotations
 
@@ -130,15 +130,15 @@ def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextlib.contextmanager
-def over_there(address: RemoteHost) -> Iterator[Injector]:
-    """Injector for the host `node1` at that address."""
+def injector_at(address: RemoteHost) -> Iterator[Injector]:
+    """Connect an injector to the host `node1` at this address."""
     with contextlib.closing(Injector({"node1": SshChannel(address)})) as made:
         yield made
 
 
 @pytest.fixture
 def injector(server: Server) -> Iterator[Injector]:
-    with over_there(server.address) as made:
+    with injector_at(server.address) as made:
         yield made
 
 
@@ -207,10 +207,10 @@ def test_a_paused_victim_is_continued_after_a_lost_connection(server: Server, sp
     """The client does not reconnect; the watchdog started before the stop survives the connection."""
     spawn()
     victim = only(run)
-    with over_there(server.address) as remote:
+    with injector_at(server.address) as remote:
         remote.start_watchdog(victim, 2.0)
         assert remote.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    with over_there(server.address) as later:
+    with injector_at(server.address) as later:
         assert later.probe(victim) is Presence.STOPPED
         assert await_presence(later, victim, Presence.ALIVE) > 0.5
 
@@ -249,7 +249,7 @@ def test_another_host_key_is_refused(server: Server, tmp_path: Path, run: str, s
     other = key_pair(tmp_path / "other")
     (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{server.address.port} {other}\n")
     address = replace(server.address, known_hosts=tmp_path / "known_hosts")
-    with over_there(address) as remote, pytest.raises(HostKeyRefused) as caught:
+    with injector_at(address) as remote, pytest.raises(HostKeyRefused) as caught:
         remote.signal(only(run), signal.SIGKILL)
     assert caught.value.host == "127.0.0.1"
     assert process.poll() is None
@@ -260,7 +260,7 @@ def test_an_unknown_host_key_is_refused_and_not_learned(server: Server, tmp_path
     (tmp_path / "known_hosts").touch()
     address = replace(server.address, known_hosts=tmp_path / "known_hosts")
     for _ in range(2):
-        with over_there(address) as remote, pytest.raises(HostKeyRefused, match="known_hosts"):
+        with injector_at(address) as remote, pytest.raises(HostKeyRefused, match="known_hosts"):
             remote.probe(only(run))
     assert (tmp_path / "known_hosts").read_text() == ""
 
@@ -269,14 +269,14 @@ def test_a_key_that_the_host_does_not_know_is_refused(server: Server, tmp_path: 
     spawn()
     key_pair(tmp_path / "stranger")
     address = replace(server.address, key_file=tmp_path / "stranger")
-    with over_there(address) as remote, pytest.raises(AuthenticationRefused):
+    with injector_at(address) as remote, pytest.raises(AuthenticationRefused):
         remote.probe(only(run))
 
 
 def test_a_dead_host_is_a_typed_error(server: Server, run: str, spawn: Spawn) -> None:
     process = spawn()
     address = replace(server.address, port=free_port())
-    with over_there(address) as remote, pytest.raises(HostUnreachable) as caught:
+    with injector_at(address) as remote, pytest.raises(HostUnreachable) as caught:
         remote.signal(only(run), signal.SIGKILL)
     assert caught.value.host == "127.0.0.1"
     assert caught.value.command.startswith("kill -s KILL ")
@@ -289,7 +289,7 @@ def test_a_host_that_accepts_and_stays_silent_is_a_typed_error(server: Server, r
     spawn()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = replace(server.address, port=silent.getsockname()[1], timeout_s=0.3)
-        with over_there(address) as remote, pytest.raises(HostUnreachable):
+        with injector_at(address) as remote, pytest.raises(HostUnreachable):
             remote.probe(only(run))
 
 
@@ -341,7 +341,7 @@ def test_a_busy_remote_process_is_distinguished_from_an_idle_one(injector: Injec
     assert injector.busy([]) == set()
 
 
-def test_the_clock_offset_of_this_very_clock_is_nothing(injector: Injector) -> None:
+def test_the_clock_offset_to_the_same_clock_is_zero(injector: Injector) -> None:
     offset = injector.clock_offsets()["node1"]
     assert offset.round_trip_s > 0
     assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
@@ -356,7 +356,7 @@ def test_finding_and_the_clock_have_typed_errors(server: Server, tmp_path: Path,
         (replace(server.address, known_hosts=tmp_path / "known_hosts"), HostKeyRefused),
     )
     for address, kind in cases:
-        with over_there(address) as remote:
+        with injector_at(address) as remote:
             with pytest.raises(kind) as caught:
                 remote.find("executor", tokens)
             assert (caught.value.host, caught.value.command) == ("127.0.0.1", "find executor")
@@ -378,11 +378,11 @@ def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
 def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) -> None:
     """The account may run any command."""
     address = without_forced_command(server)
-    with over_there(replace(address, python="no-such-python")) as remote:
+    with injector_at(replace(address, python="no-such-python")) as remote:
         for _ in range(2):
             with pytest.raises(ConnectionLost, match=r"read the clock.*no-such-python"):
                 remote.clock_offsets()
-    with over_there(replace(address, python=sys.executable)) as remote:
+    with injector_at(replace(address, python=sys.executable)) as remote:
         assert remote.clock_offsets()["node1"].round_trip_s > 0
 
 

@@ -34,19 +34,19 @@ from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.target_registry import Target, register
 from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority
-from tests.support.installation import Installation
-from tests.support.others_cluster import (
+from tests.support.external_cluster import (
     PASSWORDS,
     POWERLESS,
     SECRET,
     USER,
-    OthersKafka,
-    OthersSpark,
+    ExternalKafka,
+    ExternalSpark,
     conf,
-    others_kafka,
-    others_spark,
+    external_kafka,
+    external_spark,
     spark_with_version,
 )
+from tests.support.installation import Installation
 from tests.support.secret_search import holding
 
 pytestmark = pytest.mark.timeout(900)
@@ -54,14 +54,14 @@ LAB = Target("lab")
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersKafka]:
-    with others_kafka(tmp_path_factory.mktemp("others") / "kafka") as made:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
+    with external_kafka(tmp_path_factory.mktemp("others") / "kafka") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersSpark]:
-    with others_spark(tmp_path_factory.mktemp("others") / "spark") as made:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalSpark]:
+    with external_spark(tmp_path_factory.mktemp("others") / "spark") as made:
         yield made
 
 
@@ -75,13 +75,15 @@ def settings(tmp_path: Path) -> Settings:
     return made
 
 
-def taken_in(settings: Settings, login: dict[str, str], engine: OthersSpark | None = None, **of_spark: Any) -> Settings:
-    """Return settings for programs of the cluster."""
-    engine = engine or OthersSpark("spark://127.0.0.1:1", "http://127.0.0.1:1")
+def registered(
+    settings: Settings, login: dict[str, str], engine: ExternalSpark | None = None, **spark: Any
+) -> Settings:
+    """Register the target and return its settings."""
+    engine = engine or ExternalSpark("spark://127.0.0.1:1", "http://127.0.0.1:1")
     extra = {"ui": engine.ui, "conf": conf()}
     specs = [
         ConnectionSpec(LAB.kafka, "kafka", extra=login),
-        replace(ConnectionSpec(LAB.spark, "spark", engine.master, password=SECRET, extra=extra), **of_spark),
+        replace(ConnectionSpec(LAB.spark, "spark", engine.master, password=SECRET, extra=extra), **spark),
         ConnectionSpec(LAB.storage, "fs", extra={"path": str(settings.home.parent / "shared")}),
     ]
     register(settings, LAB)
@@ -100,8 +102,8 @@ def topics_of(there: Settings) -> set[str]:
     return {name for name in names if not name.startswith("__")}
 
 
-def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, broker: OthersKafka) -> None:
-    there = taken_in(settings, broker.login())
+def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, broker: ExternalKafka) -> None:
+    there = registered(settings, broker.login())
     before = topics_of(there)
     one = broker_of(there)
     assert kafka_preflight.check_connection(one) == f"{broker.bootstrap} reachable"
@@ -123,10 +125,10 @@ def test_a_broker_with_tls_and_a_password_passes_the_checks(settings: Settings, 
     ],
 )
 def test_a_refusal_of_the_broker_is_one_line(
-    settings: Settings, broker: OthersKafka, user: str, more: dict[str, str], why: str
+    settings: Settings, broker: ExternalKafka, user: str, more: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
-        one = broker_of(taken_in(settings, broker.login(user, **more)))
+        one = broker_of(registered(settings, broker.login(user, **more)))
         kafka_preflight.check_connection(one)
         kafka_preflight.check_login(one)
         kafka_preflight.check_rights(one)
@@ -141,7 +143,7 @@ def test_a_port_without_a_broker_is_reported(settings: Settings) -> None:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Page) as page:
         threading.Thread(target=page.serve_forever, daemon=True).start()
-        there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
+        there = registered(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
         with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: got a server"):
             kafka_preflight.check_login(broker_of(there))
         page.shutdown()
@@ -176,8 +178,8 @@ def holding_target(broker: kafka_preflight.TargetBroker, what: str) -> Iterator[
 
 
 @pytest.mark.thorough
-def test_the_target_lock_is_released_by_a_killed_experiment(settings: Settings, broker: OthersKafka) -> None:
-    one = broker_of(taken_in(settings, broker.login()))
+def test_the_target_lock_is_released_by_a_killed_experiment(settings: Settings, broker: ExternalKafka) -> None:
+    one = broker_of(registered(settings, broker.login()))
     with holding_target(one, "first") as first:
         assert first.stdout is not None and first.stdout.readline() == b"has it\n"
         assert str(TargetLock(one, "").holder()).startswith("first of ")
@@ -204,13 +206,13 @@ def test_the_target_lock_is_released_by_a_killed_experiment(settings: Settings, 
 @pytest.mark.thorough
 def test_an_expired_certificate_is_reported(settings: Settings, tmp_path: Path) -> None:
     authority = Authority()
-    with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
+    with external_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
-            kafka_preflight.check_connection(broker_of(taken_in(settings, broker.login())))
+            kafka_preflight.check_connection(broker_of(registered(settings, broker.login())))
 
 
-def test_foreign_topics_are_kept(settings: Settings, broker: OthersKafka) -> None:
-    there, admin = taken_in(settings, broker.login()), importlib.import_module("confluent_kafka.admin")
+def test_foreign_topics_are_kept(settings: Settings, broker: ExternalKafka) -> None:
+    there, admin = registered(settings, broker.login()), importlib.import_module("confluent_kafka.admin")
     name = "faultline-20261121T061500Z-3fa9c1-input"
     client = admin.AdminClient(broker_of(there).settings())
     client.create_topics([admin.NewTopic(name, num_partitions=1, replication_factor=1)])[name].result()
@@ -221,9 +223,9 @@ def test_foreign_topics_are_kept(settings: Settings, broker: OthersKafka) -> Non
 
 
 def test_a_cluster_passes_all_checks_and_no_secret_is_left(
-    settings: Settings, broker: OthersKafka, engine: OthersSpark
+    settings: Settings, broker: ExternalKafka, engine: ExternalSpark
 ) -> None:
-    there, lines = taken_in(settings, broker.login(), engine), list[str]()
+    there, lines = registered(settings, broker.login(), engine), list[str]()
     assert run_preflight(settings, LAB, lines.append) is None, lines
     assert [line.partition(":")[0] for line in lines] == [
         "kafka", "kafka login", "kafka rights", "kafka topics", "storage", "spark", "spark version",
@@ -237,9 +239,9 @@ def test_a_cluster_passes_all_checks_and_no_secret_is_left(
 
 @pytest.mark.thorough
 def test_a_wrong_secret_is_reported_within_a_minute(
-    settings: Settings, broker: OthersKafka, engine: OthersSpark
+    settings: Settings, broker: ExternalKafka, engine: ExternalSpark
 ) -> None:
-    there = taken_in(settings, broker.login(), engine, password="another")
+    there = registered(settings, broker.login(), engine, password="another")
     with pytest.raises(
         ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
     ):
@@ -250,19 +252,19 @@ def test_a_wrong_secret_is_reported_within_a_minute(
 
 
 @pytest.mark.thorough
-def test_a_missing_storage_is_reported(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
-    there = taken_in(settings, broker.login(), engine)
+def test_a_missing_storage_is_reported(settings: Settings, broker: ExternalKafka, engine: ExternalSpark) -> None:
+    there = registered(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: "):
         spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
 
 
-def test_an_unreachable_master_is_reported(settings: Settings, broker: OthersKafka) -> None:
+def test_an_unreachable_master_is_reported(settings: Settings, broker: ExternalKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
-        spark_preflight.check_master(taken_in(settings, broker.login()), LAB.spark)
+        spark_preflight.check_master(registered(settings, broker.login()), LAB.spark)
 
 
-def test_an_invalid_target_refuses_a_run(installation: Installation, broker: OthersKafka, tmp_path: Path) -> None:
+def test_an_invalid_target_refuses_a_run(installation: Installation, broker: ExternalKafka, tmp_path: Path) -> None:
     login = tmp_path / "kafka.json"
     write_private(login, json.dumps(broker.login(**{"sasl.password": "wrong"})))
     options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
@@ -274,7 +276,7 @@ def test_an_invalid_target_refuses_a_run(installation: Installation, broker: Oth
     assert not (installation.home / "supervisord.pid").exists(), "no services were started for it"
 
 
-BY_HAND = """
+RECREATE = """
 import sys
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
@@ -286,14 +288,14 @@ with create_session() as session:
 """
 
 
-def by_hand(installation: Installation, conn_id: str) -> None:
-    """Delete a Connection, and create it again, outside Faultline."""
+def recreate_connection(installation: Installation, conn_id: str) -> None:
+    """Delete a Connection and create it again, bypassing Faultline."""
     environment = {**os.environ, **airflow_environment(installation.settings)}
-    subprocess.run([sys.executable, "-c", BY_HAND, conn_id], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", RECREATE, conn_id], env=environment, check=True, timeout=120)
 
 
-def offline(tmp_path: Path) -> tuple[str, ...]:
-    """Return options of an unreachable target: Kafka's first, then the others."""
+def unreachable_options(tmp_path: Path) -> tuple[str, ...]:
+    """Return the options of an unreachable target, Kafka's first."""
     login = tmp_path / "kafka.json"
     write_private(login, json.dumps({"bootstrap.servers": "127.0.0.1:1"}))
     return ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
@@ -303,7 +305,7 @@ def offline(tmp_path: Path) -> tuple[str, ...]:
 @pytest.mark.timeout(900)
 def test_invalid_target_options_are_refused(installation: Installation, tmp_path: Path) -> None:
     """Uses Airflow's tables, without a cluster."""
-    options = offline(tmp_path)
+    options = unreachable_options(tmp_path)
     nothing = installation.run("target", "add", "lab")
     assert nothing.returncode == 2 and "--kafka: missing" in nothing.stderr
     wrong = installation.run("target", "add", "lab", *options[:2], "--spark", "master:7077")
@@ -321,7 +323,7 @@ def test_invalid_target_options_are_refused(installation: Installation, tmp_path
     assert removed.stderr.count(": removed") == 2
     assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
     # A Connection that was recreated by hand belongs to the user.
-    by_hand(installation, "faultline_spark_second")
+    recreate_connection(installation, "faultline_spark_second")
     last = installation.run("target", "remove", "second")
     assert last.returncode == 0 and last.stderr.count(": removed") == 2, last.stderr
     assert "faultline_spark_second: kept" in last.stderr
@@ -329,7 +331,7 @@ def test_invalid_target_options_are_refused(installation: Installation, tmp_path
 
 @pytest.mark.thorough
 def test_a_registered_target_keeps_its_connections(installation: Installation, tmp_path: Path) -> None:
-    options, other = offline(tmp_path), tmp_path / "other.json"
+    options, other = unreachable_options(tmp_path), tmp_path / "other.json"
     write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     part = installation.run("target", "add", "lab", *options[:2])
     assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
@@ -351,10 +353,10 @@ def test_a_registered_target_keeps_its_connections(installation: Installation, t
 
 
 @pytest.mark.thorough
-def test_a_worker_of_another_version_is_reported(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
+def test_a_worker_of_another_version_is_reported(settings: Settings, broker: ExternalKafka, tmp_path: Path) -> None:
     older = spark_with_version("4.0.3", tmp_path / "older")
-    with others_spark(tmp_path / "spark", of_workers=older) as engine:
-        taken_in(settings, broker.login(), engine)
+    with external_spark(tmp_path / "spark", of_workers=older) as engine:
+        registered(settings, broker.login(), engine)
         lines: list[str] = []
         assert run_preflight(settings, LAB, lines.append) is not None
     refused = next(line for line in lines if line.startswith("spark version: NO:"))
@@ -364,7 +366,7 @@ def test_a_worker_of_another_version_is_reported(settings: Settings, broker: Oth
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_an_experiment_runs_on_a_target(
-    installation: Installation, broker: OthersKafka, engine: OthersSpark, tmp_path: Path
+    installation: Installation, broker: ExternalKafka, engine: ExternalSpark, tmp_path: Path
 ) -> None:
     login, more, shared = tmp_path / "kafka.json", tmp_path / "spark.json", tmp_path / "shared"
     write_private(login, json.dumps(broker.login()))

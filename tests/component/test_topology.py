@@ -19,7 +19,7 @@ from faultline.system.settings import port_is_free
 from faultline.system.waiting import wait_until
 from spark_jobs.stages.stores import SqliteStore
 from tests.support.chain import ChainRun
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation, free_ports
 from tests.support.topics import client, read_topic
 
 pytestmark = pytest.mark.timeout(900)
@@ -236,7 +236,7 @@ def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_
     assert done.returncode in (0, 1), done.stderr
     record = json.loads(done.stdout)
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     metrics = record["metrics"]
     assert (metrics["audit"]["lost"], metrics["audit"]["unexpected"], metrics["stages"]["unstored"]) == (0, 0, 0)
     assert metrics["recovery"]["reload_s"] is not None

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResultStore:
     return open_store(plan)
 
 
-def test_an_empty_one_has_no_position_and_a_write_brings_results_and_position_together(store: ResultStore) -> None:
+def test_a_new_store_is_empty_and_a_write_adds_results_with_their_position(store: ResultStore) -> None:
     assert store.position() is None and store.results() == {}
     store.write([("a", 5), ("b", 1)], {"0": 2, "1": 0})
     store.write([("a", 3)], {"0": 3, "1": 7})

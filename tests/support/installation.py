@@ -14,7 +14,7 @@ from pathlib import Path
 from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
 # Reasons that a busy machine may cause: the attempt is invalid, but complete and exact.
-OF_A_BUSY_MACHINE = (
+BUSY_MACHINE_REASONS = (
     "schedule-lag", "background-load", "not-steady", "overloaded", "interval-not-held", "baseline-too-short",
     "backlog-at-t0", "missed-window", "drain-incomplete",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from faultline.system.endpoints import Host
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
-from tests.support.others_cluster import Place
+from tests.support.external_cluster import Place
 from tests.support.processes import words_of
 
 # Marks of tests that create hosts.

@@ -15,7 +15,7 @@ from faultline.records.record import committed_schema
 from faultline.system.journal import read_journal
 from faultline.system.process_ledger import process_of, processes_with_mark, read_ledger
 from faultline.system.process_tags import RUN_MARK
-from tests.support.installation import OF_A_BUSY_MACHINE
+from tests.support.installation import BUSY_MACHINE_REASONS
 from tests.support.topics import Found
 
 # Long enough for a baseline of ten bins, two faults, and 30 s after the last one.
@@ -33,7 +33,7 @@ def check_record(record: dict[str, Any]) -> None:
     """Check that the record is complete and all drained input was counted exactly."""
     jsonschema.validate(record, committed_schema())
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     audit = record["metrics"]["audit"]
     assert (audit["lost"], audit["overcounted"], audit["unexpected"], audit["unknown"]) == (0, 0, 0, 0)
     latency = record["metrics"]["latency_ms"]

@@ -1,4 +1,4 @@
-"""docker-compose.yaml under podman: built, up, a sweep of four cells with kills, killed as a whole, up again, down."""
+"""docker-compose.yaml under podman: build, up, a sweep with kills, a kill of all containers, up, down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faultline.records.record import committed_schema
 from faultline.system.process_ledger import HIGH_PRIORITY_NICENESS
 from faultline.system.settings import load_settings
 from tests.support.containers import Containers, new_containers, require_podman
-from tests.support.installation import OF_A_BUSY_MACHINE
+from tests.support.installation import BUSY_MACHINE_REASONS
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(5400)]
 
@@ -110,7 +110,7 @@ def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[st
     for record in measured["records"]:
         jsonschema.validate(record, committed_schema())
         # Other work on the machine makes records invalid, but not wrong.
-        busy = all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"])
+        busy = all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"])
         assert record["status"] == "valid" or busy, record["reasons"]
     assert {one["config"]["fault"] for one in measured["records"]} == set(VICTIMS)
     # With schedule lag, nothing is counted.

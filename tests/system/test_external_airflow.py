@@ -21,8 +21,8 @@ from faultline.records.store import Store
 from faultline.system.process_ledger import end_processes
 from faultline.system.socket_owner import fetch_json
 from faultline.system.waiting import wait_until
-from tests.component.test_external_airflow import COMMAND, Theirs
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+from tests.component.test_external_airflow import COMMAND, ExternalAirflow
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation, free_ports
 from tests.support.postgresql import Cluster
 from tests.support.processes import words_of
 
@@ -32,14 +32,14 @@ HOLD = ("--no-airflow", "--foreground")
 SWEEP_ONLY = ("repetitions", "max_measurements")
 # Titles of a LocalExecutor worker and of its child processes.
 WORKER = "airflow worker -- "
-MEASURING = "SELECT state FROM task_instance WHERE dag_id = 'guest_experiment' AND task_id = 'inject_fault'"
+MEASURING = "SELECT state FROM task_instance WHERE dag_id = 'ext_experiment' AND task_id = 'inject_fault'"
 ENDED = {"success", "failed"}
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
-    """An Airflow with PostgreSQL and two schedulers, each with a LocalExecutor, that has run a DAG of its own."""
-    made = Theirs(tmp_path / "theirs", cluster.address.replace("postgresql://", "postgresql+psycopg2://"))
+def external(tmp_path: Path, cluster: Cluster) -> Iterator[ExternalAirflow]:
+    """External Airflow with PostgreSQL and two schedulers, each with a LocalExecutor, that has run a foreign DAG."""
+    made = ExternalAirflow(tmp_path / "external", cluster.address.replace("postgresql://", "postgresql+psycopg2://"))
     (port,) = free_ports(1)
     made.environment |= {
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -49,7 +49,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     }
     running = made.running
-    with (tmp_path / "theirs.log").open("w") as log:
+    with (tmp_path / "external.log").open("w") as log:
         for words in (["standalone"], ["scheduler", "--skip-serve-logs"]):
             running.append(
                 subprocess.Popen(
@@ -59,15 +59,17 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
     try:
         # A task that starts earlier waits some seconds and fails.
         health = f"http://127.0.0.1:{port}/api/v2/monitor/health"
-        wait_until(lambda: fetch_json(health), timeout_s=120, every_s=0.5, what="their Airflow's API server")
-        made.call("dags", "unpause", "their_dag")
-        made.call("dags", "trigger", "their_dag")
+        wait_until(lambda: fetch_json(health), timeout_s=120, every_s=0.5, what="external Airflow: API server")
+        made.call("dags", "unpause", "foreign_dag")
+        made.call("dags", "trigger", "foreign_dag")
         wait_until(
-            lambda: made.rows("SELECT state FROM dag_run WHERE dag_id = 'their_dag'") == [("success",)],
+            lambda: made.rows("SELECT state FROM dag_run WHERE dag_id = 'foreign_dag'") == [("success",)],
             timeout_s=120,
             every_s=0.5,
-            what="their Airflow: the end of their run",
-            alive=lambda: (tmp_path / "theirs.log").read_text()[-2000:] if any(one.poll() for one in running) else None,
+            what="external Airflow: end of the foreign run",
+            alive=lambda: (
+                (tmp_path / "external.log").read_text()[-2000:] if any(one.poll() for one in running) else None
+            ),
         )
         yield made
         assert [one.poll() for one in running] == [None, None], "both schedulers ran all the while"
@@ -80,7 +82,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
 
 
 @pytest.fixture
-def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
+def worker_daemon(installation: Installation) -> Iterator[subprocess.Popen[str]]:
     with (installation.home / "conductor.log").open("w") as log:
         process = subprocess.Popen(
             [*installation.command("up"), *HOLD],
@@ -113,78 +115,84 @@ def use_this_python(place: Path, command: Path) -> None:
     place.write_text(json.dumps({**json.loads(place.read_text()), "command": str(command)}))
 
 
-def kill_the_task(theirs: Theirs) -> None:
+def kill_the_task(external: ExternalAirflow) -> None:
     """Kill the process of the task that waits for the fault, as the OOM killer may."""
 
     def ended() -> str | None:
-        (state,) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
+        (state,) = external.rows("SELECT state FROM dag_run WHERE dag_id = 'ext_experiment'")
         return f"the run: {state[0]}" if state[0] in ENDED else None
 
     wait_until(
-        lambda: theirs.rows(MEASURING) == [("running",)], timeout_s=300, every_s=0.2, what="inject_fault", alive=ended
+        lambda: external.rows(MEASURING) == [("running",)],
+        timeout_s=300,
+        every_s=0.2,
+        what="inject_fault",
+        alive=ended,
     )
     tasks = []
-    for process in (below for one in theirs.running for below in psutil.Process(one.pid).children(recursive=True)):
+    for process in (below for one in external.running for below in psutil.Process(one.pid).children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             above = process.parent()
             if above and all(" ".join(words_of(one.pid)).startswith(WORKER) for one in (process, above)):
                 tasks.append(process)
-    assert tasks, "a task of theirs runs"
+    assert tasks, "an external task runs"
     for process in tasks:
         os.kill(process.pid, signal.SIGKILL)
 
 
 def test_an_experiment_in_an_external_airflow_survives_a_killed_task(
-    theirs: Theirs, installation: Installation, conducting: subprocess.Popen[str]
+    external: ExternalAirflow, installation: Installation, worker_daemon: subprocess.Popen[str]
 ) -> None:
-    before = theirs.state()
-    installation.given.update({key: value for key, value in theirs.environment.items() if key.startswith("AIRFLOW")})
-    where = ("--into", str(theirs.dags), "--prefix", "guest_", "--airflow", COMMAND)
+    before = external.state()
+    installation.given.update({key: value for key, value in external.environment.items() if key.startswith("AIRFLOW")})
+    where = ("--into", str(external.dags), "--prefix", "ext_", "--airflow", COMMAND)
     dry = installation.run("airflow", "install", *where, "--dry-run")
     assert dry.returncode == 0 and "dry run" in dry.stderr, dry.stderr
-    assert theirs.state() == before
+    assert external.state() == before
     done = installation.run("airflow", "install", *where)
     assert done.returncode == 0, done.stderr
-    use_this_python(theirs.dags / "guest" / INSTALLATION_FILE, installation.home / "faultline")
-    theirs.call("dags", "reserialize")
+    use_this_python(external.dags / "ext" / INSTALLATION_FILE, installation.home / "faultline")
+    external.call("dags", "reserialize")
 
-    conf = {key: value for key, value in form("guest", [100.0], 1).items() if key not in SWEEP_ONLY}
-    theirs.call("dags", "trigger", "guest_experiment", "--conf", json.dumps({**conf, "rate": 100.0}))
-    kill_the_task(theirs)
-    state = "SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'"
-    wait_until(lambda: theirs.rows(state)[0][0] in ENDED, timeout_s=400, every_s=0.5, what="the end of the run")
+    conf = {key: value for key, value in form("ext", [100.0], 1).items() if key not in SWEEP_ONLY}
+    external.call("dags", "trigger", "ext_experiment", "--conf", json.dumps({**conf, "rate": 100.0}))
+    kill_the_task(external)
+    state = "SELECT state FROM dag_run WHERE dag_id = 'ext_experiment'"
+    wait_until(lambda: external.rows(state)[0][0] in ENDED, timeout_s=400, every_s=0.5, what="the end of the run")
     (record,) = Store(installation.results).query()
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record.reasons), record.reasons
-    tries = "SELECT try_number FROM task_instance WHERE dag_id = 'guest_experiment' AND task_id = 'inject_fault'"
-    assert theirs.rows(tries)[0][0] > 1, "the task that was killed came back"
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record.reasons), record.reasons
+    tries = "SELECT try_number FROM task_instance WHERE dag_id = 'ext_experiment' AND task_id = 'inject_fault'"
+    assert external.rows(tries)[0][0] > 1, "the task that was killed came back"
 
-    theirs.call("dags", "trigger", f"guest_{MATRIX}", "--conf", json.dumps(form("guests", [100.0, 200.0], 1)))
-    state = f"SELECT state FROM dag_run WHERE dag_id = 'guest_{MATRIX}'"
-    wait_until(lambda: theirs.rows(state)[0][0] in ENDED, timeout_s=600, every_s=0.5, what="the end of the sweep")
-    swept = [one for one in Store(installation.results).query() if one.series == "guests"]
+    external.call("dags", "trigger", f"ext_{MATRIX}", "--conf", json.dumps(form("external", [100.0, 200.0], 1)))
+    state = f"SELECT state FROM dag_run WHERE dag_id = 'ext_{MATRIX}'"
+    wait_until(lambda: external.rows(state)[0][0] in ENDED, timeout_s=600, every_s=0.5, what="the end of the sweep")
+    swept = [one for one in Store(installation.results).query() if one.series == "external"]
     assert {one.config["rate"] for one in swept} == {100.0, 200.0}
     for one in swept:
-        assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in one.reasons), one.reasons
+        assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in one.reasons), one.reasons
 
     done = installation.run("airflow", "uninstall", *where)
     assert done.returncode == 0, done.stderr
-    assert theirs.state() == before
-    conducting.terminate()
-    assert conducting.wait(120) == 0
+    assert external.state() == before
+    worker_daemon.terminate()
+    assert worker_daemon.wait(120) == 0
     assert not Supervisor(installation.settings).is_running()
 
 
-def test_a_second_foreground_process_is_refused(installation: Installation, conducting: subprocess.Popen[str]) -> None:
+def test_a_second_foreground_process_is_refused(
+    installation: Installation, worker_daemon: subprocess.Popen[str]
+) -> None:
     done = installation.run("up", *HOLD)
     assert done.returncode == 2 and "another process holds the services" in done.stderr
-    assert conducting.poll() is None
+    assert worker_daemon.poll() is None
 
 
 def test_services_of_a_killed_foreground_process_are_reused(
-    installation: Installation, conducting: subprocess.Popen[str]
+    installation: Installation, worker_daemon: subprocess.Popen[str]
 ) -> None:
-    conducting.kill()
-    conducting.wait(120)
+    worker_daemon.kill()
+    worker_daemon.wait(120)
     with (installation.home / "second.log").open("w") as log:
         second = subprocess.Popen(
             [*installation.command("up"), *HOLD],

@@ -1,4 +1,4 @@
-"""The trigger forms in Airflow's own UI: every field takes a legal value, and invalid ones are refused."""
+"""The trigger forms in the Airflow UI: every field takes a legal value, and invalid ones are refused."""
 
 from __future__ import annotations
 

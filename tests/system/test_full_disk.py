@@ -70,7 +70,7 @@ def readable(settings: Settings) -> set[str]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_full_disk_costs_no_record(installation: Installation, disk: SmallDisk, tmp_path: Path, step: str) -> None:
+def test_a_full_disk_loses_no_record(installation: Installation, disk: SmallDisk, tmp_path: Path, step: str) -> None:
     settings = installation.settings
     earlier, known = readable(settings), set(settings.attempts.iterdir())
     with (tmp_path / "output").open("wb") as output:

@@ -46,8 +46,8 @@ RATE, SECONDS = 600.0, 5.0
 AHEAD_NS = 500_000_000
 
 
-class Sent:
-    """A generator on topic `name`, whose files lie in `folder`."""
+class GeneratorRun:
+    """One generator run on topic `name`, with its files in `folder`."""
 
     def __init__(
         self, settings: Settings, folder: Path, processes: int, on_executors: bool, rate: float = RATE
@@ -77,7 +77,7 @@ class Sent:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Generator, stopped at the end."""
+        """Run the generator, and stop it at the end."""
         with self.attempt.generator_journal.open("wb") as out, (self.attempt.folder / "err").open("wb") as err:
             process = subprocess.Popen(
                 [*self.command, load_token(self.attempt.id)], env={**os.environ, **self.environment}, stdout=out,
@@ -94,8 +94,8 @@ class Sent:
         assert not found or found[-1]["event"] == name, found[-1]
         return found[-1] if found else None
 
-    def open_gate(self) -> int:
-        """T0 on the wall clock."""
+    def open_barrier(self) -> int:
+        """Open the start barrier and return T0 on the wall clock."""
         wait_until(lambda: self.result("primed"), timeout_s=120, what=f"{self.topic}: its primer")
         t0 = {"t0_wall_ns": time.time_ns() + AHEAD_NS, "t0_mono_ns": time.monotonic_ns() + AHEAD_NS}
         ready = self.attempt.gate.with_suffix(".tmp")
@@ -132,9 +132,9 @@ def test_all_generators_send_the_same_records(settings: Settings, tmp_path: Path
     with topics(settings, names):
         found, primers = [], []
         for name, processes, on_executors in zip(names, (1, 3, 3), (False, False, True), strict=True):
-            sent = Sent(settings, tmp_path / name, processes, on_executors)
+            sent = GeneratorRun(settings, tmp_path / name, processes, on_executors)
             with sent.running() as process:
-                t0 = sent.open_gate()
+                t0 = sent.open_barrier()
                 done = wait_until(lambda sent=sent: sent.result("done"), timeout_s=60, what=name)  # type: ignore[misc]
                 assert process.wait(120) == 0
             assert (done["records"], done["acked"], done["unknown"]) == (RATE * SECONDS, RATE * SECONDS, 0)
@@ -153,12 +153,12 @@ def test_all_generators_send_the_same_records(settings: Settings, tmp_path: Path
         assert primers[0] == primers[1] == primers[2] and len(primers[0]) > 10
 
 
-def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings, tmp_path: Path) -> None:
+def test_no_executor_sends_after_a_kill_of_the_lead_process(settings: Settings, tmp_path: Path) -> None:
     name = f"killed-{time.time_ns()}"
     with topics(settings, [name]):
-        sent = Sent(settings, tmp_path / name, 2, on_executors=True)
+        sent = GeneratorRun(settings, tmp_path / name, 2, on_executors=True)
         with sent.running() as process:
-            sent.open_gate()
+            sent.open_barrier()
             wait_until(lambda: sent.result("progress"), timeout_s=60, what="its first second")
             process.send_signal(signal.SIGKILL)
             wait_until(lambda: not leftovers(sent), timeout_s=60, what="the end of all its processes")
@@ -180,10 +180,10 @@ def test_records_without_an_answer_of_the_broker_are_counted(settings: Settings,
     name = f"gone-{time.time_ns()}"
     broker = psutil.Process(Supervisor(settings).pids()["kafka"])
     with topics(settings, [name]):
-        sent = Sent(settings, tmp_path / name, 1, on_executors=False, rate=FLOOD)
+        sent = GeneratorRun(settings, tmp_path / name, 1, on_executors=False, rate=FLOOD)
         sent.command[1:3] = ["-c", IMPATIENT]
         with sent.running() as process:
-            sent.open_gate()
+            sent.open_barrier()
             before = wait_until(lambda: sent.result("progress"), timeout_s=60, what="its first second")
             resident = psutil.Process(process.pid)
             broker.suspend()
@@ -209,5 +209,5 @@ def test_records_without_an_answer_of_the_broker_are_counted(settings: Settings,
         )
 
 
-def leftovers(sent: Sent) -> list[int]:
+def leftovers(sent: GeneratorRun) -> list[int]:
     return [process.pid for process in processes_with_mark(RUN_MARK, sent.attempt.id)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from faultline.system.journal import read_journal
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS
 
 pytestmark = [
@@ -27,7 +27,7 @@ ACTS = ("partition", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"
 
 
 @pytest.fixture(scope="module")
-def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def multi_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     made = make_installation(tmp_path_factory.mktemp("hosts"))
     try:
         up = made.run("up", "--no-airflow", "--hosts", "3")
@@ -49,7 +49,7 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     may_lose = {"fault=kafka", "fault_action=disk_full"} <= {*parameters}
     if not may_lose:
         assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-        assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+        assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
         assert [audit[name] for name in ("lost", "overcounted", "unexpected", "unknown")] == [0] * 4, audit
     assert audit["expected"] > 0
     hosts = record["environment"]["hosts"]
@@ -67,18 +67,18 @@ def settled(installation: Installation, record: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_nothing_is_lost_after_a_kill_on_any_host(spread: Installation, victim: str) -> None:
-    record = measured(spread, "word_count", f"fault={victim}", "fault_at_s=21")
-    assert settled(spread, record) == ["effective"]
+def test_nothing_is_lost_after_a_kill_on_any_host(multi_host: Installation, victim: str) -> None:
+    record = measured(multi_host, "word_count", f"fault={victim}", "fault_at_s=21")
+    assert settled(multi_host, record) == ["effective"]
     assert {"t0", "t2", "t4"} <= {event["name"] for event in record["timeline"]}
 
 
 @pytest.mark.parametrize(
     ("victim", "act"), [*((victim, act) for victim in ("worker", "kafka") for act in ACTS), ("driver", "disk_full")]
 )
-def test_every_host_fault_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
-    record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=21")
-    journal = read_journal(spread.results / "attempts" / record["attempt"] / "conductor.jsonl")
+def test_every_host_fault_is_undone_and_nothing_is_lost(multi_host: Installation, victim: str, act: str) -> None:
+    record = measured(multi_host, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=21")
+    journal = read_journal(multi_host.results / "attempts" / record["attempt"] / "conductor.jsonl")
     registered = [line for line in journal if line["event"] == "undo_registered"]
     undone = [line for line in journal if line["event"] == "undone"]
     assert len(registered) == len(undone) == 1 and not undone[0]["error"], undone

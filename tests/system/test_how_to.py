@@ -23,7 +23,7 @@ SHORT = ("repetitions=2", "rate=100", "state_mb=0.1")
 
 
 @pytest.fixture(scope="module")
-def chosen(shared_installation: Installation) -> tuple[Installation, str]:
+def chosen_interval(shared_installation: Installation) -> tuple[Installation, str]:
     """Installation after the page on intervals, and its sweep."""
     assert shared_installation.run("up").returncode == 0
     plan, measure, advise, explain = HowTo.read("choose-an-interval").commands
@@ -39,14 +39,14 @@ def chosen(shared_installation: Installation) -> tuple[Installation, str]:
     return shared_installation, found[1]
 
 
-def test_an_interval_is_chosen_from_the_page_alone(chosen: tuple[Installation, str]) -> None:
-    installation, sweep = chosen
+def test_an_interval_is_chosen_from_the_page_alone(chosen_interval: tuple[Installation, str]) -> None:
+    installation, sweep = chosen_interval
     records = Store(installation.results).query(sweep=sweep)
     assert {record.config["checkpoint_interval_s"] for record in records} == {2.0, 10.0}
 
 
-def test_missing_cells_are_listed_and_measured(chosen: tuple[Installation, str]) -> None:
-    installation, sweep = chosen
+def test_missing_cells_are_listed_and_measured(chosen_interval: tuple[Installation, str]) -> None:
+    installation, sweep = chosen_interval
     valid = Store(installation.results).query(sweep=sweep, status="valid")
     gone = next(one for one in valid if one.config["fault"] == "none" and one.config["checkpoint_interval_s"] == 2)
     for path in (installation.results / "records").rglob(f"{gone.attempt}.json"):

@@ -1,4 +1,4 @@
-"""A matrix triggered by hand in Airflow's own UI: its word count is exact despite two kills."""
+"""A matrix triggered in the Airflow UI: its word count is exact despite two kills."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.nexmark import READ, REPETITIONS, source_per_core
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -22,7 +22,7 @@ def test_a_query_is_measured_with_its_state_filled(shared_installation: Installa
     assert done.returncode in (0, 1), done.stderr
     record = json.loads(done.stdout)
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     metrics = record["metrics"]
     assert metrics["throughput_rps"] > 0 and metrics["rps_per_core"] > 0
 
@@ -39,7 +39,7 @@ def test_a_query_is_measured_with_its_state_filled(shared_installation: Installa
     assert metrics["state_bytes"]["checkpoint"] > 20e6
 
 
-def test_the_events_by_themselves_are_measured(shared_installation: Installation) -> None:
+def test_event_generation_alone_is_measured(shared_installation: Installation) -> None:
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     found = source_per_core(shared_installation.settings, quick=True)
     assert set(found) == set(READ) and all(len(values) == REPETITIONS and min(values) > 0 for values in found.values())

@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -21,7 +21,7 @@ def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installati
     assert done.returncode in (0, 1), done.stderr
     record = json.loads(done.stdout)
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     audit = record["metrics"]["audit"]
     assert (audit["lost"], audit["unexpected"], audit["unknown"]) == (0, 0, 0)
     assert record["metrics"]["recovery"]["reload_s"] is not None

@@ -20,7 +20,7 @@ from faultline.records.store import Store
 from faultline.system.process_ledger import end_processes
 from faultline.system.settings import instance
 from faultline.system.waiting import wait_until
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 from tests.support.postgresql import Cluster
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -101,7 +101,7 @@ def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_conta
     run_id = api.trigger(EXPERIMENT, {**conf, "rate": 100.0})
     wait_until(lambda: api.run_state(EXPERIMENT, run_id) in FINISHED, timeout_s=300, every_s=0.5, what="the run's end")
     (record,) = Store(settings.results).query()
-    assert record.status == "valid" or all(one.split(":")[0] in OF_A_BUSY_MACHINE for one in record.reasons)
+    assert record.status == "valid" or all(one.split(":")[0] in BUSY_MACHINE_REASONS for one in record.reasons)
     assert cluster.query("SELECT count(*) FROM dag_run WHERE dag_id = 'experiment'") == "1"
 
 

@@ -42,7 +42,7 @@ def test_services_restart_when_killed_and_down_leaves_nothing_even_after_a_crash
 
 
 def check_restarts(installation: Installation) -> None:
-    """A second `up` changes nothing, and killed services restart."""
+    """Check that a second `up` changes nothing, and that killed services restart."""
     settings = installation.settings
     supervisor = Supervisor(settings)
     first = supervisor.pids()
@@ -68,7 +68,7 @@ def check_restarts(installation: Installation) -> None:
 
 
 def check_end(installation: Installation) -> None:
-    """After a kill of supervisord, `down` ends its orphaned services."""
+    """Check that `down` ends the orphaned services of a killed supervisord."""
     settings = installation.settings
     daemon = psutil.Process(Supervisor(settings).call("supervisor.getPID"))
     daemon.kill()

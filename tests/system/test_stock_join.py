@@ -14,7 +14,7 @@ import pytest
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 from tests.support.topics import Found, read_topic
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
@@ -65,7 +65,7 @@ def test_the_sums_are_exact_under_a_kill(shared_installation: Installation) -> N
     assert done.returncode in (0, 1), done.stderr
     record = json.loads(done.stdout)
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     assert {"t0", "t2", "t5"} <= {event["name"] for event in record["timeline"]}
     audit = record["metrics"]["audit"]
     assert (audit["lost"], audit["overcounted"], audit["unexpected"], audit["unknown"]) == (0, 0, 0, 0)

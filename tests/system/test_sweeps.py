@@ -43,7 +43,7 @@ ANCHORED = ("detection_s", "redeploy_s", "load_s", "reload_s", "replay_s")
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedSweeps:
     """Shared installation after the sweeps, with the DAG runs."""
 
     installation: Installation
@@ -85,7 +85,7 @@ def measuring(settings: Settings, sweep_id: str) -> Attempt | None:
 
 
 @pytest.fixture(scope="module")
-def ended(shared_installation: Installation) -> Ended:
+def finished(shared_installation: Installation) -> FinishedSweeps:
     """Sweeps and an experiment triggered together, then a sweep without missing cells.
 
     One sweep is stopped while it measures, then the scheduler is killed. `test_twin` has the cells of `test_on`.
@@ -127,36 +127,36 @@ def ended(shared_installation: Installation) -> Ended:
     api.trigger(OTHER, shared, run_id="test_again")
     await_run(api, "test_again", OTHER, timeout_s=END_S)
     runs["test_again"] = OTHER
-    return Ended(shared_installation, runs)
+    return FinishedSweeps(shared_installation, runs)
 
 
-def test_a_stopped_sweep_starts_no_other_cell(ended: Ended) -> None:
+def test_a_stopped_sweep_starts_no_other_cell(finished: FinishedSweeps) -> None:
     """One cell was measured; the waiting one was not."""
-    found = ended.store.query(sweep="test_stopped")
+    found = finished.store.query(sweep="test_stopped")
     # If another sweep was first, the killed scheduler ran a waiting step of this one.
     records = [record for record in found if record.status == "cancelled"]
     broken = [record for record in found if record not in records]
     assert all(record.status == "failed" and "start_recorder" in record.reasons[0] for record in broken), broken
-    attempts = [Attempt(ended.installation.settings.attempts / record.attempt) for record in records]
+    attempts = [Attempt(finished.installation.settings.attempts / record.attempt) for record in records]
     assert sum(attempt.gate.exists() for attempt in attempts) == 1 <= len(attempts) <= 2
 
 
-def test_a_stopped_sweep_is_reported_and_can_be_completed(ended: Ended) -> None:
-    assert ended.note("test_stopped").startswith("**Stopped** by the user after 0 of 2 experiments")
-    gone = ended.installation.run("sweep", "--stop", "test_stopped")
+def test_a_stopped_sweep_is_reported_and_can_be_completed(finished: FinishedSweeps) -> None:
+    assert finished.note("test_stopped").startswith("**Stopped** by the user after 0 of 2 experiments")
+    gone = finished.installation.run("sweep", "--stop", "test_stopped")
     assert gone.returncode == 0 and "not running (failed)" in gone.stderr
-    followed = ended.installation.run("sweep", "--follow", "test_on")
+    followed = finished.installation.run("sweep", "--follow", "test_on")
     assert followed.returncode == 0, followed.stderr
     assert "Summary" in followed.stdout and "/faultline/sweeps/test_on (user admin" in followed.stdout
-    lacking = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped")
+    lacking = finished.installation.run("missing", MATRIX, "--sweep", "test_stopped")
     assert "2 of 2 missing" in lacking.stdout and lacking.stdout.count("cancelled") >= 1
 
 
-def test_missing_cells_of_a_stopped_sweep_are_measured_in_its_series(ended: Ended) -> None:
-    before = {record.attempt for record in ended.store.query()}
-    made = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped", "--measure", timeout_s=1500)
+def test_missing_cells_of_a_stopped_sweep_are_measured_in_its_series(finished: FinishedSweeps) -> None:
+    before = {record.attempt for record in finished.store.query()}
+    made = finished.installation.run("missing", MATRIX, "--sweep", "test_stopped", "--measure", timeout_s=1500)
     assert "resuming" in made.stderr or "about" in made.stderr, made.stderr
-    new = [record for record in ended.store.query() if record.attempt not in before]
+    new = [record for record in finished.store.query() if record.attempt not in before]
     assert {(record.config["rate"], record.series) for record in new} == {
         (110.0, "test_sweeps"),
         (120.0, "test_sweeps"),
@@ -164,34 +164,34 @@ def test_missing_cells_of_a_stopped_sweep_are_measured_in_its_series(ended: Ende
     assert (made.returncode == 0) == all(record.is_usable for record in new[-2:]), made.stderr
 
 
-def test_a_killed_scheduler_costs_no_cell(ended: Ended) -> None:
-    cells = [Cell.of(record) for record in ended.shared_cells]
+def test_a_killed_scheduler_loses_no_cell(finished: FinishedSweeps) -> None:
+    cells = [Cell.of(record) for record in finished.shared_cells]
     assert len(cells) == len(set(cells)) == 2, "one sound record for each cell"
-    assert ended.api.run_state(OTHER, "test_on") == ended.api.run_state(OTHER, "test_twin") == "success"
-    notes = [str(run["note"]) for run in ended.api.runs(EXPERIMENT)]
-    for record in ended.shared_cells:
+    assert finished.api.run_state(OTHER, "test_on") == finished.api.run_state(OTHER, "test_twin") == "success"
+    notes = [str(run["note"]) for run in finished.api.runs(EXPERIMENT)]
+    for record in finished.shared_cells:
         measured_in = [note for note in notes if record.attempt in note]
         assert len(measured_in) == 1 and measured_in[0].startswith(f"**{record.status}**")
         assert record.matrix == OTHER
-    measured = [(str(record.sweep_id), record.status) for record in ended.shared_cells]
+    measured = [(str(record.sweep_id), record.status) for record in finished.shared_cells]
     for sweep_id, status in measured:
-        note = ended.note(sweep_id)
+        note = finished.note(sweep_id)
         assert f"{measured.count((sweep_id, status))} {status}" in note and f"/sweeps/{sweep_id}" in note
 
 
-def test_a_sweep_without_missing_cells_measures_nothing(ended: Ended) -> None:
-    assert ended.store.query(sweep="test_again") == []
-    assert ended.states("test_again") == {"skipped"} and ended.api.run_state(OTHER, "test_again") == "success"
-    assert "Nothing to measure" in ended.note("test_again")
+def test_a_sweep_without_missing_cells_measures_nothing(finished: FinishedSweeps) -> None:
+    assert finished.store.query(sweep="test_again") == []
+    assert finished.states("test_again") == {"skipped"} and finished.api.run_state(OTHER, "test_again") == "success"
+    assert "Nothing to measure" in finished.note("test_again")
 
 
-def test_planted_values_are_reproduced_in_airflow(ended: Ended) -> None:
+def test_planted_values_are_reproduced_in_airflow(finished: FinishedSweeps) -> None:
     """A real kill and a restart, under real Airflow.
 
     Counts are exact on any machine. Parts up to the end of the replay are within one bin if the schedule lag is low.
     The rest is checked by the simulation and by `./faultline bench known_truth`.
     """
-    record = ended.single
+    record = finished.single
     assert record.status in ("valid", "unmet", "invalid"), record.reasons
     lag = record.metrics.schedule_lag_ms.p99
     quiet = lag is not None and lag < QUIET_MS
@@ -201,12 +201,12 @@ def test_planted_values_are_reproduced_in_airflow(ended: Ended) -> None:
         elif quiet and one.name in ANCHORED:
             assert one.error <= 1, one
     assert "driver_restarted" in [event.name for event in record.timeline], "both incarnations belong to the timeline"
-    assert ended.note("test_single").startswith(f"**{record.status}**")
+    assert finished.note("test_single").startswith(f"**{record.status}**")
 
 
-def test_experiments_ran_one_at_a_time_and_left_nothing(ended: Ended) -> None:
-    settings = ended.installation.settings
-    own = [one for one in attempts_of(settings) if str(one.read().get("sweep_id")) in ended.runs]
+def test_experiments_ran_one_at_a_time_and_left_nothing(finished: FinishedSweeps) -> None:
+    settings = finished.installation.settings
+    own = [one for one in attempts_of(settings) if str(one.read().get("sweep_id")) in finished.runs]
     recorded = [read_journal(one.recorder_journal) for one in own if one.recorder_journal.exists()]
     spans = [(lines[0]["wall_ns"], lines[-1]["wall_ns"]) for lines in recorded]
     assert len(spans) >= 3
@@ -215,13 +215,13 @@ def test_experiments_ran_one_at_a_time_and_left_nothing(ended: Ended) -> None:
     assert not [topic for topic in stray_topics(settings) if any(one.id in topic for one in own)]
 
 
-def test_the_results_are_on_the_page_and_in_the_tables(ended: Ended) -> None:
-    assert page(ended.installation, None)[0] == 401, "without a login there is no results page"
-    status, text = page(ended.installation, ended.api.token())
-    first = ended.shared_cells[0]
+def test_the_results_are_on_the_page_and_in_the_tables(finished: FinishedSweeps) -> None:
+    assert page(finished.installation, None)[0] == 401, "without a login there is no results page"
+    status, text = page(finished.installation, finished.api.token())
+    first = finished.shared_cells[0]
     assert status == 200 and str(first.sweep_id) in text
-    summary = ended.installation.results / "summary"
-    assert {one.attempt for one in ended.shared_cells} <= set(pd.read_csv(summary / "experiments.csv")["attempt"])
+    summary = finished.installation.results / "summary"
+    assert {one.attempt for one in finished.shared_cells} <= set(pd.read_csv(summary / "experiments.csv")["attempt"])
     assert pd.read_parquet(summary / "cells.parquet")["n"].sum() >= 2
 
 

@@ -1,6 +1,6 @@
 """Injections on hosts with fake agents: choice of the host, requests and undo.
 
-Real ones: tests/component/test_host_acts.py.
+Real ones: tests/component/test_host_faults.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Network faults of a host on a fake kernel; the real one: tests/component/test_host_acts.py."""
+"""Network faults of a host on a fake kernel; the real one: tests/component/test_host_faults.py."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SECRET = "a secret of the cluster \\ 7"
 def process(
     command: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield an external program, without environment variables of Faultline."""
+    """Run an external program without Faultline's environment variables."""
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
@@ -66,7 +66,7 @@ _HERE = Place()
 
 
 @dataclass(frozen=True)
-class OthersKafka:
+class ExternalKafka:
     """Address of the broker. `authority`: the CA of the broker's certificate, in PEM form."""
 
     bootstrap: str
@@ -81,10 +81,10 @@ class OthersKafka:
 
 
 @contextmanager
-def others_kafka(
+def external_kafka(
     folder: Path, *, authority: Authority | None = None, own: Pair | None = None, place: Place = _HERE
-) -> Iterator[OthersKafka]:
-    """Yield a running broker. `own`: its certificate, by default a valid one."""
+) -> Iterator[ExternalKafka]:
+    """Run a broker. `own`: its certificate (default: a valid one)."""
     authority, host = authority or Authority(), place.address
     own = own or authority.signed(host)
     inner, outer, controller = free_ports(3)
@@ -134,7 +134,7 @@ def others_kafka(
             lambda: _listens(host, outer), timeout_s=60, what="the external broker",
             alive=lambda: None if running.poll() is None else (folder / "kafka.log").read_text()[-2000:],
         )  # fmt: skip
-        yield OthersKafka(f"{host}:{outer}", authority.pem)
+        yield ExternalKafka(f"{host}:{outer}", authority.pem)
 
 
 def _listens(host: str, port: int) -> bool:
@@ -148,7 +148,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 @dataclass(frozen=True)
-class OthersSpark:
+class ExternalSpark:
     master: str
     ui: str
 
@@ -174,9 +174,9 @@ def spark_with_version(version: str, folder: Path) -> Path:
 
 
 @contextmanager
-def others_spark(
+def external_spark(
     folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE, of_workers: Path | None = None
-) -> Iterator[OthersSpark]:
+) -> Iterator[ExternalSpark]:
     """Yield a standalone master and workers with authentication and encryption.
 
     `of_workers`: Spark home of the workers, by default the installed one.
@@ -192,7 +192,7 @@ def others_spark(
         "SPARK_CONF_DIR": str(folder), "SPARK_DAEMON_MEMORY": "384m",
     }  # fmt: skip
     spark_class = str(spark_home() / "bin" / "spark-class")
-    made = OthersSpark(f"spark://{master_at.address}:{port}", f"http://{master_at.address}:{page}")
+    made = ExternalSpark(f"spark://{master_at.address}:{port}", f"http://{master_at.address}:{page}")
     with ExitStack() as stack:
         at = master_at.address
         master = [*master_at.enter, spark_class, "org.apache.spark.deploy.master.Master", "--host", at]
@@ -217,7 +217,7 @@ def conf() -> dict[str, str]:
     return {f"spark.network.crypto.{name}": value for name, value in asked.items()}
 
 
-def _alive(spark: OthersSpark) -> int:
+def _alive(spark: ExternalSpark) -> int:
     state = fetch_json(f"{spark.ui}/json/") or {}
     workers = state.get("workers")
     return sum(one["state"] == "ALIVE" for one in workers) if isinstance(workers, list) else 0

@@ -42,7 +42,7 @@ from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from generators.kafka_credentials import read_credentials
 from tests.support.decoys import only_root
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 from tests.support.java import compile_for_spark
 from tests.support.listeners import BROKERS, CONTROLLERS, asked
 from tests.support.other_user import Outcome, as_other_user, running_as_other_user
@@ -92,7 +92,7 @@ def site(shared_installation: Installation) -> Iterator[Site]:
         ) as run,
     ):
         try:
-            yield _found(settings, run, _tools(Path(tools)), since)
+            yield _site_of(settings, run, _tools(Path(tools)), since)
         finally:
             run.terminate()
             for folder, mode in modes.items():
@@ -107,7 +107,7 @@ def ended(site: Site) -> Site:
     return site
 
 
-def _found(settings: Settings, run: subprocess.Popen[bytes], tools: Path, since: float) -> Site:
+def _site_of(settings: Settings, run: subprocess.Popen[bytes], tools: Path, since: float) -> Site:
     def in_window() -> Attempt | None:
         assert run.poll() is None, "the experiment ended before it was measured"
         attempts = sorted(settings.attempts.iterdir()) if settings.attempts.is_dir() else []
@@ -149,7 +149,7 @@ def test_the_machine_lock(site: Site) -> None:
         assert pipe.poll(120)
         assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "it is reported"
         assert MachineLock(site.settings.machine).holder() == holder, "and ignored"
-    kept_out(as_other_user(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
+    assert_refused(as_other_user(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
     assert MachineLock(site.settings.machine).holder() == holder
 
 
@@ -206,20 +206,20 @@ def test_submitting_with_the_secret_succeeds(site: Site) -> None:
 
 @SECRETS
 def test_calling_a_process_of_spark(site: Site, secret: dict[str, str]) -> None:
-    places = _places(site)
+    places = _ports(site)
     output = as_other_user(lambda: _java(site, "Intruder", *places, **secret), limit_s=100).got or ""
     answers = [line for line in output.splitlines() if line.startswith(("IN ", "OUT "))]
     assert [line.split()[:2] for line in answers] == [["OUT", place] for place in places], output
 
 
 def test_a_call_with_the_secret_succeeds(site: Site) -> None:
-    output = _java(site, "Intruder", *_places(site), **_own(site))
-    assert [f"IN {place}" for place in _places(site)] == [line for line in output.splitlines() if line[:2] == "IN"], (
+    output = _java(site, "Intruder", *_ports(site), **_own(site))
+    assert [f"IN {place}" for place in _ports(site)] == [line for line in output.splitlines() if line[:2] == "IN"], (
         output
     )
 
 
-def _places(site: Site) -> list[str]:
+def _ports(site: Site) -> list[str]:
     ports = site.settings.ports
     workers = [f"Worker@{ports[f'spark_worker_{number}']}" for number in (1, 2)]
     return [f"Master@{ports['spark_master']}", *workers, f"CoarseGrainedScheduler@{_driver_port(site)}"]
@@ -266,7 +266,7 @@ def _application(site: Site) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_of_spark_change_nothing(site: Site, name: str) -> None:
     before = master_state(site.settings)
-    kept_out(as_other_user(lambda: PAGES[name](site)), "HTTP Error 405")
+    assert_refused(as_other_user(lambda: PAGES[name](site)), "HTTP Error 405")
     after = master_state(site.settings)
     assert before is not None and after is not None
     assert [one["id"] for one in after["activeapps"]] == [one["id"] for one in before["activeapps"]]  # type: ignore[attr-defined]
@@ -325,7 +325,7 @@ def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, con
                 return bool(json.loads(_get(f"{ui}/api/v1/applications/{application}/stages?status={status}") or "[]"))
 
             wait_until(lambda: is_in("active"), timeout_s=60, what="the stage")
-            kept_out(as_other_user(lambda: _post(f"{ui}/{what}/kill/", id="0")), "HTTP Error 302")
+            assert_refused(as_other_user(lambda: _post(f"{ui}/{what}/kill/", id="0")), "HTTP Error 302")
             if conf:
                 wait_until(lambda: is_in("failed"), timeout_s=120, what="its end")
             else:
@@ -346,7 +346,7 @@ class Caller:
     topic: str
     limit_s: float
 
-    def all_done(self, ask: Callable[[AdminClient], dict[Any, Any]]) -> object:
+    def await_results(self, ask: Callable[[AdminClient], dict[Any, Any]]) -> object:
         """Return the results of an admin client.
 
         The client must exist until then, because its end aborts requests, which looks like a refusal.
@@ -355,20 +355,20 @@ class Caller:
         return [future.result(self.limit_s) for future in ask(admin).values()]
 
 
-class NotDone(Exception):
+class NoTransfer(Exception):
     """Raised if nothing was written or read."""
 
 
 def _make(caller: Caller) -> object:
-    return caller.all_done(lambda admin: admin.create_topics([NewTopic(caller.topic, 1, 1)]))
+    return caller.await_results(lambda admin: admin.create_topics([NewTopic(caller.topic, 1, 1)]))
 
 
 def _delete(caller: Caller) -> object:
-    return caller.all_done(lambda admin: admin.delete_topics([caller.topic]))
+    return caller.await_results(lambda admin: admin.delete_topics([caller.topic]))
 
 
 def _configs(caller: Caller) -> object:
-    return caller.all_done(lambda admin: admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    return caller.await_results(lambda admin: admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
 
 
 def _write(caller: Caller) -> object:
@@ -377,7 +377,7 @@ def _write(caller: Caller) -> object:
     producer.produce(caller.topic, b"x", on_delivery=lambda error, message: errors.append(error))
     producer.flush(2 * caller.limit_s)
     if errors != [None]:
-        raise NotDone(errors)
+        raise NoTransfer(errors)
     return "written"
 
 
@@ -387,7 +387,7 @@ def _read(caller: Caller) -> object:
     consumer.assign([TopicPartition(caller.topic, 0, OFFSET_BEGINNING)])
     message = consumer.poll(caller.limit_s)
     if message is None or message.error():
-        raise NotDone("nothing is read")
+        raise NoTransfer("nothing was read")
     return message.value()
 
 
@@ -411,7 +411,9 @@ GUESS = {
 def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
     topic = "foreign" if name == "make a topic" else site.topic
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, "log_level": 0, **login}, topic, SOON_S)
-    kept_out(as_other_user(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NotDone|TimeoutError)")
+    assert_refused(
+        as_other_user(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NoTransfer|TimeoutError)"
+    )
 
 
 def test_kafka_calls_with_the_credentials_of_the_harness_succeed(site: Site) -> None:
@@ -427,8 +429,8 @@ def test_every_listener_of_kafka_authenticates(site: Site, name: str) -> None:
     of = CONTROLLERS if name == "kafka_controller" else BROKERS
     properties = (site.settings.home / "kafka" / "data" / "meta.properties").read_text()
     cluster = dict(line.split("=", 1) for line in properties.splitlines() if "=" in line)["cluster.id"].encode()
-    kept_out(as_other_user(lambda: asked(port, of=of)), "IncompleteReadError")
-    kept_out(as_other_user(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
+    assert_refused(as_other_user(lambda: asked(port, of=of)), "IncompleteReadError")
+    assert_refused(as_other_user(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
     # With the password, the same requests succeed.
     assert cluster in asked(port, of=of, login=(HARNESS, read_secrets(site.settings.secrets).kafka[HARNESS]))
 
@@ -461,7 +463,7 @@ FILES = (
 def test_reading(site: Site, name: str) -> None:
     path = _files(site)[name]
     assert path.exists(), path
-    kept_out(as_other_user(lambda: os.listdir(path) if path.is_dir() else path.read_bytes()), DENIED)
+    assert_refused(as_other_user(lambda: os.listdir(path) if path.is_dir() else path.read_bytes()), DENIED)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_writing(site: Site, place: str) -> None:
         "a ledger": site.attempt.folder / "ledger.jsonl", "a stop file": site.attempt.stop_file,
         "the state": home / "ports.json", "a topic's folder": home / "kafka" / "data" / "x-0",
     }[place]  # fmt: skip
-    kept_out(as_other_user(lambda: path.open("a").write("x")), DENIED)
+    assert_refused(as_other_user(lambda: path.open("a").write("x")), DENIED)
 
 
 # ---- Airflow ----
@@ -508,19 +510,19 @@ AIRFLOW: dict[str, Callable[[Site], object]] = {
 
 @pytest.mark.parametrize("name", AIRFLOW)
 def test_airflow(site: Site, name: str) -> None:
-    kept_out(as_other_user(lambda: AIRFLOW[name](site)), "HTTP Error 40[13]|HTTP Error 30[27]")
+    assert_refused(as_other_user(lambda: AIRFLOW[name](site)), "HTTP Error 40[13]|HTTP Error 30[27]")
 
 
 def test_the_server_proof_answers_only_its_challenge(site: Site) -> None:
     shown = as_other_user(lambda: _api(site, f"/faultline-proof/?challenge={'0' * 64}"))
     assert shown.succeeded and not any(secret in (shown.got or "") for secret in every_secret(site.settings))
-    kept_out(as_other_user(lambda: _api(site, "/faultline-proof/?challenge=%00%2e%2e")), "HTTP Error 4")
+    assert_refused(as_other_user(lambda: _api(site, "/faultline-proof/?challenge=%00%2e%2e")), "HTTP Error 4")
 
 
 # ---- Processes and sockets ----
 
 
-def _of(site: Site, name: str) -> int:
+def _pid_of(site: Site, name: str) -> int:
     return site.pids[name]
 
 
@@ -536,7 +538,7 @@ PROCESSES: dict[str, Callable[[int], object]] = {
 @pytest.mark.parametrize("name", PROCESSES)
 def test_processes(site: Site, name: str) -> None:
     for service in ("kafka", "spark-worker-1", "airflow-scheduler"):
-        kept_out(as_other_user(lambda service=service: PROCESSES[name](_of(site, service))), DENIED)  # type: ignore[misc]
+        assert_refused(as_other_user(lambda service=service: PROCESSES[name](_pid_of(site, service))), DENIED)  # type: ignore[misc]
 
 
 def test_command_lines_hold_no_secret(site: Site) -> None:
@@ -553,7 +555,7 @@ def test_command_lines_hold_no_secret(site: Site) -> None:
 def test_sockets(site: Site, name: str) -> None:
     path = str(getattr(site.settings, name))
     assert Path(path).exists()
-    kept_out(as_other_user(lambda: socket.socket(socket.AF_UNIX).connect(path)), DENIED)
+    assert_refused(as_other_user(lambda: socket.socket(socket.AF_UNIX).connect(path)), DENIED)
 
 
 # ---- Leftovers ----
@@ -562,7 +564,7 @@ def test_sockets(site: Site, name: str) -> None:
 def test_the_experiment_was_not_disturbed(ended: Site) -> None:
     record, _ = find_record(ended.attempt.id, ended.settings)
     assert record.status in ("valid", "unmet", "invalid"), record.reasons
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record.reasons)
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record.reasons)
 
 
 def test_nothing_that_an_experiment_leaves_holds_a_secret(
@@ -592,7 +594,7 @@ def every_secret(settings: Settings) -> list[str]:
     return [known.spark, known.proof, *known.kafka.values(), *map(str, airflow.values())]
 
 
-def kept_out(outcome: Outcome, by: str) -> None:
+def assert_refused(outcome: Outcome, by: str) -> None:
     """Assert a refusal whose error matches `by`."""
     assert not outcome.succeeded, outcome.got
     assert re.search(by, outcome.error), outcome.error

@@ -21,15 +21,15 @@ from faultline.installation.spark import spark_home
 from faultline.system.errors import FaultlineError
 from faultline.system.settings import HOST, ROOT, load_settings
 from faultline.system.waiting import wait_until
+from tests.support.external_cluster import process
 from tests.support.installation import free_ports
-from tests.support.others_cluster import process
 
 LOCK = ROOT / "jars-test.lock"
 _NODES = ("namenode.NameNode", "datanode.DataNode")
 
 
 @dataclass(frozen=True)
-class OthersHdfs:
+class ExternalHdfs:
     """Addresses of the HDFS: `url` and `web` as in a Connection."""
 
     url: str
@@ -37,7 +37,7 @@ class OthersHdfs:
 
 
 @contextmanager
-def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
+def external_hdfs(folder: Path) -> Iterator[ExternalHdfs]:
     """Yield an HDFS that accepts files. Skips the test if its jar is unavailable."""
     try:
         jars.fetch(load_settings().home, find_java(), LOCK)
@@ -66,7 +66,7 @@ def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
             lambda: _takes_files(f"http://{HOST}:{web}"), timeout_s=60, every_s=0.2, what="the external HDFS",
             alive=lambda: None if all(one.poll() is None for one in running) else "a node exited",
         )  # fmt: skip
-        made = OthersHdfs(f"hdfs://{HOST}:{name}/faultline", f"http://{HOST}:{web}")
+        made = ExternalHdfs(f"hdfs://{HOST}:{name}/faultline", f"http://{HOST}:{web}")
         HdfsFolder(made.url, made.web).make()
         yield made
 

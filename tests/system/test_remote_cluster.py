@@ -13,9 +13,17 @@ import pytest
 from faultline.records.store import Store
 from faultline.system.files import write_private
 from faultline.system.ssh_hosts import ssh_hosts
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
+from tests.support.external_cluster import (
+    SECRET,
+    ExternalKafka,
+    ExternalSpark,
+    Place,
+    conf,
+    external_kafka,
+    external_spark,
+)
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS, Machines, machines_at
-from tests.support.others_cluster import SECRET, OthersKafka, OthersSpark, Place, conf, others_kafka, others_spark
 
 pytestmark = [
     pytest.mark.thorough,
@@ -31,8 +39,8 @@ MATRIX = "state_size_x_checkpoint_interval"
 @dataclass(frozen=True)
 class Lab:
     machines: Machines
-    kafka: OthersKafka
-    spark: OthersSpark
+    kafka: ExternalKafka
+    spark: ExternalSpark
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +51,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         workers = [machines.place(name) for name in WORKERS.values()]
         here = Place(machines.settings.placement.conductor)
         with (
-            others_kafka(folder / "kafka", place=machines.place("kafka")) as broker,
-            others_spark(folder / "spark", workers=workers, master_at=here) as engine,
+            external_kafka(folder / "kafka", place=machines.place("kafka")) as broker,
+            external_spark(folder / "spark", workers=workers, master_at=here) as engine,
         ):
             yield Lab(machines, broker, engine)
 
@@ -85,7 +93,7 @@ def test_the_matrix_of_the_demo_runs_on_remote_hosts(lab: Lab, site: Installatio
     assert {record.config["fault"] for record in records} == {"none", "executor"}
     for record in records:
         assert record.status in ("valid", "unmet", "invalid"), record.reasons
-        assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record.reasons), record.reasons
+        assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record.reasons), record.reasons
         audit = record.metrics.audit
         assert audit.expected and (audit.lost, audit.overcounted, audit.unexpected, audit.unknown) == (0, 0, 0, 0)
         hosts = record.environment.hosts

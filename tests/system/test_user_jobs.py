@@ -15,7 +15,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.installation.spark import spark_home
 from faultline.system.settings import ROOT
-from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster
 from tests.support.topics import client, read_topic
@@ -36,11 +36,11 @@ def installation(shared_installation: Installation) -> Installation:
 
 
 def measured(installation: Installation, workload: str, *words: str) -> dict[str, Any]:
-    """Return the record of an experiment, usable except for effects of other work on the machine."""
+    """Run an experiment and return its record; only background load may make it invalid."""
     done = installation.run("run", workload, *words)
     assert done.returncode in (0, 1) and done.stdout, done.stderr
     record: dict[str, Any] = json.loads(done.stdout)
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    assert all(reason.startswith(BUSY_MACHINE_REASONS) for reason in record["reasons"]), record["reasons"]
     return record
 
 
