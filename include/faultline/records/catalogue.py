@@ -257,9 +257,9 @@ USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
 def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[Metric]:
-    """Return the metrics that at least one entry has, known ones first.
+    """Return the metrics that at least one usable entry has, known ones first.
 
-    Other metrics have their path in the record as name. `invalid`: whether metrics of invalid entries count.
+    Other metrics have their path in the record as name. `invalid`: whether invalid entries count as well.
     """
     counted = [entry for entry in entries if entry.is_usable or invalid]
     present = dict.fromkeys(key for entry in counted for key in entry.metrics)

@@ -86,7 +86,7 @@ STATUSES = st.sampled_from(["valid", "invalid", "failed", "cancelled"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), STATUSES)))
-def test_missing_cells_are_planned_cells_without_valid_record(measured: list[tuple[int, str]]) -> None:
+def test_missing_cells_are_planned_cells_without_usable_record(measured: list[tuple[int, str]]) -> None:
     cells = cells_of(PLANNED)
     records = [
         (Cell(PLANNED[0].config.config_id, number, "b1"), status, [f"reason {number}"]) for number, status in measured

@@ -190,7 +190,7 @@ def _end_by_lag(
 def _lags_out(
     watched: pd.DataFrame, limits: Limits, t0_ns: int, t5_ns: int, end_ns: int | None, t7_ns: int | None
 ) -> list[tuple[int, str]]:
-    """Return the last instants before the end with lag above its threshold, and with uncommitted records."""
+    """Return the last instants before the end with excessive lag, and with uncommitted records due at t0."""
     lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
     # A commit before t5 did not cover what was there at the fault.
     uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)

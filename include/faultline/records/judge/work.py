@@ -165,9 +165,9 @@ def source_rps(schedule: TopicSchedule, window: Window) -> float:
 def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | None:
     """Return whether outputs came while batches still ran.
 
-    It is true if a random instant is as likely as not between two outputs at most half a batch apart: that is the
-    median spacing weighted by time. The plain median does not describe an engine that is silent for seconds and then
-    writes a burst. `emissions_ms`: distinct instants of output, sorted. None with fewer than two in the window.
+    True if the median spacing of outputs, weighted by time, is at most half a batch. The plain median does not describe
+    an engine that is silent for seconds and then writes a burst. `emissions_ms`: distinct instants of output, sorted.
+    None with fewer than two in the window.
     """
     inside = emissions_ms[(emissions_ms * 1_000_000 >= window.start_ns) & (emissions_ms * 1_000_000 < window.end_ns)]
     if len(inside) < 2:

@@ -93,8 +93,8 @@ def test_kill_has_limits_timeline_and_companion_events(killed: Path) -> None:
 
 
 def test_figures_of_a_control(tmp_path: Path) -> None:
-    made = Synthetic(Scenario(fault=False, lost=3))
-    directory = made.write(tmp_path)
+    synthetic = Synthetic(Scenario(fault=False, lost=3))
+    directory = synthetic.write(tmp_path)
     record = checked(directory)
     metrics = record.metrics
     assert is_unknown(metrics.recovery) and metrics.recoveries == []
@@ -108,7 +108,7 @@ def test_figures_of_a_control(tmp_path: Path) -> None:
     assert metrics.cpu_cores.model_dump() == pytest.approx(CORES, abs=1e-3)
     assert metrics.rss_mb.executors == pytest.approx(200)
     # Two executors collect 10 ms per second each; the driver does not count.
-    assert metrics.gc_s == pytest.approx(2 * 0.01 * (made.window.duration_s + 3), rel=0.05)
+    assert metrics.gc_s == pytest.approx(2 * 0.01 * (synthetic.window.duration_s + 3), rel=0.05)
     assert metrics.state_bytes.logical == round(3 * ((10 + 9) / 2 + 8))
     assert metrics.state_bytes.checkpoint == 1024
     assert metrics.audit.lost == 3
@@ -118,7 +118,7 @@ def test_figures_of_a_control(tmp_path: Path) -> None:
     working = CORES["executors"] + CORES["python_workers"]
     assert metrics.rps_per_core == pytest.approx(metrics.throughput_rps / working, rel=1e-3)
     latency = metrics.latency_ms
-    assert latency.count == 2 * 200 * made.window.duration_s
+    assert latency.count == 2 * 200 * synthetic.window.duration_s
     assert latency.max is not None and 2500 <= latency.max <= 2620
     assert latency.p50 is not None and latency.p99 is not None and latency.p50 < latency.p99 <= latency.max
     assert record.artifacts["series"] == f"attempts/{directory.name}/series.json"
@@ -140,7 +140,7 @@ def test_series_and_histogram_are_written_next_to_raw_files(killed: Path) -> Non
     assert read.get_max_value() == pytest.approx(max(part.max or 0 for part in parts), rel=0.002)
 
 
-def _drop(path: Path, key: str, value: str) -> None:
+def _drop_lines(path: Path, key: str, value: str) -> None:
     edit_lines(path, lambda lines: [line for line in lines if line.get(key) != value])
 
 
@@ -172,7 +172,7 @@ def _no_latency_before(directory: Path) -> None:
     ("break_evidence", "scenario", "is_only_reason", "reason"),
     [
         (_late_generator, {}, True, "schedule-lag: p99 73 ms > 50 ms"),
-        (lambda folder: _drop(folder / "conductor.jsonl", "event", "delivered"), {}, False,
+        (lambda folder: _drop_lines(folder / "conductor.jsonl", "event", "delivered"), {}, False,
          "timeline-incomplete: missing: t0, no delivery was journalled"),
         (lambda folder: (folder / "spark-logs").rename(folder / "elsewhere"), {}, True,
          "timeline-incomplete: missing: t3, though t7 was seen; missing: t4, though t7 was seen"),
@@ -214,7 +214,7 @@ def test_incomplete_run_or_ineffective_fault_has_no_recovery(
     if key == "outcome":
         edit_event(killed / name, "settled", outcome=value)
     else:
-        _drop(killed / name, key, value)
+        _drop_lines(killed / name, key, value)
     record = checked(killed, "invalid", f"{code}:")
     assert is_unknown(record.metrics.recovery) and len(record.metrics.recoveries) == 1
     assert [event.name for event in record.timeline] == ["gate", "measured_from", "measured_until"]
@@ -223,14 +223,14 @@ def test_incomplete_run_or_ineffective_fault_has_no_recovery(
 @pytest.mark.parametrize("victim", ["executor", "worker", "driver", "python_worker", "kafka"])
 @pytest.mark.parametrize("recovers", [True, False])
 def test_every_victim_is_recovered_or_censored(tmp_path: Path, victim: str, recovers: bool) -> None:
-    made = Synthetic(Scenario(victims=(victim,), recovers=recovers))
-    metrics = checked(made.write(tmp_path)).metrics
+    synthetic = Synthetic(Scenario(victims=(victim,), recovers=recovers))
+    metrics = checked(synthetic.write(tmp_path)).metrics
     recovery = metrics.recovery
     assert metrics.recoveries == [recovery]
     assert recovery.recovered is recovers
-    made.assert_given_back(recovery)
+    synthetic.assert_given_back(recovery)
     # The lag exceeds its threshold at every observed commit.
-    watched_s = pytest.approx((made.window.end_ns - made.t0) / 1e9, abs=2.0)
+    watched_s = pytest.approx((synthetic.window.end_ns - synthetic.t0) / 1e9, abs=2.0)
     assert recovery.censored_at_s == (None if recovers else watched_s)
     assert recovery.dip_depth is not None and 0.5 < recovery.dip_depth <= 1
     assert recovery.silence_s is not None and recovery.silence_s > recovery.reload_s
@@ -238,35 +238,39 @@ def test_every_victim_is_recovered_or_censored(tmp_path: Path, victim: str, reco
 
 
 def test_several_faults_have_separate_events(tmp_path: Path) -> None:
-    made = Synthetic(Scenario(victims=("executor", "driver")))
-    directory = made.write(tmp_path)
+    synthetic = Synthetic(Scenario(victims=("executor", "driver")))
+    directory = synthetic.write(tmp_path)
     record = checked(directory)
     assert record.metrics.recovery == record.metrics.recoveries[0]
     for number, recovery in enumerate(record.metrics.recoveries):
-        made.assert_given_back(recovery, number)
+        synthetic.assert_given_back(recovery, number)
     at = {event.name: event.wall_ns for event in record.timeline}
-    assert [at[name] for name in ("t0#2", "t2#2", "t7#2")] == [made.hits[1].t0, made.hits[1].t2, made.hits[1].t7]
+    assert [at[name] for name in ("t0#2", "t2#2", "t7#2")] == [
+        synthetic.hits[1].t0,
+        synthetic.hits[1].t2,
+        synthetic.hits[1].t7,
+    ]
     assert "driver_restarted#2" in at and "driver_restarted" not in at
     series = json.loads((directory / "series.json").read_text())
     assert {event["name"] for event in series["events"]} == set(at)
 
 
 def test_one_fault_without_effect_invalidates_only_the_record(tmp_path: Path) -> None:
-    made = Synthetic(Scenario(victims=("executor", "python_worker")))
-    directory = made.write(tmp_path)
+    synthetic = Synthetic(Scenario(victims=("executor", "python_worker")))
+    directory = synthetic.write(tmp_path)
     (directory / "spark-logs" / "driver-0.log").unlink()
     # Without a lost task the worker counts as idle.
     record = checked(directory, "invalid", "no-effect: fault 2 changed nothing (no task was lost)")
-    assert record.metrics.recoveries[0].reload_s == pytest.approx(made.truth["reload_s"])
+    assert record.metrics.recoveries[0].reload_s == pytest.approx(synthetic.truth["reload_s"])
     assert is_unknown(record.metrics.recoveries[1])
 
 
 def test_loss_without_state_is_a_figure_and_valid(tmp_path: Path) -> None:
-    made = Synthetic(Scenario(commit_mode="none", lost=400))
-    metrics = checked(made.write(tmp_path)).metrics
+    synthetic = Synthetic(Scenario(commit_mode="none", lost=400))
+    metrics = checked(synthetic.write(tmp_path)).metrics
     assert metrics.audit.lost == 400
     assert metrics.recovery.load_s == 0
-    assert metrics.recovery.reload_s == pytest.approx(made.truth["reload_s"])
+    assert metrics.recovery.reload_s == pytest.approx(synthetic.truth["reload_s"])
     assert metrics.latency_ms.unreflected > 0
     # Records skipped by the new state epoch are not throughput.
     assert metrics.throughput_rps < 199
@@ -337,12 +341,12 @@ def test_failed_record_keeps_every_key(killed: Path) -> None:
 def test_last_report_of_a_generator_counts(killed: Path) -> None:
     path, late = killed / "generator.jsonl", {"p50": 1, "p99": 900, "max": 900}
 
-    def unfinished(lines: list[Any]) -> Any:
+    def delayed_report(lines: list[Any]) -> Any:
         return {**lines[-1], "schedule_lag_ms": late, "end_offsets": {"0": 10**6, "1": 10**6}}
 
-    edit_lines(path, lambda lines: [*lines[:-1], unfinished(lines), lines[-1]])
+    edit_lines(path, lambda lines: [*lines[:-1], delayed_report(lines), lines[-1]])
     checked(killed)
-    edit_lines(path, lambda lines: [*lines, unfinished(lines)])
+    edit_lines(path, lambda lines: [*lines, delayed_report(lines)])
     checked(killed, "invalid", "schedule-lag:", "drain-incomplete:")
 
 

@@ -42,8 +42,8 @@ from tests.unit.scenario import spark_time
 from tests.unit.synthetic import Scenario, Synthetic
 
 SEEDS = 320
-MADE = Synthetic(Scenario())
-EVIDENCE, T0 = MADE.evidence(), MADE.t0
+SYNTHETIC = Synthetic(Scenario())
+EVIDENCE, T0 = SYNTHETIC.evidence(), SYNTHETIC.t0
 MS = 1_000_000
 
 
@@ -65,28 +65,28 @@ def _scenario(seed: int) -> Scenario:
     )
 
 
-def check_planted(made: Synthetic, number: int = 0) -> RecoveryPart:
+def check_planted(synthetic: Synthetic, number: int = 0) -> RecoveryPart:
     """Check and return the recovery against the planted instants.
 
     Logs have millisecond resolution. The last part has cells of one second; the first may hold tuples of two batches
     if the interval is below 2 s.
     """
-    timeline = read_timeline(made.evidence(number))
-    assert timeline["t0"].wall_ns == made.hits[number].t0
+    timeline = read_timeline(synthetic.evidence(number))
+    assert timeline["t0"].wall_ns == synthetic.hits[number].t0
     recovery, problems = measure(timeline)
-    assert problems == (), made.s
-    assert recovery.recovered is made.s.recovers, made.s
-    interval_s = made.s.checkpoint_interval_s
-    made.assert_given_back(recovery, number, 0.002, interval_s if interval_s < 2 else 0)
+    assert problems == (), synthetic.s
+    assert recovery.recovered is synthetic.s.recovers, synthetic.s
+    interval_s = synthetic.s.checkpoint_interval_s
+    synthetic.assert_given_back(recovery, number, 0.002, interval_s if interval_s < 2 else 0)
     return recovery
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_planted_instants_are_recovered(block: int, share: int) -> None:
     for seed in range(block, SEEDS, 8 if share == 1 else 32):
-        made = Synthetic(_scenario(seed))
-        recovery = check_planted(made)
-        if made.s.recovers:
+        synthetic = Synthetic(_scenario(seed))
+        recovery = check_planted(synthetic)
+        if synthetic.s.recovers:
             assert recovery.macro_s is not None and recovery.reload_s is not None
             assert recovery.macro_s >= recovery.reload_s
             assert recovery.censored_at_s is None
@@ -94,9 +94,11 @@ def test_planted_instants_are_recovered(block: int, share: int) -> None:
             assert recovery.resolution_s is not None and 0 < recovery.resolution_s <= recovery.macro_s
         else:
             # The lag exceeds its threshold at every observed commit, except perhaps the last.
-            watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
-            within_s = made.s.checkpoint_interval_s + 0.001
-            assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=within_s)
+            watched = max(
+                row.committed for row in synthetic.batches if row.committed <= synthetic.window.watched_until_ns
+            )
+            within_s = synthetic.s.checkpoint_interval_s + 0.001
+            assert recovery.censored_at_s == pytest.approx((watched - synthetic.t0) / NS, abs=within_s)
             assert recovery.resolution_s is None
 
 
@@ -123,21 +125,21 @@ def test_planted_instants_are_recovered_for_every_victim(
     for seed in range(12 if share == 1 else 3):
         victim = victims.split()[seed % len(victims.split())]
         lasts = {"detection_s": 3.0 + seed} if "action" in changes else {}
-        made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), victims=(victim,), **changes, **lasts))
-        check_planted(made)
-        assert {event.name for event in companions(made.evidence())} == seen
+        synthetic = Synthetic(dataclasses.replace(_scenario(1_000 + seed), victims=(victim,), **changes, **lasts))
+        check_planted(synthetic)
+        assert {event.name for event in companions(synthetic.evidence())} == seen
 
 
 @pytest.mark.parametrize("victims", [("executor", "executor"), ("driver", "executor"), ("kafka", "driver", "worker")])
 def test_each_of_several_faults_has_its_own_timeline(victims: tuple[str, ...], share: int) -> None:
     for seed in range(4 if share == 1 else 2):
-        made = Synthetic(dataclasses.replace(_scenario(2_000 + seed), victims=victims, recovers=True))
+        synthetic = Synthetic(dataclasses.replace(_scenario(2_000 + seed), victims=victims, recovers=True))
         for number in range(len(victims)):
-            check_planted(made, number)
+            check_planted(synthetic, number)
 
 
 def test_fault_is_observed_until_the_next_one() -> None:
-    for name, instant in {"t2": MADE.t2, "t5": MADE.t5, "t6": MADE.t6, "t7": MADE.t7}.items():
+    for name, instant in {"t2": SYNTHETIC.t2, "t5": SYNTHETIC.t5, "t6": SYNTHETIC.t6, "t7": SYNTHETIC.t7}.items():
         timeline = read_timeline(dataclasses.replace(EVIDENCE, until_ns=instant))
         known = CHAIN[: CHAIN.index(name)]
         # No stability window fits before the next fault.
@@ -145,32 +147,32 @@ def test_fault_is_observed_until_the_next_one() -> None:
         recovery, _ = measure(timeline)
         assert recovery.recovered is False
         assert recovery.censored_at_s is not None
-        assert 0 <= recovery.censored_at_s <= (instant - MADE.t0) / NS + MADE.s.checkpoint_interval_s
+        assert 0 <= recovery.censored_at_s <= (instant - SYNTHETIC.t0) / NS + SYNTHETIC.s.checkpoint_interval_s
 
 
 def test_only_the_last_start_before_t5_is_the_recovery() -> None:
-    made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
-    evidence = made.evidence()
+    synthetic = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
+    evidence = synthetic.evidence()
     traces = evidence.traces
-    first = next(load for load in traces.events_of("state_loaded") if load.wall_ns == made.t4)
+    first = next(load for load in traces.events_of("state_loaded") if load.wall_ns == synthetic.t4)
     # This process started in between, loaded the state, and died.
-    failed_load = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
-    runs = (traces.process_runs[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.process_runs[1:])
+    failed_load = dataclasses.replace(first, wall_ns=synthetic.t2 + NS, process="app-9/0")
+    runs = (traces.process_runs[0], ProcessRun(1, synthetic.t2 + NS // 2, None), *traces.process_runs[1:])
     changed = dataclasses.replace(
         evidence, traces=dataclasses.replace(traces, events=(failed_load, *traces.events), process_runs=runs)
     )
     timeline = read_timeline(changed)
-    assert timeline["t4"].wall_ns == made.t4
+    assert timeline["t4"].wall_ns == synthetic.t4
     assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
 
 
 @pytest.mark.parametrize("victim", ["kafka", "executor"])
 @pytest.mark.parametrize("later_s", [0.3, None])
 def test_batch_resumed_after_a_broker_fault_has_no_launch(victim: str, later_s: float | None) -> None:
-    made = Synthetic(Scenario(victims=(victim,)))
-    evidence = made.evidence()
+    synthetic = Synthetic(Scenario(victims=(victim,)))
+    evidence = synthetic.evidence()
     t5 = read_timeline(evidence)["t5"]
-    kept = [one for one in evidence.traces.events if one.kind != "state_loaded" or one.wall_ns < made.t0]
+    kept = [one for one in evidence.traces.events if one.kind != "state_loaded" or one.wall_ns < synthetic.t0]
     tasks = [one for one in kept if one.kind == "task_started"]
     seen = [one for one in kept if one.kind != "task_started"]
     if later_s is not None:
@@ -191,26 +193,26 @@ def undone(wall_ns: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("after_ns", "is_undetected"), [(NS, False), (-NS // 10, True)])
 def test_t2_is_a_detection_before_the_undo_or_the_undo(after_ns: int, is_undetected: bool) -> None:
-    at = MADE.t2 + after_ns
+    at = SYNTHETIC.t2 + after_ns
     timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(at)))
-    assert timeline["t2"].wall_ns == (at if is_undetected else MADE.t2)
+    assert timeline["t2"].wall_ns == (at if is_undetected else SYNTHETIC.t2)
     assert ("nothing was noticed before" in timeline["t2"].source) is is_undetected
-    assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (MADE.t3, MADE.t4)
+    assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (SYNTHETIC.t3, SYNTHETIC.t4)
 
 
 def test_commits_during_an_injection_do_not_end_the_recovery() -> None:
-    unseen = tuple(one for one in EVIDENCE.traces.events if one.kind != "lost")
-    traces = dataclasses.replace(EVIDENCE.traces, events=unseen)
-    timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(MADE.t6), traces=traces))
+    without_losses = tuple(one for one in EVIDENCE.traces.events if one.kind != "lost")
+    traces = dataclasses.replace(EVIDENCE.traces, events=without_losses)
+    timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(SYNTHETIC.t6), traces=traces))
     recovery, problems = measure(timeline)
     assert problems == ()
-    assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == MADE.t6 <= timeline["t5"].wall_ns
+    assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == SYNTHETIC.t6 <= timeline["t5"].wall_ns
     assert recovery.load_s == 0
 
 
 def test_silence_starts_with_the_last_output_before_the_gap() -> None:
     timeline = read_timeline(EVIDENCE)
-    before = MADE.batches[MADE.hit - 1][1] // 1_000_000 - 20
+    before = SYNTHETIC.batches[SYNTHETIC.hit - 1][1] // 1_000_000 - 20
     assert timeline["t1"].wall_ns == before * 1_000_000
 
 
@@ -275,8 +277,8 @@ def test_only_the_first_load_of_a_store_is_a_reload(seed: int) -> None:
 
 def test_victim_without_removal_leaves_a_gap() -> None:
     """Without an executor ID in the command, the first removal after t0 counts."""
-    nameless = {"pid": 200, "role": "executor", "command": ["java"]}
-    assert read_timeline(dataclasses.replace(EVIDENCE, victims=[nameless]))["t2"].wall_ns == MADE.t2
+    without_id = {"pid": 200, "role": "executor", "command": ["java"]}
+    assert read_timeline(dataclasses.replace(EVIDENCE, victims=[without_id]))["t2"].wall_ns == SYNTHETIC.t2
     other = {"pid": 200, "command": ["java", "--executor-id", "1"]}
     timeline = read_timeline(dataclasses.replace(EVIDENCE, victims=[other]))
     assert "t2" not in timeline

@@ -25,7 +25,7 @@ from faultline.system.measured_window import NS
 from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic, edit_lines, edit_table
 
-MADE = Synthetic(Scenario())
+SYNTHETIC = Synthetic(Scenario())
 
 
 @given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
@@ -43,16 +43,16 @@ def test_truncated_file_yields_its_complete_lines(
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Path:
-    return MADE.write(tmp_path)
+    return SYNTHETIC.write(tmp_path)
 
 
 def test_attempt_is_read_completely(attempt: Path) -> None:
     raw = read_evidence(attempt)
-    assert raw.traces.commits == tuple(MADE.commits)
+    assert raw.traces.commits == tuple(SYNTHETIC.commits)
     assert raw.recorder_death is None
-    assert len(raw.records) == len(MADE.records)
-    assert raw.attempt.config == MADE.s.configuration
-    assert [one.wall_ns for one in raw.traces.events_of("lost")] == [MADE.t2]
+    assert len(raw.records) == len(SYNTHETIC.records)
+    assert raw.attempt.config == SYNTHETIC.s.configuration
+    assert [one.wall_ns for one in raw.traces.events_of("lost")] == [SYNTHETIC.t2]
 
 
 CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"

@@ -24,7 +24,7 @@ from tests.unit.synthetic import NS, T0_NS, Scenario, Synthetic, edit_event, edi
 class RepeatedFault:
     """A synthetic attempt with several injections of one fault, and its folder."""
 
-    made: Synthetic
+    synthetic: Synthetic
     folder: Path
 
     def edit_journal(self, change: Callable[[list[Line]], Sequence[Line]]) -> None:
@@ -40,21 +40,21 @@ class RepeatedFault:
 
 def repeated_fault(results: Path, **values: Any) -> RepeatedFault:
     """Write an attempt with three injections, configured in short form with `injections=3`."""
-    made = Synthetic(Scenario(victims=("executor",) * 3, **values))
-    folder = made.write(results)
+    synthetic = Synthetic(Scenario(victims=("executor",) * 3, **values))
+    folder = synthetic.write(results)
     plan = read_plan(Attempt(folder))
     short = {"fault_plan": None, "fault": "executor", "fault_at_s": plan.faults[0].earliest_s, "injections": 3}
     order = replace(plan.order, config={**plan.order.config, **short})
     write_json(folder / "plan.json", replace(plan, order=order).as_mapping())
-    one = RepeatedFault(made, folder)
-    one.edit_journal(lambda lines: [*lines[:-1], *(_trigger(made, number) for number in (1, 2)), lines[-1]])
+    one = RepeatedFault(synthetic, folder)
+    one.edit_journal(lambda lines: [*lines[:-1], *(_trigger(synthetic, number) for number in (1, 2)), lines[-1]])
     return one
 
 
-def _trigger(made: Synthetic, number: int) -> Line:
-    normal_s = (made.hits[number - 1].t7 - made.hits[number - 1].t0) / NS
+def _trigger(synthetic: Synthetic, number: int) -> Line:
+    normal_s = (synthetic.hits[number - 1].t7 - synthetic.hits[number - 1].t0) / NS
     values = {"normal_s": normal_s, "baseline_commits": 12, "phase": 0.1, "waited_s": 40.0}
-    return {"event": "injection", "fault": number, "wall_ns": made.hits[number].t0 - NS, **values}
+    return {"event": "injection", "fault": number, "wall_ns": synthetic.hits[number].t0 - NS, **values}
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ def edit_outcome(fault: int, **changes: Any) -> Callable[[list[Line]], list[Line
 
 def test_each_injection_yields_the_planted_recovery(one: RepeatedFault) -> None:
     record = one.checked_record()
-    metrics, hits = record.metrics, one.made.hits
+    metrics, hits = record.metrics, one.synthetic.hits
     assert record.status == "valid"
     for number, found in enumerate(metrics.recoveries):
-        one.made.assert_given_back(found, number)
+        one.synthetic.assert_given_back(found, number)
         assert (found.injection, found.at_s) == (number + 1, pytest.approx((hits[number].t0 - T0_NS) / NS))
         assert found.note is None
     assert [found.trigger is None for found in metrics.recoveries] == [True, False, False]
@@ -93,12 +93,14 @@ def test_latency_during_recoveries_covers_exactly_their_time(one: RepeatedFault)
     metrics = one.checked_record().metrics
     during, after = metrics.latency_during_ms, metrics.latency_after_ms
     assert during is not None and after is not None and during.count is not None and after.count is not None
-    lasted_s = sum((hit.t7 - hit.t0) / NS for hit in one.made.hits)
-    tuples = 2 * one.made.s.rate
+    lasted_s = sum((hit.t7 - hit.t0) / NS for hit in one.synthetic.hits)
+    tuples = 2 * one.synthetic.s.rate
     # Tolerance: one production cell at each edge, and tuples waiting for their batch at the fault.
-    assert during.count == pytest.approx(tuples * lasted_s, abs=3 * tuples * (2 + one.made.s.checkpoint_interval_s))
+    assert during.count == pytest.approx(
+        tuples * lasted_s, abs=3 * tuples * (2 + one.synthetic.s.checkpoint_interval_s)
+    )
     whole = metrics.latency_ms.count or 0
-    assert whole + during.count + after.count == pytest.approx(tuples * one.made.window.duration_s, abs=tuples)
+    assert whole + during.count + after.count == pytest.approx(tuples * one.synthetic.window.duration_s, abs=tuples)
     assert after.p50 == pytest.approx(metrics.latency_ms.p50, rel=0.02)
     assert during.max is not None and after.max is not None and during.max > after.max
 
@@ -137,7 +139,7 @@ def test_abandoned_injections_are_not_faults(one: RepeatedFault) -> None:
 
 
 def test_short_baseline_of_an_injection_is_noted_and_counts(one: RepeatedFault) -> None:
-    first_ns, second_ns = one.made.hits[0].t0, one.made.hits[1].t0
+    first_ns, second_ns = one.synthetic.hits[0].t0, one.synthetic.hits[1].t0
     edit_event(one.folder / "conductor.jsonl", "injection", normal_s=(second_ns - first_ns) / NS - 6.0)
 
     # The first recovery is censored; according to the journal the engine was steady six seconds before.
@@ -155,7 +157,7 @@ def test_short_baseline_of_an_injection_is_noted_and_counts(one: RepeatedFault) 
 
 def test_window_bounds_are_read_from_the_scheduler_journal(tmp_path: Path) -> None:
     one = repeated_fault(tmp_path, warmup_s=16.0)
-    begin, end = T0_NS + 10 * NS, one.made.hits[2].t7 + 20 * NS
+    begin, end = T0_NS + 10 * NS, one.synthetic.hits[2].t7 + 20 * NS
     values = {"event": "measured_from", "wall_ns": begin, "steady": True, "waited_s": 10.0, "commits": 4}
     one.edit_journal(lambda lines: [values, *lines, {"event": "measured_until", "wall_ns": end}])
     record = one.checked_record()
@@ -165,4 +167,4 @@ def test_window_bounds_are_read_from_the_scheduler_journal(tmp_path: Path) -> No
     assert record.metrics.warmup is not None and record.metrics.warmup.waited_s == 10.0
     series = json.loads((one.folder / "series.json").read_text())
     assert (series["warmup_s"], series["duration_s"]) == (10.0, pytest.approx((end - begin) / NS))
-    assert record.metrics.source_rps == pytest.approx(one.made.s.rate, rel=0.01)
+    assert record.metrics.source_rps == pytest.approx(one.synthetic.s.rate, rel=0.01)

@@ -133,8 +133,8 @@ def test_pauses_are_cut_at_the_window_and_summed_by_role(
         Collections("executors", "a/1", "G1", other), seen=("a/0", "a/1"),
     )  # fmt: skip
 
-    def inside(*of: Pause) -> list[int]:
-        lengths = (sum(START <= at < END for at in (p.start_ns, p.end_ns - 1)) and p for p in of)
+    def inside(*role_pauses: Pause) -> list[int]:
+        lengths = (sum(START <= at < END for at in (p.start_ns, p.end_ns - 1)) and p for p in role_pauses)
         return [min(p.end_ns, END) - max(p.start_ns, START) for p in lengths if p and p.end_ns > p.start_ns]
 
     garbage = garbage_of(found, MINUTE)
