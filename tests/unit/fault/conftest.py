@@ -21,6 +21,7 @@ from fault.injector import Injector
 from fault.remote_bootstrap import boot_command
 from fault.ssh_connection import RemoteHost, SshChannel
 from faultline.system.waiting import wait_until
+from tests.unit.fault.running_proxy import proxy as proxy
 from tests.unit.sleepers import run as run
 from tests.unit.sleepers import spawn as spawn
 
