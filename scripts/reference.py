@@ -38,7 +38,7 @@ from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owner
 from faultline.experiment.workloads.topology_rules import TopologyRules
 from faultline.records.catalogue import METRICS
 from faultline.records.definitions import DEFINITIONS, definition_of
-from faultline.records.judge import validity
+from faultline.records.judge.validity import RULES
 from faultline.system.errors import ConfigError
 from faultline.system.text import pluralize
 
@@ -152,10 +152,7 @@ def figure_table() -> str:
 
 def rule_table() -> str:
     """Return every validity rule: reason code, status, condition."""
-    rows = []
-    for code, rule in validity.RULES.items():
-        text = _capitalized(_constants(_paragraphs(rule), vars(validity)).removeprefix("Return a reason if "))
-        rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`invalid`", text))
+    rows = [(f"`{rule.code}`", f"`{rule.status}`", rule.condition) for rule in RULES]
     return table("reason code | status | condition", rows)
 
 
@@ -253,23 +250,8 @@ def _help(text: str) -> list[str]:
     return lines[:-1]
 
 
-def _paragraphs(item: object) -> str:
-    return " ".join((inspect.getdoc(item) or "").split())
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _first(item: object) -> str:
     return " ".join((inspect.getdoc(item) or "").split("\n\n")[0].split())
-
-
-def _constants(text: str, names: Mapping[str, Any]) -> str:
-    """Return values in place of the names of numeric constants."""
-    return re.sub(
-        r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", lambda one: f"{names[one[0]]:g}" if one[0] in names else one[0], text
-    )
 
 
 def _attributes(kind: type[Any]) -> dict[str, str]:

@@ -257,7 +257,7 @@ def test_documentation_names_every_metric_and_rule() -> None:
     named = {part for path in re.findall(r"`([^`\n]+)`", text) for part in path.split(".")}
     missing = [path for path in _paths(Metrics) if not set(path.split(".")) <= named]
     assert missing == []
-    assert [code for code in RULES if code not in named] == []
+    assert [rule.code for rule in RULES if rule.code not in named] == []
 
 
 def test_record_without_newer_figures_is_read() -> None:

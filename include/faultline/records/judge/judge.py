@@ -14,9 +14,10 @@ from faultline.records.judge.evidence import AttemptFile, Evidence, read_evidenc
 from faultline.records.judge.latency import LatencyFigures, latency_of
 from faultline.records.judge.recoveries import Recoveries, recoveries_of
 from faultline.records.judge.resources import Resources, resources_of
+from faultline.records.judge.rule_inputs import findings_of
 from faultline.records.judge.signals import Signals, signals_of
 from faultline.records.judge.timeline import EvidenceEvent
-from faultline.records.judge.validity import findings_of, reasons, status_of
+from faultline.records.judge.validity import reasons, status_of
 from faultline.records.judge.work import WorkFigures, work_of
 from faultline.records.judge.write import artifacts, series, write_findings
 from faultline.records.record import SCHEMA, Metrics, Record, Status, TimelineEvent
