@@ -60,7 +60,7 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     ("words", "message"),
     [
         (("job", "check", "nowhere.py"), "nowhere.py: "),
-        (("run", "query", "job=examples/clicks.jsonl", "--dry-run"), "defines no function query"),
+        (("run", "query", "job=examples/clicks.jsonl", "--dry-run"), "job: "),
         (("run", "query", "job=examples/sessions.py", "arguments.pause=1", "--dry-run"), "did you mean pause_s"),
         (("run", "word_count", "spark_build=snapshot", "--dry-run"), "spark_build: unknown build 'snapshot'"),
         (("build", "add", "mine", "--spark-home", "examples"), "--spark-home: got "),

@@ -102,7 +102,7 @@ def test_a_nightly_run_is_planned_and_compared_with_earlier_ones(
         dag_factory.plan_nightly_run.function()
     params.update(limits=None, set=[{"workload": "known_truht"}])
     as_nightly_run(dag, 4, params)
-    with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: 'known_truht'"):
+    with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: "):
         dag_factory.plan_nightly_run.function()
     assert notes[-1][-1].startswith("**Not planned.**") and "known\\_truht" in notes[-1][-1]
     with pytest.raises(AirflowSkipException, match="no plan"):

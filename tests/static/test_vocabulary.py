@@ -26,20 +26,10 @@ ALLOWED: Final[tuple[Allowed, ...]] = (
     Allowed("tests/unit/reports/test_pages_live.py", "faultline_night_valid_records", "public Prometheus metric"),
 )
 
-# Folders that are not checked yet.
-PENDING: Final = (
-    "tests/unit/experiment/",
-    "include/faultline/experiment/",
-)
-
-
-def _is_checked(file: str) -> bool:
-    return not file.startswith(PENDING)
-
 
 @pytest.fixture(scope="module")
 def hits() -> list[Hit]:
-    return [hit for file in files() if _is_checked(file) for hit in hits_of(file)]
+    return [hit for file in files() for hit in hits_of(file)]
 
 
 def test_no_banned_word_is_used(hits: list[Hit]) -> None:

@@ -60,7 +60,7 @@ def password_file(target: Mapping[str, Any]) -> Path | None:
         return None
     file = Path(str(named))
     if not file.is_file():
-        raise ConfigError(f"alerts: mail.password_file: {file} is no file; write the password into one")
+        raise ConfigError(f"alerts.mail.password_file: got {file}; expected a file that holds the password")
     require_private(file)
     return file
 
@@ -71,27 +71,29 @@ def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
         return ()
     if not isinstance(given, list):
         raise ConfigError(
-            "alerts: is no list; write - when: [worse, broken], and below it webhook, slack, mail or notifier"
+            "alerts: got no list; expected entries with when: [worse, broken] and webhook, slack, mail or notifier"
         )
     return tuple(_alert(f"alerts[{number}]", one) for number, one in enumerate(given))
 
 
 def _alert(where: str, given: Any) -> AlertPlan:
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: is no object; write when, and one of {', '.join(WAYS)}")
+        raise ConfigError(f"{where}: got no object; expected `when` and one of {', '.join(WAYS)}")
     for key in given:
         if key not in ("when", *WAYS):
             raise ConfigError(f"{where}.{key}: unknown key{suggest(str(key), ('when', *WAYS))}")
     when = given.get("when", list(USUAL))
     when = [when] if isinstance(when, str) else when
     if not isinstance(when, list) or not when:
-        raise ConfigError(f"{where}.when: {when!r} is refused; give a list of {', '.join(KINDS)}")
+        raise ConfigError(f"{where}.when: got {when!r}; expected a list of {', '.join(KINDS)}")
     for kind in when:
         if kind not in KINDS:
-            raise ConfigError(f"{where}.when: {kind!r} is not known{suggest(str(kind), KINDS)}")
+            raise ConfigError(f"{where}.when: got {kind!r}; expected a known event{suggest(str(kind), KINDS)}")
     ways = [key for key in WAYS if key in given]
     if len(ways) != 1:
-        raise ConfigError(f"{where}: names {' and '.join(ways) or 'no way to tell'}; give one of {', '.join(WAYS)}")
+        raise ConfigError(
+            f"{where}: got {' and '.join(ways) or 'no channel'}; expected exactly one of {', '.join(WAYS)}"
+        )
     way = ways[0]
     return AlertPlan(tuple(when), way, _target(f"{where}.{way}", way, given[way]))
 
@@ -100,16 +102,18 @@ def _target(where: str, way: str, given: Any) -> Any:
     if way in ("webhook", "slack"):
         there = urlsplit(given) if isinstance(given, str) else urlsplit("")
         if there.scheme not in ("http", "https") or not there.hostname:
-            raise ConfigError(f"{where}: {given!r} is no address; give one that begins with https://")
+            raise ConfigError(f"{where}: got {given!r}; expected an address that starts with https://")
         return given
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: is no object; give {WAYS[way]}")
+        raise ConfigError(f"{where}: got no object; expected {WAYS[way]}")
     return _notifier(where, given) if way == "notifier" else _mail(where, given)
 
 
 def _notifier(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given.get("class"), str) or not isinstance(given.get("arguments", {}), Mapping):
-        raise ConfigError(f"{where}: give the class of an Airflow notifier by its path, and arguments as an object")
+        raise ConfigError(
+            f"{where}: got {dict(given)!r}; expected class (import path of an Airflow notifier) and arguments (object)"
+        )
     return {"class": given["class"], "arguments": dict(given.get("arguments", {}))}
 
 
@@ -119,12 +123,12 @@ def _mail(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{where}.{key}: unknown key{suggest(str(key), MAIL_KEYS)}")
     for key in ("to", "from", "server"):
         if not given.get(key):
-            raise ConfigError(f"{where}.{key}: is missing; give it, such as {_EXAMPLE[key]}")
+            raise ConfigError(f"{where}.{key}: missing; expected a value such as {_EXAMPLE[key]}")
     try:
         mail_server(given)
     except ValueError:
         raise ConfigError(
-            f"{where}.server: {given['server']!r} is no HOST:PORT, such as {_EXAMPLE['server']}"
+            f"{where}.server: got {given['server']!r}; expected HOST:PORT, such as {_EXAMPLE['server']}"
         ) from None
     return dict(given)
 
@@ -136,7 +140,7 @@ def mail_server(target: Mapping[str, Any]) -> tuple[str, int]:
     """
     host, _, port = str(target["server"]).partition(":")
     if not host or (port and not port.isdigit()):
-        raise ValueError(f"{target['server']}: no HOST:PORT")
+        raise ValueError(f"server: got {target['server']!r}; expected HOST:PORT")
     return host, int(port or SUBMISSION_PORT)
 
 

@@ -171,7 +171,7 @@ class Attempt:
         except (OSError, ValueError):
             value = None
         if not isinstance(value, dict):
-            raise InfrastructureError(f"{self.folder.name}: has no whole attempt.json; clear the whole run")
+            raise InfrastructureError(f"{self.folder.name}: attempt.json missing or damaged; fix: clear the whole run")
         return value
 
     def begun_at_ns(self) -> int:
@@ -224,4 +224,4 @@ def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
 
 def unhealed_text(attempt: str, why: str) -> str:
     """Return a line about an attempt whose fault could not be undone."""
-    return f"attempt {attempt} is not healed: {why}; the next experiment tries again"
+    return f"attempt {attempt}: undo failed: {why}; the next experiment retries it"

@@ -174,7 +174,7 @@ class AttemptPlan:
         try:
             return parse_configuration(dict(self.order.config))
         except ConfigError as error:
-            raise InfrastructureError(f"plan.json: {error}; clear the whole run") from None
+            raise InfrastructureError(f"plan.json: {error}; fix: clear the whole run") from None
 
     @property
     def delay_s(self) -> float:
@@ -236,7 +236,7 @@ class AttemptPlan:
         Unknown keys are ignored, so that attempts remain readable after an update; other changes raise `schema`.
         """
         if values["schema"] != SCHEMA:
-            raise PlanError(f"schema {values['schema']}, and {SCHEMA} is known here")
+            raise PlanError(f"schema: got {values['schema']}; expected {SCHEMA}")
         aim = values["aim"]
         return cls(
             **{
@@ -368,7 +368,7 @@ def read_plan(attempt: Attempt) -> AttemptPlan:
     try:
         return AttemptPlan.from_mapping(values)
     except (KeyError, TypeError, AttributeError, PlanError) as error:
-        raise InfrastructureError(f"{attempt.plan}: not a plan ({error}); clear the whole run") from None
+        raise InfrastructureError(f"{attempt.plan}: got an invalid plan ({error}); fix: clear the whole run") from None
 
 
 def _from_before(attempt: Attempt, description: Mapping[str, Any]) -> AttemptPlan:
@@ -378,7 +378,7 @@ def _from_before(attempt: Attempt, description: Mapping[str, Any]) -> AttemptPla
     try:
         config = parse_configuration(description["config"])
     except ConfigError as error:
-        raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; clear the whole run") from None
+        raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; fix: clear the whole run") from None
     named = {one.name: description[one.name] for one in fields(Ordered) if one.name in description}
     unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
     kafka, services = description.get("kafka") or {}, description.get("services") or {}

@@ -33,13 +33,13 @@ def parse_axis(name: str, given: Any) -> list[Any]:
     else:
         values = list(given) if isinstance(given, list | tuple) else [given]
     if not values:
-        raise ConfigError(f"{name}: the axis is empty; give at least one value")
+        raise ConfigError(f"{name}: got an empty axis; expected at least one value")
     seen = set()
     for value in values:
         # JSON distinguishes 1 from 1.0, but both are the same experiment.
         key = float(value) if _is_number(value) else json.dumps(value, sort_keys=True, default=str)
         if key in seen:
-            raise ConfigError(f"{name}: {value} stands twice on the axis; keep one")
+            raise ConfigError(f"{name}: got {value} twice; fix: remove one")
         seen.add(key)
     return values
 
@@ -54,15 +54,15 @@ def parse_axes(given: Any) -> dict[str, list[Any]]:
     if isinstance(given, Mapping):
         return {str(name): parse_axis(str(name), values) for name, values in given.items()}
     if not isinstance(given, str):
-        raise ConfigError(f"axes: {given!r} is neither text nor an object; write it such as {EXAMPLE}")
+        raise ConfigError(f"axes: got {given!r}; expected text or an object, such as {EXAMPLE}")
     found: dict[str, list[Any]] = {}
     for part in _split(given, ";", "axes"):
         name, separator, values = part.partition("=")
         name = name.strip()
         if not separator:
-            raise ConfigError(f"axes: {part!r} names no values; write it such as {EXAMPLE}")
+            raise ConfigError(f"axes: got {part!r} without values; expected text such as {EXAMPLE}")
         if name in found:
-            raise ConfigError(f"axes: {name} is given twice; keep one")
+            raise ConfigError(f"axes: got {name} twice; fix: remove one")
         found[name] = parse_axis(name, values)
     return found
 
@@ -86,7 +86,7 @@ def _from_text(name: str, text: str) -> list[Any]:
         else:
             values.append(_value(name, part))
         if len(values) > MOST_VALUES:
-            raise ConfigError(f"{name}: more than {MOST_VALUES} values; give fewer")
+            raise ConfigError(f"{name}: got more than {MOST_VALUES} values; expected at most {MOST_VALUES}")
     return values
 
 
@@ -96,15 +96,15 @@ def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
     step: int | float
     if found["how"] is None:
         if not (isinstance(low, int) and isinstance(high, int)):
-            raise ConfigError(f"{name}: {text} has no step; write {text} +0.5, say, or {text} ×2")
+            raise ConfigError(f"{name}: got {text}; expected a step, such as {text} +0.5 or {text} ×2")
         how, step = "+", 1
     else:
         how, step = found["how"], _number(found["step"])
     if high < low:
-        raise ConfigError(f"{name}: {text} runs backwards; write the lower end first")
+        raise ConfigError(f"{name}: got {text}; expected the lower end first")
     grows = step > 0 if how == "+" else step > 1 and low > 0
     if not grows:
-        raise ConfigError(f"{name}: {text} never reaches its end; use a step above 0, or a factor above 1 from above 0")
+        raise ConfigError(f"{name}: got {text}; expected a step above 0, or a factor above 1 with a start above 0")
     values: list[Any] = []
     number: int | float = low
     # Tolerates rounding at the end.
@@ -164,5 +164,5 @@ def _split(text: str, at: str, name: str) -> list[str]:
         else:
             current += letter
     if closing or quoted:
-        raise ConfigError(f"{name}: {text!r} lacks a closing {closing[-1:] or chr(34)}")
+        raise ConfigError(f"{name}: got {text!r}; expected a closing {closing[-1:] or chr(34)}")
     return [part.strip() for part in (*parts, current) if part.strip()]

@@ -58,14 +58,14 @@ def parse_build(given: Any, key: str) -> BuildSpec:
         try:
             given = json.loads(given)
         except ValueError as error:
-            raise ConfigError(f"{key}: is no JSON ({error}); give an object such as {EXAMPLE}") from None
+            raise ConfigError(f"{key}: got invalid JSON ({error}); expected an object such as {EXAMPLE}") from None
     if not isinstance(given or {}, Mapping):
-        raise ConfigError(f"{key}: {given!r} is no object; give one such as {EXAMPLE}")
+        raise ConfigError(f"{key}: got {given!r}; expected an object such as {EXAMPLE}")
     values = dict(given or {})
     require_keys(f"{key}.", values, ("revision", "settings"))
     settings = values.get("settings") or {}
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{key}.settings: {settings!r} is no object; give names and values, as in {EXAMPLE}")
+        raise ConfigError(f"{key}.settings: got {settings!r}; expected an object, as in {EXAMPLE}")
     parsed = {str(name): _text(f"{key}.settings.{name}", value) for name, value in settings.items()}
     return BuildSpec(_revision(values.get("revision"), f"{key}.revision"), MappingProxyType(parsed))
 
@@ -75,7 +75,7 @@ def _revision(given: Any, key: str) -> str | None:
         return None
     # Git would read a leading dash as an option.
     if not isinstance(given, str) or given.startswith("-") or not given.isprintable() or " " in given:
-        raise ConfigError(f"{key}: {given!r} is no revision; give a tag, a branch or a commit of the checkout")
+        raise ConfigError(f"{key}: got {given!r}; expected a tag, branch or commit of the checkout")
     return given
 
 

@@ -75,7 +75,7 @@ def require_sweep_id(text: object) -> None:
     """Raise ConfigError for an invalid sweep id."""
     if not is_sweep_id(text):
         raise ConfigError(
-            f"sweep_id: {str(text)[:MOST]!r} is no id of a sweep; use letters, digits and _~-, dots between them "
+            f"sweep_id: got {str(text)[:MOST]!r}; expected letters, digits and _~- with dots between them "
             f"(at most {MOST})"
         )
 

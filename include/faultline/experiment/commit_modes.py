@@ -29,17 +29,17 @@ class CommitMode:
             return
         if workload not in able:
             raise ValueError(
-                f"commit_mode: {workload} cannot run in real-time mode ({self.name}); use {' or '.join(able)}"
+                f"commit_mode: got {self.name} (real-time mode) with {workload}; expected workload {' or '.join(able)}"
             )
         if checkpoint_interval_s < LEAST_REAL_TIME_S:
             raise ValueError(
-                f"checkpoint_interval_s: real-time mode ({self.name}) has batches of {LEAST_REAL_TIME_S:g} s at least; "
-                "raise it"
+                f"checkpoint_interval_s: got {checkpoint_interval_s:g}; expected at least {LEAST_REAL_TIME_S:g} s in "
+                f"real-time mode ({self.name})"
             )
         if partitions > cores:
             raise ValueError(
-                f"partitions: in real-time mode ({self.name}) each of {partitions} holds a core of {cores}; "
-                "lower partitions or raise executor_cores"
+                f"partitions: got {partitions}; expected at most {cores} (a core each) in "
+                f"real-time mode ({self.name}); fix: lower partitions or raise executor_cores"
             )
 
     def check_cycle(self, cycle: str | None) -> None:
@@ -47,7 +47,7 @@ class CommitMode:
         if cycle == "snapshot" and not self.snapshots:
             having = " or ".join(one.name for one in COMMIT_MODES.values() if one.snapshots)
             raise ValueError(
-                f"fault_plan: commit_mode {self.name} has no snapshot cycle of its own; use cycle checkpoint, or "
+                f"fault_plan: got cycle snapshot with commit_mode {self.name}; expected cycle checkpoint, or "
                 f"commit_mode {having}"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,8 +105,16 @@ def phase_of(repetition: int) -> float:
 def same_path_everywhere(path: str, built_in: str) -> str:
     """Return `path` if it is built in or absolute. Raises ValueError for a relative path."""
     if path != built_in and not path.startswith("/"):
-        raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
+        raise ValueError(f"expected `{built_in}` or an absolute path")
     return path
+
+
+def expectation(message: str) -> str:
+    """Return the message of a validation error as a clause such as `expected a value greater than 0`."""
+    message = message.removeprefix("Value error, ").replace("String should match pattern", "expected a text of pattern")
+    message = re.sub("^Input should be (?=greater|less)", "expected a value ", message)
+    message = message.replace("Input should be ", "expected ")
+    return message[0].lower() + message[1:]
 
 
 class Common(BaseModel):

@@ -25,6 +25,7 @@ from faultline.experiment.common_parameters import (
     WITH_DATA,
     Common,
     earliest_fault_s,
+    expectation,
     usual_duration_s,
     value_of,
 )
@@ -164,8 +165,8 @@ class _Checked(Common):
         memory_mb = self.executors * self.executor_memory_mb * 1.048576
         if self.state_mb > STATE_SHARE_OF_MEMORY * memory_mb:
             raise ValueError(
-                f"state_mb: {self.state_mb:g} MB exceeds a quarter of the executors' memory "
-                f"({memory_mb:.0f} MB); lower state_mb or raise executor_memory_mb or executors"
+                f"state_mb: got {self.state_mb:g}; expected at most a quarter of the executors' memory "
+                f"({memory_mb:.0f} MB); fix: lower state_mb, or raise executor_memory_mb or executors"
             )
         self._check_parameters()
         COMMIT_MODES[self.commit_mode].check(
@@ -190,17 +191,17 @@ class _Checked(Common):
         for key in sorted(fields.keys() - kind.parameters.model_fields.keys()):
             default = fields[key].default
             if getattr(self, key) != default:
-                stays = (
-                    f"at {default:g}" if isinstance(default, int | float) else f"at {default}" if default else "empty"
+                usual = f"{default:g} (default)" if isinstance(default, int | float) else f"{default or 'no value'}"
+                raise ValueError(
+                    f"{key}: unsupported by {self.workload}; expected {usual}, or workload {' or '.join(owners(key))}"
                 )
-                raise ValueError(f"{key}: only {' and '.join(owners(key))} has it; leave it {stays}")
         if self.state_mb and not kind.can("preloaded_state"):
-            raise ValueError(f"state_mb: {self.workload} keeps no words that could be preloaded; set it to 0")
+            raise ValueError(f"state_mb: unsupported by {self.workload}, which has no state to preload; expected 0")
         for key in ("skew", "skew_curve"):
             if getattr(self, key) is not None and not kind.can("skewed"):
-                raise ValueError(f"{key}: {self.workload} draws no keys; leave it empty")
+                raise ValueError(f"{key}: unsupported by {self.workload}, which draws no keys; fix: leave it empty")
         if self.skew_curve is not None and self.skew is None:
-            raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
+            raise ValueError("skew: missing; expected a base exponent for skew_curve, such as 1.0")
         self._check_data()
         kind.check(self.own, self)
 
@@ -208,52 +209,51 @@ class _Checked(Common):
         """Raise ValueError for unused data parameters and for parameters that contradict data."""
         for key in WITH_DATA:
             if self.data is None and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key}: there is no data that it is of; give data, or leave it out")
+                raise ValueError(f"{key}: got a value without data; fix: set data or remove it")
         if self.data is None:
             return
         if not self.kind.can("data"):
             able = " and ".join(workloads_that_can("data"))
-            raise ValueError(f"data: {self.workload} makes its own input; leave it out, or use {able}")
+            raise ValueError(f"data: unsupported by {self.workload}; fix: remove it, or use {able}")
         if not self.data.startswith("/"):
-            raise ValueError(
-                f"data: {self.data!r} is a relative path; give an absolute one, the same for every process"
-            )
+            raise ValueError(f"data: got {self.data!r}; expected an absolute path")
         for key in ("skew", "skew_curve"):
             if getattr(self, key) is not None:
-                raise ValueError(f"{key}: with data no words are drawn; leave it empty")
+                raise ValueError(f"{key}: conflicts with data; fix: leave it empty")
         self._check_pace()
 
     def _check_pace(self) -> None:
         """Raise ValueError for parameters that contradict the recorded times of data."""
         if self.data_pace == "recorded" and self.rate_curve is not None:
-            raise ValueError("rate_curve: with data_pace=recorded the data says when; leave it empty")
+            raise ValueError("rate_curve: conflicts with data_pace=recorded; fix: leave it empty")
         if self.data_pace == "recorded" and any(fault.at_record is not None for fault in self.plan().faults):
-            raise ValueError("fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead")
+            raise ValueError("fault_plan: got at_record with data_pace=recorded; expected at_s")
         if self.data_pace == "rate" and self.data_speed != 1:
-            raise ValueError("data_speed: a rate is not hastened; use data_pace=recorded, or another rate")
+            raise ValueError("data_speed: conflicts with data_pace=rate; fix: use data_pace=recorded, or change rate")
 
     def _check_generator(self) -> None:
         """Raise ValueError for generator parameters without a generator, or if a fault could hit it."""
         for key in ("generator_processes", "generator_on"):
             if not self.paced and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key}: no generator sends the input of this workload; leave it empty")
+                raise ValueError(f"{key}: got a value for a workload without a generator; fix: leave it empty")
         if self.generator_on == "executors" and self.fault != "none":
             hosts = {one.fault.victim for one in self.planned_faults()} & {"worker", "any"}
             if hosts:
                 raise ValueError(
-                    f"generator_on: a fault that hits a worker ({hosts.pop()}) ends the generator's executors, "
-                    "too; use host, or another victim"
+                    f"generator_on: got executors, which a fault with victim {hosts.pop()} would hit; "
+                    "fix: use host, or another victim"
                 )
 
     def _check_possible(self, planned: Sequence[PlannedFault]) -> None:
         """Raise ValueError for a planned fault that the workload or its commit mode excludes."""
         if self.rate_curve is not None and any(fault.at_record is not None for fault in self.plan().faults):
-            raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
+            raise ValueError("fault_plan: got at_record with rate_curve; expected at_s")
         self.kind.check_faults(self.own, self, planned)
         in_python = self.kind.has_python_workers(self.own)
         if any(one.fault.victim == "python_worker" for one in planned) and not in_python:
             raise ValueError(
-                f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
+                f"fault: got victim python_worker, which {self.workload} does not have; fix: use workload "
+                "word_count_python, or another victim"
             )
         for one in planned:
             COMMIT_MODES[self.commit_mode].check_cycle(one.fault.cycle)
@@ -264,13 +264,13 @@ class _Checked(Common):
         check_injections(self, self.paced and self.kind.shows_steadiness)
         if high < low:
             raise ValueError(
-                f"duration_s: {self.duration_s:g} s cannot hold a baseline of {self.baseline_s:g} s and "
-                f"{SECONDS_AFTER_FAULT:g} s after the fault; use at least {self.baseline_s + SECONDS_AFTER_FAULT:g}"
+                f"duration_s: got {self.duration_s:g}; expected at least {self.baseline_s + SECONDS_AFTER_FAULT:g} "
+                f"(baseline {self.baseline_s:g} s, {SECONDS_AFTER_FAULT:g} s after the fault)"
             )
         if self.fault_plan is None and self.fault_at_s is not None and not low <= self.fault_at_s <= high:
             raise ValueError(
-                f"fault_at_s: {self.fault_at_s:g} lies outside [{low:g}, {high:g}] "
-                "(after the baseline, and 30 s before the end); move it, or raise duration_s"
+                f"fault_at_s: got {self.fault_at_s:g}; expected a value in [{low:g}, {high:g}], after the "
+                "baseline and 30 s before the end; fix: move it, or raise duration_s"
             )
         where = "fault_plan." if self.fault_plan is not None else ""
         try:
@@ -282,13 +282,13 @@ class _Checked(Common):
             there = self._victims_there(one.fault.victim)
             if one.fault.count > there:
                 raise ValueError(
-                    f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
-                    f"{one.fault.victim}; lower count or raise executors"
+                    f"{where}{one.key_of('count')}: got {one.fault.count}; expected at most {there} "
+                    f"({one.fault.victim}); fix: lower count or raise executors"
                 )
         restarts = sum(one.fault.victim == "driver" and one.fault.definition.ends_victim for one in planned)
         if restarts > max(MAX_RESTARTS, self.injections):
             raise ValueError(
-                f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
+                f"{where}faults: got {restarts} driver kills; expected at most {MAX_RESTARTS} (restart limit)"
             )
         self._check_possible(planned)
 
@@ -352,7 +352,7 @@ def _place_fault(values: dict[str, Any]) -> None:
     """Set the default time of the fault in short form; a control has none."""
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
-            raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
+            raise ValueError("fault_at_s: got a time for a control (fault=none); fix: leave it empty")
         for key in ("fault_action", "injections"):  # all faults share one control
             values.pop(key, None)
     elif values.get("fault_at_s") is None:
@@ -387,11 +387,9 @@ def _first_line(error: ValidationError) -> str:
     given = problem.get("input")
     if problem["type"] == "literal_error":
         if key == "fault_action" and str(given) in REFUSED:
-            return f"{key}: {given} is not done: {REFUSED[given]}"
+            return f"{key}: unsupported action {given}: {REFUSED[given]}"
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}: {given!r} is not known{suggest(str(given), choices)}"
+        return f"{key}: got {given!r}; expected a known value{suggest(str(given), choices)}"
     if problem["type"] in ("float_parsing", "int_parsing"):
-        return f"{key}: {given!r} is no number; give one, or in a sweep several: 2,10"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    return f"{key}: {given!r} is refused: {message}"
+        return f"{key}: got {given!r}; expected a number, or in a sweep several: 2,10"
+    return f"{key}: got {given!r}; {expectation(problem['msg'])}"

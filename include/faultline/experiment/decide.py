@@ -46,18 +46,18 @@ def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Seq
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        raise ConfigError(f"decide: {given!r} is no object; give one such as {EXAMPLE}")
+        raise ConfigError(f"decide: got {given!r}; expected an object such as {EXAMPLE}")
     _require_keys(given)
     figure, along = given["figure"], given["along"]
     for key, value in (("figure", figure), ("along", along)):
         if not isinstance(value, str):
-            raise ConfigError(f"decide.{key}: {value!r} is no name; give one, as in {EXAMPLE}")
+            raise ConfigError(f"decide.{key}: got {value!r}; expected a name, as in {EXAMPLE}")
     if figure not in figures:
-        raise ConfigError(f"decide.figure: {figure!r} is no figure that can be decided{suggest(str(figure), figures)}")
+        raise ConfigError(f"decide.figure: got {figure!r}; expected a comparable figure{suggest(str(figure), figures)}")
     if along not in axes:
-        raise ConfigError(f"decide.along: {along!r} is no axis of this sweep{suggest(str(along), axes)}")
+        raise ConfigError(f"decide.along: got {along!r}; expected an axis of this sweep{suggest(str(along), axes)}")
     if len(axes[along]) < 2:
-        raise ConfigError(f"decide.along: {along} has one value only, so nothing to compare; give the axis two or more")
+        raise ConfigError(f"decide.along: got {along} with one value; expected an axis with at least two")
     return Decide(figure, along, *_shares(given), *_budget(given))
 
 
@@ -65,17 +65,17 @@ def _require_keys(given: Mapping[str, Any]) -> None:
     require_keys("decide.", given, [field.name for field in fields(Decide)])
     for key in ("figure", "along", "smallest"):
         if given.get(key) is None:
-            raise ConfigError(f"decide.{key}: is missing; give one, as in {EXAMPLE}")
+            raise ConfigError(f"decide.{key}: missing; expected a value, as in {EXAMPLE}")
 
 
 def _shares(given: Mapping[str, Any]) -> tuple[float, float]:
     """Return the smallest difference that matters, and the error."""
     smallest = _number("smallest", given["smallest"])
     if not 0 < smallest <= 1:
-        raise ConfigError(f"decide.smallest: {smallest:g} is no share above 0 and up to 1; give one such as 0.1")
+        raise ConfigError(f"decide.smallest: got {smallest:g}; expected a share in (0, 1], such as 0.1")
     error = ERROR if given.get("error") is None else _number("error", given["error"])
     if not 0 < error < 0.5:
-        raise ConfigError(f"decide.error: {error:g} is not between 0 and 0.5; give one such as {ERROR}")
+        raise ConfigError(f"decide.error: got {error:g}; expected a value in (0, 0.5), such as {ERROR}")
     return smallest, error
 
 
@@ -83,16 +83,16 @@ def _budget(given: Mapping[str, Any]) -> tuple[int | None, float | None]:
     """Return experiments and hours."""
     experiments, hours = (given.get(key) for key in ("experiments", "hours"))
     if experiments is None and hours is None:
-        raise ConfigError("decide: has no budget; give experiments, hours, or both")
+        raise ConfigError("decide: missing budget; expected `experiments`, `hours` or both")
     if experiments is not None:
         number = _number("experiments", experiments)
         if number < 1 or number != int(number):
-            raise ConfigError(f"decide.experiments: {experiments!r} is no whole number above 0; give one such as 60")
+            raise ConfigError(f"decide.experiments: got {experiments!r}; expected a whole number above 0, such as 60")
         experiments = int(number)
     if hours is not None:
         hours = _number("hours", hours)
         if not 0 < hours <= MOST_HOURS:
-            raise ConfigError(f"decide.hours: {hours:g} is not above 0 and up to {MOST_HOURS:,}; give 2.5, say")
+            raise ConfigError(f"decide.hours: got {hours:g}; expected a value in (0, {MOST_HOURS:,}], such as 2.5")
     return experiments, hours
 
 
@@ -102,5 +102,5 @@ def _number(key: str, value: Any) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ConfigError(f"decide.{key}: {repr(value)[:40]} is no number that can be used; give one")
+        raise ConfigError(f"decide.{key}: got {repr(value)[:40]}; expected a finite number")
     return number

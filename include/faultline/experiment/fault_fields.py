@@ -27,7 +27,9 @@ def take_plan(values: dict[str, Any]) -> None:
         raise ValueError(f"fault_plan.{error}".replace("fault_plan.fault_plan", "fault_plan")) from None
     if not plan.faults:
         if values.get("fault") != "none":
-            raise ValueError("fault_plan.faults: empty; list a fault, leave fault_plan empty, or use fault=none")
+            raise ValueError(
+                "fault_plan.faults: got an empty list; expected a fault; fix: leave fault_plan empty, or use fault=none"
+            )
         values["fault_plan"] = None
         return
     faults = sorted(plan.faults, key=lambda fault: (fault.first_s(rate), FaultPlan((fault,)).to_json()))
@@ -35,8 +37,8 @@ def take_plan(values: dict[str, Any]) -> None:
     given = values.get("fault_at_s")
     if given is not None and at_s is not None and not _same_instant(given, at_s):
         raise ValueError(
-            f"fault_at_s: {given} is not when the plan's first fault comes ({at_s:g} s); leave it out, or change the "
-            "plan"
+            f"fault_at_s: got {given}; expected {at_s:g}, the time of the plan's first fault; "
+            "fix: remove it, or change the plan"
         )
     short = short_form(first.victim, first.action, at_s)
     values |= {
@@ -76,9 +78,9 @@ def take_object(key: str, value: Any) -> dict[str, Any] | None:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise ValueError(f"{key}: not JSON; give an object such as {{}}") from None
+            raise ValueError(f"{key}: got invalid JSON; expected an object such as {{}}") from None
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{key}: not an object; give an object with named values")
+        raise ValueError(f"{key}: got no object; expected an object with named values")
     return None if value is None else dict(value)
 
 
@@ -110,7 +112,7 @@ def take_curves(values: dict[str, Any], most: float) -> None:
 def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: float, seconds: float) -> None:
     """Raise ValueError for a rate above `most`, and for a rate curve without any record."""
     if rate > most:
-        raise ValueError(f"rate: {rate:g} is too high; give at most {most:.0f}")
+        raise ValueError(f"rate: got {rate:g}; expected at most {most:.0f}")
     if rate_curve is None:
         return
     from generators.curve import parse_curve
@@ -118,4 +120,4 @@ def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: flo
 
     curve = parse_curve(rate_curve, base=rate, low=0.0, high=most)
     if SendSchedule.for_duration(rate, seconds, curve).count == 0:
-        raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")
+        raise ValueError(f"rate_curve: got a curve without records in {seconds:g} s; fix: raise the curve")

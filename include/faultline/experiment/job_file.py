@@ -63,7 +63,9 @@ class JobFile:
         for name in arguments or {}:
             if name not in self.arguments:
                 known = suggest(name, self.arguments)
-                raise ValueError(f"arguments.{name}: {self.path.name} declares none such{known}")
+                raise ValueError(
+                    f"arguments.{name}: unknown; expected an argument that {self.path.name} declares{known}"
+                )
         typed = {name: _typed(name, value, self.arguments[name]) for name, value in (arguments or {}).items()}
         return {**self.arguments, **typed}
 
@@ -75,28 +77,30 @@ def read_job(path: str) -> JobFile:
     functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
     if QUERY not in functions:
         raise ValueError(
-            f"job: {path} defines no function {QUERY}; write `def query(records, config): …`, or see "
-            "./faultline job new"
+            f"job: {path}: missing function {QUERY}; expected `def query(records, config): …`; "
+            "fix: see `./faultline job new`"
         )
     if not _takes_both(functions[QUERY]):
-        raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
+        raise ValueError(
+            f"job: {path}, line {functions[QUERY].lineno}: got another signature; expected query(records, config)"
+        )
     declared, files = _declared(path, tree), files_of(file, tree)
     for name in files:
         if name != file.name and name.endswith(".py") and (PROGRAMS / Path(name).parts[0]).exists():
-            raise ValueError(f"job: {path} needs {name}, and a program of Faultline's has that name; rename it")
+            raise ValueError(f"job: {path}: got module {name}, a name that Faultline uses; fix: rename it")
     mode = _choice(path, declared, "output_mode", OUTPUT_MODES, "update")
     reflects = _choice(path, declared, "reflects", REFLECTS, NOTHING)
     time = _choice(path, declared, "event_time", EVENT_TIMES, None)
     known = frozenset(functions) & {QUERY, TUPLES, SINK, OUTPUTS}
     if SINK in known and reflects != NOTHING:
         raise ValueError(
-            f'job: {path}: "reflects" is {reflects!r}, and results that its sink writes elsewhere than to Kafka have '
-            'no time of output; use "nothing"'
+            f'job: {path}: got "reflects" {reflects!r} with a sink, whose results have no output time; '
+            'expected "nothing"'
         )
     if reflects == COUNT and TUPLES not in known:
         raise ValueError(
-            f'job: {path}: "reflects" is "count", so it must say what is counted; define `def tuples(records)` that '
-            "returns partition, offset and key of each thing counted"
+            f'job: {path}: missing function tuples for "reflects": "count"; expected `def tuples(records)` that '
+            "returns partition, offset and key of each counted tuple"
         )
     return JobFile(
         file,
@@ -127,15 +131,15 @@ def _parsed(file: Path) -> ast.Module:
     try:
         content = file.read_bytes()
     except IsADirectoryError:
-        raise ValueError(f"job: {file} is a folder; name the Python file in it") from None
+        raise ValueError(f"job: got folder {file}; expected a Python file") from None
     except OSError as error:
-        raise ValueError(f"job: {file} cannot be read: {error.strerror}; name a Python file") from None
+        raise ValueError(f"job: reading {file} failed: {error.strerror}; expected a Python file") from None
     try:
         return ast.parse(content)  # bytes keep the declared encoding and byte-order mark
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        said = getattr(error, "msg", error)
-        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({said}); mend it") from None
+        problem = getattr(error, "msg", error)
+        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: got invalid Python ({problem})") from None
 
 
 def _declaration(tree: ast.Module) -> ast.Assign | ast.AnnAssign | None:
@@ -156,12 +160,14 @@ def _declared(path: str, tree: ast.Module) -> dict[str, Any]:
     try:
         value = ast.literal_eval(one.value) if one.value is not None else None
     except (ValueError, TypeError):
-        raise ValueError(f"{where}: JOB is read and not run; write it as plain values, such as {EXAMPLE}") from None
+        raise ValueError(
+            f"{where}: got an expression for JOB, which is not executed; expected plain values, such as {EXAMPLE}"
+        ) from None
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: JOB is no dictionary; write {EXAMPLE}")
+        raise ValueError(f"{where}: got no dictionary for JOB; expected {EXAMPLE}")
     for name in value:
         if name not in KEYS:
-            raise ValueError(f"{where}: JOB has no {name!r}{suggest(str(name), KEYS)}")
+            raise ValueError(f"{where}: JOB: unknown key {name!r}{suggest(str(name), KEYS)}")
     return value
 
 
@@ -170,19 +176,23 @@ def _choice(
 ) -> str | None:
     value = declared.get(key, default)
     if value not in choices and value != default:
-        raise ValueError(f"job: {path}: {key!r} is {value!r}, which is none of {', '.join(choices)}")
+        raise ValueError(f"job: {path}: {key!r}: got {value!r}; expected one of {', '.join(choices)}")
     return None if value is None else str(value)
 
 
 def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, Argument]:
     given = declared.get("arguments", {})
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
-        raise ValueError(f'job: {path}: "arguments" is no dictionary of names and defaults, such as {{"window_s": 10}}')
+        raise ValueError(
+            f'job: {path}: "arguments": got {given!r}; expected names and defaults, such as {{"window_s": 10}}'
+        )
     for name, value in given.items():
         if name in PASSED_VALUES:
-            raise ValueError(f"job: {path}: the argument {name} is what Faultline tells every job; rename it")
+            raise ValueError(
+                f"job: {path}: argument {name}: reserved, since Faultline passes it to every job; fix: rename it"
+            )
         if not isinstance(value, str | int | float):
-            raise ValueError(f"job: {path}: the default of the argument {name} is {value!r}; give a text or a number")
+            raise ValueError(f"job: {path}: argument {name}: got default {value!r}; expected a text or a number")
     return dict(given)
 
 
@@ -191,13 +201,13 @@ def _typed(name: str, value: Any, default: Argument) -> Argument:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"arguments.{name}: {text!r} is no switch; give true or false")
+            raise ValueError(f"arguments.{name}: got {text!r}; expected true or false")
         return text.lower() == "true"
     try:
         return type(default)(text)
     except ValueError:
         kind = "a whole number" if isinstance(default, int) else "a number"
-        raise ValueError(f"arguments.{name}: {text!r} is not {kind}, as its default {default} is; give one") from None
+        raise ValueError(f"arguments.{name}: got {text!r}; expected {kind}, like its default {default}") from None
 
 
 def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
@@ -242,8 +252,8 @@ def _require_small(file: Path, found: Mapping[str, Path]) -> None:
     if sum(sizes.values()) > MOST_BYTES:
         largest = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
-            f"job: {file} and what it names beside it have more than {MOST_BYTES // 10**6} MB, {largest} alone "
-            f"{sizes[largest] / 1e6:,.0f} MB; read large files by an absolute path"
+            f"job: {file}: got too large files ({largest}: {sizes[largest] / 1e6:,.0f} MB); expected at most "
+            f"{MOST_BYTES // 10**6} MB in total; fix: read large files by an absolute path"
         )
 
 

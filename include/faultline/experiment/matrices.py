@@ -48,7 +48,7 @@ class MatrixSpec:
     def values(self, preset: str) -> dict[str, Any]:
         """Return the values of `preset`. Raises ConfigError for an unknown preset."""
         if preset not in self.presets:
-            raise ConfigError(f"preset: {preset!r} is not known{suggest(preset, self.presets)}")
+            raise ConfigError(f"preset: got {preset!r}; expected a known preset{suggest(preset, self.presets)}")
         return {"repetitions": 1, "controls": 0, **self.presets[preset]}
 
     def preset_values(self, name: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class MatrixSpec:
         given = {name: value for name, value in params.items() if value not in (None, "")}
         further = parse_axes(given.pop("axes", None))
         for name in further.keys() & given.keys() & Configuration.model_fields.keys():
-            raise ConfigError(f"{name}: stands in axes and has a value of its own; keep one of them")
+            raise ConfigError(f"{name}: got an axis and a single value; fix: remove one")
         for name in self.axes:
             if name in given:
                 given[name] = parse_axis(name, given[name])

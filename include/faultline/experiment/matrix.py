@@ -59,7 +59,7 @@ class Matrix:
         for name, values in self.axes.items():
             require_known(name, Configuration.model_fields)
             if not values:
-                raise ConfigError(f"{name}: the axis is empty; give at least one value")
+                raise ConfigError(f"{name}: got an empty axis; expected at least one value")
         size = self.repetitions
         for values in self.axes.values():
             size *= len(values)
@@ -69,8 +69,8 @@ class Matrix:
             longest = max(self.axes, key=lambda name: len(self.axes[name]))
             controls = f", {self.controls} of them controls," if self.controls else ""
             raise ConfigError(
-                f"{longest}: {size} experiments{controls} are more than {MAX_CONFIGURATIONS}; split this axis over "
-                "several sweeps"
+                f"{longest}: got {size} experiments{controls}; expected at most {MAX_CONFIGURATIONS}; "
+                "fix: split this axis over several sweeps"
             )
         if "fault" in self.axes and self.fixed.get("fault_plan"):
             self._check_plan([value for value in self.axes["fault"] if value != "none"])
@@ -78,39 +78,41 @@ class Matrix:
         unlisted = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
         if unlisted:
             raise ConfigError(
-                f"fault_plan: it begins with {unlisted.pop()}, which is not on the axis fault; put that there"
+                f"fault_plan: got first victim {unlisted.pop()}; expected one on the axis fault; fix: add it there"
             )
         return found
 
     def _points(self) -> list[Configuration]:
         """Return every point. Raises ConfigError with the first problem and the other affected points."""
         found: list[Configuration] = []
-        refused: dict[str, list[str]] = {}
+        first = ""
+        refused: dict[str, list[str]] = {}  # invalid points by key
         for values in itertools.product(*self.axes.values()):
             point = dict(zip(self.axes, values, strict=True))
             try:
                 found.append(self._point(point))
             except ConfigError as error:
                 where = ", ".join(f"{name} {value}" for name, value in point.items())
-                refused.setdefault(str(error), []).append(where)
+                first = first or str(error)
+                refused.setdefault(str(error).partition(": ")[0], []).append(where)
         if refused:
-            first, *others = refused
             every = [where for places in refused.values() for where in places]
             if len(every) == 1:
                 raise ConfigError(first)
-            more = f"; {len(others)} are refused otherwise" if others else ""
+            more = f"; other invalid keys: {', '.join(list(refused)[1:])}" if len(refused) > 1 else ""
             shown = "; ".join(every[:2]) + ("; …" if len(every) > 2 else "")
-            raise ConfigError(f"{first} (of {len(found) + len(every)} points {len(every)} are refused: {shown}{more})")
+            raise ConfigError(f"{first} (invalid: {len(every)} of {len(found) + len(every)} points: {shown}{more})")
         return list(dict.fromkeys(found))  # points may coincide without parameters of other workloads
 
     def _check_plan(self, broken: Sequence[str]) -> None:
         """Raise ConfigError unless the axis of faults has one value, for the plan, in addition to the control."""
         if len(broken) > 1:
             raise ConfigError(
-                f"fault_plan: it would make {' and '.join(broken)} on the axis fault the same; keep one of them"
+                f"fault_plan: got {' and '.join(broken)} on the axis fault; expected one of them; "
+                "fix: remove the others"
             )
         if not broken:
-            raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
+            raise ConfigError("fault_plan: got only none on the axis fault; fix: add executor, or remove the plan")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
         """Return one configuration.

@@ -52,9 +52,11 @@ def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         if whole is None or whole == "":
             whole = {}
         if not isinstance(whole, Mapping):
-            raise ConfigError(f"{key}: give an object such as {OBJECTS[key]}, or settings by name, not both")
+            raise ConfigError(
+                f"{key}: got a value and settings by name; expected an object such as {OBJECTS[key]}; fix: remove one"
+            )
         if setting in whole and whole[setting] != value:
-            raise ConfigError(f"{name}: is given twice; keep one")
+            raise ConfigError(f"{name}: got two values; fix: remove one")
         found[key] = {**whole, setting: value}
     return found
 
@@ -84,9 +86,9 @@ def setting_text(where: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float) or not str(value).strip() or not str(value).isprintable():
-        raise ValueError(f"{where}: {value!r} is no value of a setting; give a text on one line, or a number")
+        raise ValueError(f"{where}: got {value!r}; expected a text on one line or a number")
     if len(str(value)) > MOST_CHARACTERS:
-        raise ValueError(f"{where}: longer than {MOST_CHARACTERS} characters; give less")
+        raise ValueError(f"{where}: got {len(str(value))} characters; expected at most {MOST_CHARACTERS}")
     return str(value).strip()
 
 
@@ -95,7 +97,7 @@ def require_known(name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name in RULES and name not in names:
         raise ConfigError(
-            f'{name}: belongs to one fault of a plan; give it there: fault_plan={{"faults": [{{…, "{name}": …}}]}}'
+            f'{name}: got a parameter of a planned fault; fix: set it in fault_plan={{"faults": [{{…, "{name}": …}}]}}'
         )
     if name not in names and not is_setting(name):
         raise ConfigError(f"{name}: unknown parameter{suggest(name, names)}")
@@ -113,12 +115,12 @@ KINDS: Mapping[str, str] = {
     "segment.bytes": WHOLE, "segment.index.bytes": WHOLE, "segment.jitter.ms": WHOLE, "segment.ms": WHOLE,
     "unclean.leader.election.enable": SWITCH,
 }  # fmt: skip
-_KEPT = "records stay until they are harvested"
+_KEPT = "records must remain until the harvest"
 # Fixed settings, each with the reason.
 OWNED: Mapping[str, str] = {
-    "message.timestamp.type": "a record's time is the one at which it was meant to be sent",
-    "message.timestamp.before.max.ms": "a generator that is late sends records with times that lie in the past",
-    "message.timestamp.after.max.ms": "records are sent ahead of their times by a little",
+    "message.timestamp.type": "the record time is the intended send time",
+    "message.timestamp.before.max.ms": "a late generator sends records with past times",
+    "message.timestamp.after.max.ms": "records are sent slightly before their times",
     "retention.ms": _KEPT, "retention.bytes": _KEPT, "cleanup.policy": _KEPT, "delete.retention.ms": _KEPT,
     "max.compaction.lag.ms": _KEPT, "min.compaction.lag.ms": _KEPT, "min.cleanable.dirty.ratio": _KEPT,
     "local.retention.ms": _KEPT, "local.retention.bytes": _KEPT, "remote.storage.enable": _KEPT,
@@ -130,15 +132,15 @@ def check_topic_settings(settings: Mapping[str, str] | None, *, paced: bool, wor
     if not settings:
         return
     if not paced:
-        raise ValueError(f"topic_conf: {workload} makes its input without Kafka; leave it out")
+        raise ValueError(f"topic_conf: unsupported by {workload}, whose input does not use Kafka; fix: remove it")
     for name, value in settings.items():
         where = f"topic_conf.{name}"
         if name in OWNED:
-            raise ValueError(f"{where}: stays as it is, because {OWNED[name]}; leave it out")
+            raise ValueError(f"{where}: fixed, because {OWNED[name]}; fix: remove it")
         if name not in KINDS:
-            raise ValueError(f"{where}: no setting of a topic{suggest(name, KINDS)}")
+            raise ValueError(f"{where}: unknown topic setting{suggest(name, KINDS)}")
         if not _fits(value, KINDS[name]):
-            raise ValueError(f"{where}: {value!r} is not {KINDS[name]}; give one")
+            raise ValueError(f"{where}: got {value!r}; expected {KINDS[name]}")
 
 
 def _fits(value: str, kind: str) -> bool:

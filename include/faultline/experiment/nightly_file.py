@@ -70,25 +70,23 @@ def is_nightly(dag_id: str) -> bool:
 def parse_nightly(dag_id: str, path: Path) -> NightlyFile:
     """Return the nightly DAG of a file. Raises ConfigError naming the file, the key and the fix."""
     if dag_id != NIGHTLY and not NAME.fullmatch(path.stem):
-        raise ConfigError(f"{path.name}: use small letters, digits, - and _ for the name of a night's file")
+        raise ConfigError(f"{path.name}: got an invalid file name; expected lower-case letters, digits, - and _")
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name}: cannot be read ({error})") from None
+        raise ConfigError(f"{path.name}: reading failed: {error}") from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" in line {where.line + 1}" if where else ""
-        raise ConfigError(f"{path.name}: is no YAML{line} ({getattr(error, 'problem', error)})") from None
+        raise ConfigError(f"{path.name}: got invalid YAML{line} ({getattr(error, 'problem', error)})") from None
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{path.name}: holds no keys; write one a line, such as repetitions: 15")
+        raise ConfigError(f"{path.name}: got no keys; expected lines such as repetitions: 15")
     for key in given:
         if key not in KEYS:
             raise ConfigError(f"{path.name}: {key}: unknown key{suggest(str(key), KEYS)}")
     cron = given.get("schedule", schedule())
     if not isinstance(cron, str) or not croniter.is_valid(cron):
-        raise ConfigError(
-            f"{path.name}: schedule: {cron!r} is no cron expression; write five fields, such as '0 2 * * *'"
-        )
+        raise ConfigError(f"{path.name}: schedule: got {cron!r}; expected a cron expression, such as '0 2 * * *'")
     try:
         alerts = parse_alerts(given.get("alerts"))
     except ConfigError as error:
@@ -122,10 +120,10 @@ def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
         except ConfigError as error:
             raise ConfigError(f"set[{number}]: {error}") from None
         except (TypeError, ValueError):
-            raise ConfigError(f"set[{number}]: {one!r} is no object of parameters") from None
+            raise ConfigError(f"set[{number}]: got {one!r}; expected an object of parameters") from None
     distinct = list(dict.fromkeys(found))
     if len(distinct) > MOST:
-        raise ConfigError(f"set: {len(distinct)} configurations are more than {MOST}; name fewer values")
+        raise ConfigError(f"set: got {len(distinct)} configurations; expected at most {MOST}")
     return distinct
 
 
@@ -133,7 +131,7 @@ def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
     """Return every point of a matrix under a preset; the nightly file sets the repetitions."""
     name = entry[MATRIX]
     if name not in MATRICES:
-        raise ConfigError(f"matrix: {name!r} is not known{suggest(str(name), MATRICES)}")
+        raise ConfigError(f"matrix: got {name!r}; expected a known matrix{suggest(str(name), MATRICES)}")
     for key in entry:
         require_known(key, (MATRIX, "preset", "axes", *Configuration.model_fields))
     spec = MATRICES[name]
@@ -166,7 +164,7 @@ def speed_schedule() -> str:
 def _cron(variable: str, default: str) -> str:
     cron = os.environ.get(variable) or default
     if not croniter.is_valid(cron):
-        raise ConfigError(f"{variable}: {cron!r} is no cron expression; write five fields, such as {default}")
+        raise ConfigError(f"{variable}: got {cron!r}; expected a cron expression, such as {default}")
     return cron
 
 

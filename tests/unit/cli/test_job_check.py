@@ -42,7 +42,7 @@ def test_an_invalid_job_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a file"):
         short_run(str(tmp_path / "no.py"), [])
     (tmp_path / "a.py").write_text("def query(:")
-    with pytest.raises(ConfigError, match="line 1: no Python"):
+    with pytest.raises(ConfigError, match="a.py, line 1: "):
         short_run(str(tmp_path / "a.py"), [])
 
 

@@ -1,4 +1,4 @@
-"""Builds under test, as a form names them, and what is refused about them."""
+"""Builds under test and questions of sequential sweeps: parsing and validation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = st.one_of(TEXTS, st.integers(), st.booleans())
 @given(
     st.none() | st.from_regex(r"[a-z0-9][a-z0-9./~^]{0,20}", fullmatch=True), st.dictionaries(NAMES, VALUES, max_size=4)
 )
-def test_a_build_survives_its_own_json(revision: str | None, settings: dict[str, Any]) -> None:
+def test_build_round_trips_through_json(revision: str | None, settings: dict[str, Any]) -> None:
     build = parse_build({"revision": revision, "settings": settings}, "baseline")
     assert parse_build(json.loads(json.dumps(build.as_mapping())), "baseline") == build
     assert parse_build(json.dumps(build.as_mapping()), "baseline") == build
@@ -38,60 +38,60 @@ def test_a_build_survives_its_own_json(revision: str | None, settings: dict[str,
     assert all(isinstance(value, str) and value == value.strip() for value in build.settings.values())
 
 
-def test_nothing_is_the_checkout_as_it_is() -> None:
-    for nothing in (None, {}, "", " ", {"revision": None}, {"revision": "", "settings": {}}):
-        assert parse_build(nothing, "baseline") == BuildSpec() and BuildSpec().installed
+def test_empty_value_means_the_unchanged_checkout() -> None:
+    for empty in (None, {}, "", " ", {"revision": None}, {"revision": "", "settings": {}}):
+        assert parse_build(empty, "baseline") == BuildSpec() and BuildSpec().installed
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "key"),
     [
-        ("{", "baseline: is no JSON"),
-        ([1], "baseline: .* is no object; give one such as"),
-        ({"revison": "v1"}, "baseline.revison: .*did you mean revision"),
-        ({"revision": "--all"}, "baseline.revision: '--all' is no revision; give a tag"),
-        ({"revision": 3}, "baseline.revision: 3 is no revision"),
-        ({"settings": ["a"]}, "baseline.settings: .* is no object"),
-        ({"settings": {"sql.x": "1"}}, "baseline.settings.sql.x: "),
-        ({"settings": {"spark.x": None}}, "baseline.settings.spark.x: None is no value"),
-        ({"settings": {"spark.x": "a\nb"}}, "baseline.settings.spark.x: 'a.*is no value"),
-        ({"settings": {"spark.faultline.busy": "1"}}, "spark.faultline.busy: .*did you mean"),
-        ({"settings": {BUSY: "-1"}}, f"{BUSY}: .*'-1'"),
-        ({"settings": {BUSY: "nan"}}, f"{BUSY}: .*'nan'"),
+        ("{", "baseline"),
+        ([1], "baseline"),
+        ({"revison": "v1"}, "baseline.revison"),
+        ({"revision": "--all"}, "baseline.revision"),
+        ({"revision": 3}, "baseline.revision"),
+        ({"settings": ["a"]}, "baseline.settings"),
+        ({"settings": {"sql.x": "1"}}, "baseline.settings.sql.x"),
+        ({"settings": {"spark.x": None}}, "baseline.settings.spark.x"),
+        ({"settings": {"spark.x": "a\nb"}}, "baseline.settings.spark.x"),
+        ({"settings": {"spark.faultline.busy": "1"}}, "baseline.settings.spark.faultline.busy"),
+        ({"settings": {BUSY: "-1"}}, f"baseline.settings.{BUSY}"),
+        ({"settings": {BUSY: "nan"}}, f"baseline.settings.{BUSY}"),
     ],
 )
-def test_what_is_refused_names_its_key(given: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_refusal_names_key(given: Any, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: "):
         check_build(parse_build(given, "baseline"), parse_configuration({}), key="baseline")
 
 
 @pytest.mark.parametrize("mode", ["aligned", "aligned-changelog", "none"])
-def test_what_the_configuration_or_faultline_sets_is_no_builds_to_set(mode: str) -> None:
+def test_build_cannot_set_reserved_settings(mode: str) -> None:
     config = parse_configuration({"commit_mode": mode})
-    decided = reserved_names(config)
-    assert {"spark.executor.memory", "spark.executorEnv.PYTHONPATH", "spark.driver.host", "spark.ui.port"} <= decided
-    assert RESERVED.keys() <= decided and "spark.sql.adaptive.enabled" not in decided
-    for name in sorted(decided):
+    reserved = reserved_names(config)
+    assert {"spark.executor.memory", "spark.executorEnv.PYTHONPATH", "spark.driver.host", "spark.ui.port"} <= reserved
+    assert RESERVED.keys() <= reserved and "spark.sql.adaptive.enabled" not in reserved
+    for name in sorted(reserved):
         with refused(f"baseline.settings.{name}: "):
-            reject_reserved(parse_build({"settings": {name: "1"}}, "baseline"), "baseline", decided)
-    reject_reserved(parse_build({"settings": {"spark.sql.adaptive.enabled": True}}, "baseline"), "baseline", decided)
+            reject_reserved(parse_build({"settings": {name: "1"}}, "baseline"), "baseline", reserved)
+    reject_reserved(parse_build({"settings": {"spark.sql.adaptive.enabled": True}}, "baseline"), "baseline", reserved)
 
 
-def test_an_engine_without_programs_of_a_build_and_work_that_nobody_plants_are_refused() -> None:
+def test_build_that_engine_or_workload_cannot_apply_is_refused() -> None:
     some, busy = ({"settings": {name: "1"}} for name in ("spark.sql.adaptive.enabled", BUSY))
-    for build, workload, said in (
-        (some, "known_truth", "baseline: .*known_truth"),
+    for build, workload, pattern in (
+        (some, "known_truth", "^baseline: "),
         ({}, "known_truth", None),
-        (busy, "nexmark", f"baseline.settings.{BUSY}: .*nexmark"),
-        ({**busy, "revision": "v1"}, "word_count", "busy_us_per_record: .*revision"),
+        (busy, "nexmark", rf"^baseline\.settings\.{BUSY}: "),
+        ({**busy, "revision": "v1"}, "word_count", "busy_us_per_record: "),
         (busy, "word_count", None),
     ):
-        with pytest.raises(ConfigError, match=said) if said else nullcontext():
+        with pytest.raises(ConfigError, match=pattern) if pattern else nullcontext():
             check_build(parse_build(build, "baseline"), parse_configuration({"workload": workload}), key="baseline")
     assert parse_build({"revision": "v1", **some}, "x").text == "v1 with spark.sql.adaptive.enabled=1"
 
 
-# ---- What a sweep is asked to decide: taken as it is meant, or refused by the name of the key ----
+# ---- The question of a sequential sweep ----
 
 FIGURES = ("cpu_cores.total", "latency_ms.p50")
 AXES = {"rate": [1.0, 2.0], "state_mb": [1.0]}
@@ -102,11 +102,11 @@ def parsed(**changed: Any) -> Decide | None:
     return parse_decide({**GOOD, **changed}, figures=FIGURES, axes=AXES)
 
 
-def test_the_example_of_the_messages_is_legal_nothing_asks_nothing_and_a_list_is_no_question() -> None:
+def test_example_is_valid_none_is_empty_and_list_is_refused() -> None:
     example = json.loads(EXAMPLE)
     assert parse_decide(example, figures=FIGURES, axes={example["along"]: [1, 2]}) is not None
     assert parse_decide(None, figures=FIGURES, axes=AXES) is None
-    with pytest.raises(ConfigError, match="decide: .* is no object; give one such as"):
+    with refused("decide: "):
         parse_decide([1], figures=FIGURES, axes=AXES)
 
 
@@ -114,32 +114,32 @@ BUDGETS = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.floats(0.1
 
 
 @given(st.floats(0.001, 1), st.none() | st.floats(0.001, 0.49), BUDGETS)
-def test_what_is_in_range_is_taken(smallest: float, error: float | None, budget: tuple[Any, Any]) -> None:
+def test_value_in_range_is_accepted(smallest: float, error: float | None, budget: tuple[Any, Any]) -> None:
     one = parsed(smallest=smallest, error=error, experiments=budget[0], hours=budget[1])
     assert one == Decide("latency_ms.p50", "rate", smallest, ERROR if error is None else error, *budget)
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "key"),
     [
-        ({"figure": "latency_ms.p5"}, "decide.figure: 'latency_ms.p5' is no figure .*; did you mean latency_ms.p50"),
-        ({"figure": None}, "decide.figure: is missing"),
-        ({"along": "rte"}, "decide.along: 'rte' is no axis of this sweep; did you mean rate"),
-        ({"along": "state_mb"}, "decide.along: state_mb has one value only"),
-        ({"smallest": 0}, "decide.smallest: 0 is no share above 0"),
-        ({"smallest": 1.5}, "decide.smallest: 1.5 is no share"),
-        ({"smallest": "10 %"}, "decide.smallest: '10 %' is no number"),
-        ({"smallest": float("nan")}, "decide.smallest: nan is no number"),
-        ({"smallest": True}, "decide.smallest: True is no number"),
-        ({"error": 0.5}, "decide.error: 0.5 is not between 0 and 0.5"),
-        ({"error": 0}, "decide.error: 0 is not between"),
-        ({"experiments": 2.5}, "decide.experiments: 2.5 is no whole number"),
-        ({"experiments": 0}, "decide.experiments: 0 is no whole number"),
-        ({"experiments": None}, "decide: has no budget; give experiments, hours, or both"),
-        ({"hours": -1}, "decide.hours: -1 is not above 0"),
-        ({"smalest": 1}, "decide.smalest: .*did you mean smallest"),
+        ({"figure": "latency_ms.p5"}, "decide.figure"),
+        ({"figure": None}, "decide.figure"),
+        ({"along": "rte"}, "decide.along"),
+        ({"along": "state_mb"}, "decide.along"),
+        ({"smallest": 0}, "decide.smallest"),
+        ({"smallest": 1.5}, "decide.smallest"),
+        ({"smallest": "10 %"}, "decide.smallest"),
+        ({"smallest": float("nan")}, "decide.smallest"),
+        ({"smallest": True}, "decide.smallest"),
+        ({"error": 0.5}, "decide.error"),
+        ({"error": 0}, "decide.error"),
+        ({"experiments": 2.5}, "decide.experiments"),
+        ({"experiments": 0}, "decide.experiments"),
+        ({"experiments": None}, "decide"),
+        ({"hours": -1}, "decide.hours"),
+        ({"smalest": 1}, "decide.smalest"),
     ],
 )
-def test_what_is_wrong_is_refused_by_its_key(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_question_names_key(changed: dict[str, Any], key: str) -> None:
+    with refused(f"{key}: "):
         parsed(**changed)

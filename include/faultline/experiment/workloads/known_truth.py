@@ -40,11 +40,11 @@ class GroundTruthWorkload(Workload[TruthParameters]):
             (one.fault.victim, one.fault.action, one.fault.cycle) == ("driver", "kill", None) for one in planned
         )
         if not kills or len(planned) != common.injections:
-            raise ValueError("fault: known_truth is one process that is killed; expected fault=driver or none")
+            raise ValueError("fault: got an unsupported fault for known_truth; expected kill of the driver, or none")
 
     def check_whole(self, own: TruthParameters, common: Common) -> None:
         if common.commit_mode != "aligned":
-            raise ValueError(f"commit_mode: known_truth commits as `aligned` does; {common.commit_mode} is refused")
+            raise ValueError(f"commit_mode: got {common.commit_mode}; expected aligned for known_truth")
         require_fit(parse_script(own.truth or {}), common)
 
     def primer_lines(self, own: TruthParameters) -> int:

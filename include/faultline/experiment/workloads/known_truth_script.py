@@ -112,19 +112,19 @@ class Script:
             if item.name == "style":
                 if value not in STYLES:
                     near = nearest_name(str(value), STYLES)
-                    raise _refused("style", f"{value!r} is not known; use {near or ' or '.join(STYLES)}")
+                    raise _refused("style", f"got {value!r}; expected {near or ' or '.join(STYLES)}")
             elif isinstance(item.default, bool):
                 if not isinstance(value, bool):
-                    raise _refused(item.name, f"{value!r} is not true or false; use one of them")
+                    raise _refused(item.name, f"got {value!r}; expected true or false")
             elif isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise _refused(item.name, f"{value!r} is not a number; give one")
+                raise _refused(item.name, f"got {value!r}; expected a number")
             elif isinstance(item.default, int):
                 if value != int(value) if math.isfinite(value) else True:
-                    raise _refused(item.name, f"{value!r} is not a whole number; use 0 or more")
+                    raise _refused(item.name, f"got {value!r}; expected a whole number of at least 0")
                 object.__setattr__(self, item.name, int(value))
             else:
                 if not math.isfinite(value):
-                    raise _refused(item.name, f"{value!r} is not finite; give a number")
+                    raise _refused(item.name, f"got {value!r}; expected a finite number")
                 object.__setattr__(self, item.name, float(value))
 
     def _check_ranges(self) -> None:
@@ -143,31 +143,33 @@ class Script:
         if self.latency_ms - 2 * self.spread_ms < SHORTEST_LATENCY_MS:
             raise _refused(
                 "spread_ms",
-                f"{self.spread_ms:g} leaves less than {SHORTEST_LATENCY_MS:g} ms of the latency at its least; "
-                f"use at most {(self.latency_ms - SHORTEST_LATENCY_MS) / 2:g}, or raise latency_ms",
+                f"got {self.spread_ms:g}; expected at most {(self.latency_ms - SHORTEST_LATENCY_MS) / 2:g}, which "
+                f"leaves a latency of {SHORTEST_LATENCY_MS:g} ms; fix: lower it, or raise latency_ms",
             )
         if self.nothing_to_load and self.load_s:
-            raise _refused("load_s", "an engine with nothing to load takes no time for it; use 0")
+            raise _refused("load_s", f"got {self.load_s:g} with nothing_to_load; expected 0")
         if not self.nothing_to_load and self.load_s < 0.01:
-            raise _refused("load_s", "below the clocks' resolution; use at least 0.01, or nothing_to_load")
+            raise _refused(
+                "load_s", f"got {self.load_s:g}; expected at least 0.01 (clock resolution), or nothing_to_load"
+            )
         above_s = 2 * max(BAND_SPREADS * self.spread_ms, BAND_SHARE * self.latency_ms) / 1000
         if self.outage_s / (self.catchup_bins + 1) < self.latency_ms / 1000 + above_s:
             raise _refused(
                 "catchup_bins",
-                f"after an outage of {self.outage_s:g} s, {self.catchup_bins} bins cannot all leave the lag out of "
-                "band; use fewer, or a longer outage",
+                f"got {self.catchup_bins}; expected fewer: after an outage of {self.outage_s:g} s the lag returns into "
+                "its band earlier; fix: lower it, or extend the outage",
             )
         if self.style == "record" and self.slow_bins and self.recovers and self.slow_ms > SLOW_LONGEST_MS:
             raise _refused(
                 "slow_bins",
-                f"slow outputs come {self.slow_ms:g} ms later, which leaves too few in their second; use 0, "
-                f"or spread_ms of at most {SLOW_LONGEST_MS / SLOW_SPREADS:.3g}",
+                f"got {self.slow_bins} with slow outputs {self.slow_ms:g} ms later; expected 0, or spread_ms of at "
+                f"most {SLOW_LONGEST_MS / SLOW_SPREADS:.3g}",
             )
         if self.style == "record" and self.lost and self.recovers:
             raise _refused(
                 "lost",
-                "in the style record what is lost stays in the lag, so nothing recovers; use style batch, "
-                "or recovers false",
+                f"got {self.lost} in style record, where lost records stay in the lag; expected 0, style batch, or "
+                "recovers false",
             )
 
 
@@ -202,14 +204,14 @@ class Fitting(Protocol):
 def parse_script(values: Mapping[str, Any]) -> Script:
     """Return the script that `values` describe, with the defaults for what is not named.
 
-    Raises ConfigError with one line that names the key, as `truth.latency_ms: what is wrong; remedy`.
+    Raises ConfigError with one line that names the key, such as `truth.latency_ms: got 1; expected …`.
     """
     known = [item.name for item in fields(Script)]
     for key in values:
         if key not in known:
             near = nearest_name(str(key), known, cutoff=0.5)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-            raise _refused(str(key), f"unknown; {hint}")
+            raise _refused(str(key), f"unknown key; {hint}")
     given = dict(values)
     if given.get("nothing_to_load") is True:
         given.setdefault("load_s", 0.0)
@@ -223,27 +225,30 @@ def require_fit(script: Script, config: Fitting) -> None:
     if latest_s >= 0.9 * bin_s:
         raise _refused(
             "latency_ms",
-            f"outputs up to {latest_s:g} s late do not fit bins of {bin_s:g} s; lower latency_ms or spread_ms"
+            f"got outputs up to {latest_s:g} s late; expected less than {0.9 * bin_s:g} s; "
+            "fix: lower latency_ms or spread_ms"
             + (", or raise checkpoint_interval_s" if script.style == "batch" else ""),
         )
     if script.spread_ms * config.rate < LEAST_SPREAD_RECORDS * 1000:
         raise _refused(
             "spread_ms",
-            f"{script.spread_ms:g} ms is too little at {config.rate:g} records/s: bands count whole records; "
-            f"use at least {LEAST_SPREAD_RECORDS * 1000 / config.rate:g}, or raise rate",
+            f"got {script.spread_ms:g}; expected at least {LEAST_SPREAD_RECORDS * 1000 / config.rate:g} at "
+            f"{config.rate:g} records/s; fix: raise it, or raise rate",
         )
     begin_s = config.warmup_s if config.fault_at_s is None else config.fault_at_s
     room = int(config.rate * (config.warmup_s + config.duration_s - begin_s))
     if script.mistreated > room:
-        raise _refused("lost", f"{script.mistreated} records to mistreat, but only {room} to choose from; use fewer")
+        raise _refused(
+            "lost", f"got {script.mistreated} lost, overcounted and reemitted records; expected at most {room}"
+        )
     if config.fault_at_s is None:
         return
     least_s = config.restart_delay_s + START_S
     if script.redeploy_s < least_s:
         raise _refused(
             "redeploy_s",
-            f"{script.redeploy_s:g} s is less than restart_delay_s and {START_S:g} s to start; "
-            f"use at least {least_s:g}, or lower restart_delay_s",
+            f"got {script.redeploy_s:g}; expected at least {least_s:g} (restart_delay_s and {START_S:g} s to start); "
+            "fix: raise it, or lower restart_delay_s",
         )
     _require_idle(script, config, latest_s)
 
@@ -256,15 +261,15 @@ def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:
     if not after_s <= phase_s <= step_s - IDLE_S:
         early_s = config.fault_at_s - phase_s + after_s
         raise ConfigError(
-            f"fault_at_s: {config.fault_at_s:g} is not between two commits of the script; use a time from {early_s:g} "
-            f"to {early_s - after_s + step_s - IDLE_S:g}"
-            + (", or lower truth.latency_ms" if after_s > step_s - 2 * IDLE_S else "")
+            f"fault_at_s: got {config.fault_at_s:g}; expected a time between two commits of the script, in "
+            f"[{early_s:g}, {early_s - after_s + step_s - IDLE_S:g}]"
+            + ("; fix: move it, or lower truth.latency_ms" if after_s > step_s - 2 * IDLE_S else "")
         )
 
 
 def _within(key: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise _refused(key, f"{value:g} lies outside [{low:g}, {high:g}]; use a value inside")
+        raise _refused(key, f"got {value:g}; expected a value in [{low:g}, {high:g}]")
 
 
 def _refused(key: str, message: str) -> ConfigError:

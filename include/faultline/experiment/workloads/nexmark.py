@@ -56,29 +56,31 @@ class Nexmark(Workload[NexmarkParameters]):
     def check(self, own: NexmarkParameters, common: Common) -> None:
         """Check parameters that exclude an engine source."""
         if common.commit_mode not in ("aligned", "aligned-changelog"):
-            raise ValueError(f"commit_mode: nexmark keeps its state; {common.commit_mode} is refused, use aligned")
+            raise ValueError(
+                f"commit_mode: got {common.commit_mode}; expected aligned or aligned-changelog, since nexmark is "
+                "stateful"
+            )
         if common.state_store == "memory" and own.query in PYTHON:
             raise ValueError(
-                f"state_store: query {own.query} needs transformWithState, which Spark has for rocksdb only "
-                "(UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS); use rocksdb, or leave the query out"
+                f"state_store: got memory for query {own.query}; expected rocksdb, which transformWithState needs "
+                "(UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS)"
             )
         if own.source == "kafka":
             for key in ("batch_events", "preload_events"):
                 if getattr(own, key):
                     raise ValueError(
-                        f"{key}: with source=kafka the generator's schedule makes the batches; leave it out"
+                        f"{key}: conflicts with source=kafka, where the send schedule sets the batches; fix: remove it"
                     )
             return
         if common.fault != "none":
             raise ValueError(
-                "fault: events from the engine keep no schedule that a fault could delay; use fault=none with "
-                "source=engine"
+                f"fault: got {common.fault} with source=engine, whose events have no send schedule; expected none"
             )
         pieces(common)
 
     def check_here(self, own: NexmarkParameters, common: Common) -> None:
         if not query_file(own.query):
-            raise ConfigError(f"query: {own.query} has no file in spark_jobs/nexmark/queries; restore it")
+            raise ConfigError(f"query: missing file of {own.query} in spark_jobs/nexmark/queries; fix: restore it")
 
     def paced(self, config: Mapping[str, Any]) -> bool:
         return config.get("source") != "engine"
@@ -97,8 +99,10 @@ class Nexmark(Workload[NexmarkParameters]):
         return PRIMER_EVENTS
 
     def drained_batches(self, own: NexmarkParameters) -> int:
-        """Return the batches of the drain: the last input closes windows, and the batch after it shows the new
-        watermark."""
+        """Return the batches of the drain.
+
+        The last input closes windows; the batch after it has the new watermark.
+        """
         return 2 if own.query in AWAITING_TIME else 1
 
     def filling(self, own: NexmarkParameters, common: Common) -> PreloadGoal | None:

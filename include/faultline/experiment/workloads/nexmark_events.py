@@ -116,11 +116,11 @@ def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     for key in value:
         if key not in DEFAULT_EVENTS:
-            raise ValueError(f"events.{key}: unknown; known: {', '.join(DEFAULT_EVENTS)}")
+            raise ValueError(f"events.{key}: unknown key; known: {', '.join(DEFAULT_EVENTS)}")
     differing = {key: _numbers(key, value[key]) for key in DEFAULT_EVENTS if key in value}
     shares = differing.get("shares", DEFAULT_EVENTS["shares"])
     if sum(shares) != 100:
-        raise ValueError(f"events.shares: {shares} add up to {sum(shares)}; let them add up to 100 percent")
+        raise ValueError(f"events.shares: got {shares} with sum {sum(shares)}; expected a sum of 100 (percent)")
     return {key: numbers for key, numbers in differing.items() if numbers != DEFAULT_EVENTS[key]} or None
 
 
@@ -134,7 +134,7 @@ def _numbers(key: str, given: Any) -> list[int]:
         or not all(least <= one <= high for least, one in zip(low, given, strict=True))
     ):
         raise ValueError(
-            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
+            f"events.{key}: got {given!r}; expected {len(default)} whole numbers from {low} to {high} "
             f"({_MEANS[key]}), such as {default}"
         )
     return list(given)
@@ -157,8 +157,7 @@ def preload_batches(own: NexmarkParameters) -> int:
 
 
 def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, Any]:
-    """Return the parameters of the events, for the program and the generator; without a curve, which each takes
-    elsewhere."""
+    """Return the event parameters for the program and the generator, without the rate curve."""
     events = {**DEFAULT_EVENTS, **(own.events or {})}
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
@@ -194,8 +193,8 @@ def pieces(common: Common) -> list[list[float]]:
     last = curve.shape.cycle[0]
     if len(curve.shape.cycle) > 1 or last.begin != last.end or len(curve.shape.first) >= MOST_PIECES:
         raise ValueError(
-            f"rate_curve: with source=engine a curve has {MOST_PIECES} straight pieces at most and repeats none; "
-            "use step, ramp, recorded or one burst"
+            f"rate_curve: got an unsupported curve for source=engine; expected at most {MOST_PIECES} straight pieces "
+            "without repetition (step, ramp, recorded or one burst)"
         )
     found: list[list[float]] = []
     start_s = 0.0
@@ -204,7 +203,7 @@ def pieces(common: Common) -> list[list[float]]:
         found.append([start_s, end_s, float(piece.begin), float(piece.end)])
         start_s = end_s
     if any(min(piece[2:]) <= 0 for piece in found):
-        raise ValueError("rate_curve: a rate of 0 leaves a gap in event time; keep it above 0")
+        raise ValueError("rate_curve: got a rate of 0, which leaves a gap in event time; expected rates above 0")
     return found
 
 

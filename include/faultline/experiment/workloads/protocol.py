@@ -120,8 +120,7 @@ class Workload(Generic[P]):
         return False
 
     def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
-        """Return the part of the generator's specification that names its source: lines of text, of a text or at
-        random."""
+        """Return the source in the generator's specification: a data file, a text or random words."""
         if common.data is not None:
             return {"source": "data", **{name: getattr(common, name) for name in ("data", *WITH_DATA)}}
         if common.skew is None:

@@ -33,16 +33,18 @@ def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
     fields: dict[str, tuple[str, FieldInfo]] = {}
     for file, one in offered:
         if one.name in by_name:
-            raise ImportError(f"{file}: the workload {one.name} stands in {by_name[one.name][0]} already; rename one")
+            raise ImportError(
+                f"{file}: the workload {one.name} is defined in {by_name[one.name][0]} already; fix: rename one"
+            )
         if unknown := sorted(one.capabilities - CAPABILITIES):
             raise ImportError(f"{file}: {one.name}: unknown capability {unknown[0]}; known: {sorted(CAPABILITIES)}")
         by_name[one.name] = file, one
         for key, field in one.parameters.model_fields.items():
             if key in Common.model_fields:
-                raise ImportError(f"{file}: {one.name}: every workload has the parameter {key} already; rename it")
+                raise ImportError(f"{file}: {one.name}: parameter {key} is a shared one; fix: rename it")
             where, other = fields.setdefault(key, (file, field))
             if repr(other) != repr(field):
-                raise ImportError(f"{file}: {one.name}: the parameter {key} means something else in {where}; rename it")
+                raise ImportError(f"{file}: {one.name}: parameter {key} differs from that in {where}; fix: rename it")
     ordered = sorted((one for _, one in by_name.values()), key=lambda one: (one.order, one.name))
     return {one.name: one for one in ordered}
 
@@ -72,8 +74,7 @@ def has_schedule(config: Mapping[str, Any]) -> bool:
 
 
 def offered_rate(config: Mapping[str, Any]) -> float | None:
-    """Return records/s that a schedule offered, of a record's configuration; None without a schedule or a usable
-    number."""
+    """Return the scheduled records/s of a record's configuration; None without a schedule or a usable number."""
     rate = config.get("rate")
     if config.get("data_pace") == "recorded" and config.get("data"):
         return None  # the data says when

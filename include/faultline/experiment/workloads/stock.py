@@ -62,25 +62,25 @@ class StockGroupBy(Workload[StockParameters]):
     def check(self, own: StockParameters, common: Common) -> None:
         """Check the windows and the share of late records."""
         if own.slide_s > own.window_s:
-            raise ValueError(f"slide_s: {own.slide_s:g} s leaves gaps between windows of {own.window_s:g} s; lower it")
+            raise ValueError(f"slide_s: got {own.slide_s:g}; expected at most window_s ({own.window_s:g})")
         if own.window_s / own.slide_s > MAX_OVERLAP:
             raise ValueError(
-                f"slide_s: a record would lie in {own.window_s / own.slide_s:g} windows, more than {MAX_OVERLAP}; "
-                "raise slide_s or lower window_s"
+                f"slide_s: got {own.window_s / own.slide_s:g} windows per record; expected at most {MAX_OVERLAP}; "
+                "fix: raise slide_s or lower window_s"
             )
         if own.late and own.window_s + own.watermark_s > MOST_KEPT_S:
             raise ValueError(
-                f"window_s: windows of {own.window_s:g} s and a watermark of {own.watermark_s:g} s may keep records "
-                f"that are an hour old; let both add up to {MOST_KEPT_S:g} s at most, or set late to 0"
+                f"window_s: got {own.window_s:g} with watermark_s {own.watermark_s:g}; expected a sum of at most "
+                f"{MOST_KEPT_S:g}, so that records of the last hour are late; fix: lower one, or set late to 0"
             )
         if own.disorder + own.late > 1:
-            raise ValueError("late: disorder and late are shares of the same records; let them add up to 1 at most")
+            raise ValueError(f"late: got disorder + late = {own.disorder + own.late:g}; expected at most 1")
 
     def check_faults(self, own: StockParameters, common: Common, planned: Sequence[PlannedFault]) -> None:
         if common.commit_mode == "none" and own.late:
             raise ValueError(
-                "late: in commit mode none a fault may begin a state anew, which has no watermark yet and would count "
-                "late records; set late to 0"
+                f"late: got {own.late:g} in commit mode none, where a new state has no watermark and counts late "
+                "records; expected 0"
             )
 
     def source(self, own: StockParameters, common: Common, repetition: int) -> dict[str, Any]:

@@ -60,22 +60,31 @@ class Topology(Workload[TopologyParameters]):
         tasks, rules, mechanisms = parallelism(own.parallelism), rules_of(own), mechanisms_of(own)
         _require_tasks(own, common, tasks)
         if common.commit_mode not in ("aligned", "aligned-changelog"):
-            raise ValueError(f"commit_mode: topology keeps its state; {common.commit_mode} is refused, use aligned")
+            raise ValueError(
+                f"commit_mode: got {common.commit_mode}; expected aligned or aligned-changelog, since topology is "
+                "stateful"
+            )
         if "replay" not in mechanisms and (rules.fail_share or rules.poison):
             key = "fail_share" if rules.fail_share else "poison"
-            raise ValueError(f"topology.{key}: without replay a tuple that fails is lost; add replay to mechanisms")
+            raise ValueError(
+                f"topology.{key}: got failing tuples without replay, which loses them; fix: add replay to mechanisms"
+            )
         if mechanisms & {"replacement", REBALANCE} and not (rules.tuple_timeout_s or rules.fail_share or rules.poison):
             raise ValueError(
-                "topology.tuple_timeout_s: without it nothing fails, and no stage is replaced; give it, as 30"
+                "topology.tuple_timeout_s: missing; expected a value such as 30, since replacement needs failing tuples"
             )
         for key in own.topology or {}:
             if key in PERSIST_RULES and "persist" not in tasks:
                 raise ValueError(
-                    f"topology.{key}: needs the stage persist; give parallelism four numbers, or leave it out"
+                    f"topology.{key}: got a value without the stage persist; "
+                    "fix: remove it, or set parallelism to four numbers"
                 )
         if any(planned.fault.definition.uses_proxy for planned in common.planned_faults()):
             *most, last = (name for name, action in ACTIONS.items() if not action.uses_proxy)
-            raise ValueError(f"fault_action: topology's stages talk to Kafka directly; use {', '.join(most)} or {last}")
+            raise ValueError(
+                f"fault_action: got an action that needs the Kafka proxy, which topology does not use; expected "
+                f"{', '.join(most)} or {last}"
+            )
 
     def check_here(self, own: TopologyParameters, common: Common) -> None:
         check_services(own)
@@ -162,21 +171,21 @@ def _require_tasks(own: TopologyParameters, common: Common, tasks: Mapping[str, 
     slots = common.executors * common.executor_cores
     if sum(tasks.values()) > slots:
         raise ValueError(
-            f"parallelism: {own.parallelism} are {sum(tasks.values())} tasks, and the cluster has {slots} slots; "
-            "raise executor_cores or executors"
+            f"parallelism: got {own.parallelism} ({sum(tasks.values())} tasks); expected at most {slots} tasks; "
+            "fix: raise executor_cores or executors"
         )
     if max(tasks.values()) > common.shuffle_partitions:
         raise ValueError(
-            f"shuffle_partitions: {common.shuffle_partitions} groups of keys cannot be spread over "
-            f"{max(tasks.values())} tasks; raise it"
+            f"shuffle_partitions: got {common.shuffle_partitions}; expected at least {max(tasks.values())}, the tasks "
+            "of the largest stage"
         )
     if tasks["source"] > common.partitions:
         raise ValueError(
-            f"parallelism: {tasks['source']} tasks of source cannot read {common.partitions} partitions at once; raise "
-            "partitions, or lower the first number"
+            f"parallelism: got {tasks['source']} tasks of source; expected at most {common.partitions}; "
+            "fix: lower the first number, or raise partitions"
         )
     if tasks.get("persist", 1) > 1:
-        raise ValueError("parallelism: persist has one writer; let the fourth number be 1")
+        raise ValueError(f"parallelism: got {tasks['persist']} tasks of persist; expected 1")
 
 
 def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | int] | None:
@@ -207,7 +216,7 @@ def check_services(own: TopologyParameters) -> None:
             _check_memcached(*address)
         elif memcached_program() is None:
             raise ConfigError(
-                "topology.queue: memcached is not installed; install the Debian package memcached, give "
+                "topology.queue: program memcached missing; fix: install the Debian package memcached, set "
                 f"{MEMCACHED}=HOST:PORT, or use memory"
             )
 
@@ -232,14 +241,16 @@ def memcached_program() -> str | None:
 
 
 def memcached_address() -> tuple[str, int] | None:
-    """Return the address of an external Memcached, or None if the experiment starts one. Raises ConfigError for an
-    invalid address."""
+    """Return the address of an external Memcached, or None if the experiment starts one.
+
+    Raises ConfigError for an invalid address.
+    """
     given = os.environ.get(MEMCACHED)
     if not given:
         return None
     host, _, port = given.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"{MEMCACHED}: {given!r} is no address; give HOST:PORT, or leave it out")
+        raise ConfigError(f"{MEMCACHED}: got {given!r}; expected HOST:PORT")
     return host, int(port)
 
 
@@ -252,7 +263,9 @@ def _check_memcached(host: str, port: int) -> None:
         client.version()
         client.close()
     except (OSError, MemcacheError) as error:
-        raise ConfigError(f"{MEMCACHED}: {host}:{port} does not answer ({error}); start it, or leave it out") from None
+        raise ConfigError(
+            f"{MEMCACHED}: connecting to {host}:{port} failed: {error}; fix: start it, or unset {MEMCACHED}"
+        ) from None
 
 
 def _check_database() -> None:
@@ -261,10 +274,13 @@ def _check_database() -> None:
     address = os.environ.get(DATABASE)
     if not address:
         raise ConfigError(
-            f"topology.store: postgresql needs {DATABASE}=postgresql://USER:PASSWORD@HOST:PORT/NAME; or use sqlite"
+            f"topology.store: got postgresql without {DATABASE}; "
+            "fix: set it to postgresql://USER:PASSWORD@HOST:PORT/NAME, or use sqlite"
         )
     try:
         psycopg2.connect(address, connect_timeout=5).close()
     except psycopg2.Error as error:
         why = str(error).strip().splitlines()[0]
-        raise ConfigError(f"{DATABASE}: the database does not answer ({why}); start it, or mend the address") from None
+        raise ConfigError(
+            f"{DATABASE}: connecting failed: {why}; fix: start the database, or correct the address"
+        ) from None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from faultline.experiment.common_parameters import FINDINGS, REPEATED, SHORT
+from faultline.experiment.common_parameters import FINDINGS, REPEATED, SHORT, expectation
 from faultline.experiment.workloads.protocol import Parameters
 from faultline.system.text import nearest_name
 
@@ -98,15 +98,16 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
     for key in value:
         if key not in TopologyRules.model_fields:
             near = nearest_name(str(key), TopologyRules.model_fields)
-            raise ValueError(f"topology.{key}: unknown; use {near or ', '.join(TopologyRules.model_fields)}")
+            raise ValueError(f"topology.{key}: unknown key; expected {near or ', '.join(TopologyRules.model_fields)}")
     try:
         rules = TopologyRules.model_validate(dict(value))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         default = TopologyRules.model_fields[key].default
-        told = first["msg"].removeprefix("Input should be ")
-        raise ValueError(f"topology.{key}: {value[key]!r} is refused; give {told}, such as {default}") from None
+        raise ValueError(
+            f"topology.{key}: got {value[key]!r}; {expectation(first['msg'])}, such as {default}"
+        ) from None
     return {
         key: got for key, got in rules.model_dump().items() if got != TopologyRules.model_fields[key].default
     } or None
@@ -121,7 +122,7 @@ def parallelism(text: str) -> dict[str, int]:
     """Return stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
     if not re.match(PARALLELISM_PATTERN, text):
         raise ValueError(
-            f"parallelism: {text!r} is refused; give three numbers for source-split-count, such as 1-2-2, or four with "
+            f"parallelism: got {text!r}; expected three numbers for source-split-count, such as 1-2-2, or four with "
             "persist"
         )
     return dict(zip(STAGES, map(int, text.split("-")), strict=False))
@@ -138,18 +139,18 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
     named = text.split("+")
     for name in named:
         if name in (NONE, ALL):
-            raise ValueError(f"mechanisms: {name} stands alone, and {text!r} joins it to others; use {name}, or names")
+            raise ValueError(f"mechanisms: got {text!r}; expected {name} alone, or names joined by +")
         if name not in (*MECHANISMS, *BASELINES):
             near = nearest_name(name, (*MECHANISMS, *BASELINES, NONE, ALL))
-            known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"
-            raise ValueError(f"mechanisms: {name!r} is unknown; use {near or known}")
+            known = f"{NONE}, {ALL}, or some of {', '.join((*MECHANISMS, *BASELINES))}, joined by +"
+            raise ValueError(f"mechanisms: got {name!r}; expected {near or known}")
         if name not in able:
             raise ValueError(
-                f"mechanisms: {name} needs the stage persist; give parallelism four numbers, such as 1-2-4-1"
+                f"mechanisms: got {name} without the stage persist; fix: set parallelism to four numbers, as 1-2-4-1"
             )
     ways = [name for name in ("replacement", *BASELINES) if name in named]
     if len(ways) > 1:
-        raise ValueError(f"mechanisms: {' and '.join(ways)} are ways to do the same; name one of them")
+        raise ValueError(f"mechanisms: got {' and '.join(ways)}; expected at most one of them")
     return ALL if set(named) == set(able) - set(BASELINES) else "+".join(name for name in able if name in named)
 
 

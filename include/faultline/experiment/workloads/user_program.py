@@ -65,17 +65,17 @@ class UserProgram(Workload[ProgramParameters]):
 
     def check(self, own: ProgramParameters, common: Common) -> None:
         if not own.application:
-            raise ValueError("application: is empty; name your program, a Python file or a jar")
+            raise ValueError("application: missing; expected a Python file or a jar")
         jars = (("jars", str(jar)) for jar in self.jars(own))
         for key, path in (("application", own.application), ("reference", own.reference), *jars):
             if path and not path.startswith("/"):
-                raise ValueError(f"{key}: {path!r} is a relative path; give an absolute one, the same everywhere")
+                raise ValueError(f"{key}: got {path!r}; expected an absolute path")
         if Path(own.application or "").suffix not in (PYTHON, JAR):
-            raise ValueError(f"application: {own.application} is neither a Python file nor a jar; name one")
+            raise ValueError(f"application: got {own.application}; expected a Python file or a jar")
         if common.commit_mode not in ("aligned", "aligned-changelog"):
             raise ValueError(
-                f"commit_mode: {common.commit_mode} needs a program that takes part in it; use aligned, or a job with "
-                "workload query"
+                f"commit_mode: got {common.commit_mode}; expected aligned or aligned-changelog for a user program; "
+                "fix: change it, or use a job with workload query"
             )
         _check_arguments(own.application_arguments or "")
 
@@ -83,7 +83,9 @@ class UserProgram(Workload[ProgramParameters]):
         require_files("application", own.application or "")
         jar = Path(own.application or "").suffix == JAR
         if jar and not own.main_class and not _names_a_class(own.application or ""):
-            raise ConfigError(f"main_class: {own.application} names no Main-Class in its manifest; give one")
+            raise ConfigError(
+                f"main_class: missing; expected a class, since {own.application} has no Main-Class in its manifest"
+            )
         self.files(own)
 
     def files(self, own: ProgramParameters) -> Mapping[str, Path]:
@@ -169,7 +171,7 @@ def _names_a_class(jar: str) -> bool:
     except KeyError:
         return False
     except (OSError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"application: {jar} is no jar ({error}); build it anew") from None
+        raise ConfigError(f"application: got {jar}, an invalid jar ({error}); fix: rebuild it") from None
 
 
 def _check_arguments(text: str) -> None:
@@ -178,11 +180,11 @@ def _check_arguments(text: str) -> None:
         names = [name for part in parts for _, name, _, _ in string.Formatter().parse(part) if name is not None]
     except ValueError as error:
         raise ValueError(
-            f"application_arguments: cannot be split ({error}); close quotes, and write {{{{ for a brace"
+            f"application_arguments: got invalid text ({error}); fix: close quotes, and write {{{{ for a brace"
         ) from None
     for name in names:
         if name not in PASSED_VALUES:
-            raise ValueError(f"application_arguments: nothing is called {{{name}}}{suggest(name, PASSED_VALUES)}")
+            raise ValueError(f"application_arguments: unknown placeholder {{{name}}}{suggest(name, PASSED_VALUES)}")
 
 
 WORKLOADS = (UserProgram(),)

@@ -47,19 +47,19 @@ class UserQuery(Workload[QueryParameters]):
 
     def check(self, own: QueryParameters, common: Common) -> None:
         if not own.job:
-            raise ValueError("job: is empty; name your Python file, or write one with ./faultline job new NAME")
+            raise ValueError("job: missing; expected a Python file; fix: create one with `./faultline job new NAME`")
         if not own.job.startswith("/"):
-            raise ValueError(f"job: {own.job!r} is a relative path; give an absolute one, the same for every process")
+            raise ValueError(f"job: got {own.job!r}; expected an absolute path")
         for jar in self.jars(own):
             if not jar.is_absolute():
-                raise ValueError(f"jars: {str(jar)!r} is a relative path; give an absolute one, the same everywhere")
+                raise ValueError(f"jars: got {str(jar)!r}; expected an absolute path")
 
     def check_here(self, own: QueryParameters, common: Common) -> None:
         job = job_of(own)
         if common.commit_mode == "none" and (job.reflects != COUNT or job.output_mode != "update"):
             raise ConfigError(
-                "commit_mode: none loses state, and what is left can be told from running counts only, in update mode; "
-                f"{own.job} declares {job.reflects!r} and {job.output_mode!r}: use aligned"
+                f"commit_mode: got none for {own.job} ({job.reflects!r}, {job.output_mode!r}); expected aligned, or a "
+                "job with running counts in update mode"
             )
 
     def files(self, own: QueryParameters) -> Mapping[str, Path]:
@@ -143,7 +143,7 @@ def require_files(key: str, *paths: str) -> None:
     """Raise ConfigError for a path that is not a file."""
     for path in paths:
         if not Path(path).is_file():
-            raise ConfigError(f"{key}: {path} is no file; name one that is there")
+            raise ConfigError(f"{key}: got {path}; expected an existing file")
 
 
 def join_files(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
@@ -151,7 +151,7 @@ def join_files(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name, path in (item for some in files for item in some.items()):
         if found.setdefault(name, path) != path:
-            raise ConfigError(f"{key}: {path} and {found[name]} have one name; rename one of them")
+            raise ConfigError(f"{key}: got {path} and {found[name]} with equal names; fix: rename one")
     return found
 
 
