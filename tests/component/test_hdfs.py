@@ -148,7 +148,7 @@ def test_the_storage_is_checked(cluster: ExternalHdfs, endpoints: Endpoints) -> 
     assert not [name for name in HdfsFolder(cluster.url, cluster.web).entries() if "probe" in name]
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
         check_storage(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
-    with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: is not there; make it"):
+    with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: missing; "):
         check_storage(replace(endpoints, storage=f"{cluster.url}/another"), "faultline_storage")
 
 

@@ -242,9 +242,7 @@ def test_a_wrong_secret_is_reported_within_a_minute(
     settings: Settings, broker: ExternalKafka, engine: ExternalSpark
 ) -> None:
     there = registered(settings, broker.login(), engine, password="another")
-    with pytest.raises(
-        ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
-    ):
+    with pytest.raises(ConfigError, match=r"^Connection faultline_spark: password: "):
         spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
     # An aborted check leaves nothing, neither remote nor local.
     assert list(Path(there.endpoints.storage).iterdir()) == []
@@ -321,7 +319,7 @@ def test_invalid_target_options_are_refused(installation: Installation, tmp_path
     assert removed.returncode == 0, removed.stderr
     assert "faultline_kafka: kept" in removed.stderr
     assert removed.stderr.count(": removed") == 2
-    assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
+    assert "'lab' is not registered" in installation.run("target", "remove", "lab").stderr
     # A Connection that was recreated by hand belongs to the user.
     recreate_connection(installation, "faultline_spark_second")
     last = installation.run("target", "remove", "second")
@@ -334,7 +332,7 @@ def test_a_registered_target_keeps_its_connections(installation: Installation, t
     options, other = unreachable_options(tmp_path), tmp_path / "other.json"
     write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     part = installation.run("target", "add", "lab", *options[:2])
-    assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
+    assert part.returncode == 2 and "target add lab --spark" in part.stderr, part.stderr
     assert installation.run("target", "add", "lab", *options).stderr.count(": created") == 2
     differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
     assert differs.returncode == 2, differs.stderr
@@ -343,7 +341,7 @@ def test_a_registered_target_keeps_its_connections(installation: Installation, t
     second = installation.run("target", "add", "second", "--own-connections", "--share-kafka", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": created") == 2, second.stderr
     again = installation.run("target", "add", "second", *options[2:])
-    assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
+    assert again.returncode == 0 and "Connection faultline_spark_second: exists" in again.stderr, again.stderr
     moved = installation.run("target", "add", "lab", "--own-connections", *options)
     assert moved.returncode == 2 and "./faultline target remove lab" in moved.stderr, moved.stderr
     listed = installation.run("target", "list").stdout
@@ -360,7 +358,7 @@ def test_a_worker_of_another_version_is_reported(settings: Settings, broker: Ext
         lines: list[str] = []
         assert run_preflight(settings, LAB, lines.append) is not None
     refused = next(line for line in lines if line.startswith("spark version: NO:"))
-    assert "is Spark 4.0.3, and experiments here are run by Spark" in refused and "\n" not in refused
+    assert "got Spark 4.0.3; expected" in refused and "\n" not in refused
 
 
 @pytest.mark.thorough
