@@ -357,7 +357,7 @@ def test_a_worker_of_another_version_is_reported(settings: Settings, broker: Ext
         registered(settings, broker.login(), engine)
         lines: list[str] = []
         assert run_preflight(settings, LAB, lines.append) is not None
-    refused = next(line for line in lines if line.startswith("spark version: NO:"))
+    refused = next(line for line in lines if line.startswith("spark version: FAILED:"))
     assert "got Spark 4.0.3; expected" in refused and "\n" not in refused
 
 
@@ -376,7 +376,7 @@ def test_an_experiment_runs_on_a_target(
     again = installation.run("target", "add", "lab", *options)
     assert again.returncode == 0 and again.stderr.count(": exists") == 3, again.stderr
     checked = installation.run("target", "check", "lab")
-    assert checked.returncode == 0 and "NO:" not in checked.stdout, checked.stdout + checked.stderr
+    assert checked.returncode == 0 and "FAILED:" not in checked.stdout, checked.stdout + checked.stderr
 
     refused = installation.run("run", "word_count", "target=lab", "fault=kafka")
     assert refused.returncode == 2 and "fault: kafka: " in refused.stderr

@@ -115,8 +115,8 @@ def lab(airflow: Installation) -> Iterator[str]:
 def test_errors_beyond_the_form_name_the_key(airflow: Installation, lab: str) -> None:
     """Unknown key, incompatible values, and an unusable target."""
     api = AirflowApi(airflow.settings)
-    missing = "Connection faultline_kafka: missing, and the target lab needs it; ./faultline target add lab"
-    together = "commit_mode: stock_group_by cannot run in real-time mode (unaligned); use word_count or pi"
+    missing = "Connection faultline_kafka: missing; target lab needs it; "
+    together = "commit_mode: got unaligned (real-time mode) with stock_group_by"
     wrong = {
         "unknown": ("experiment", {"stat_mb": 3}, "stat_mb: unknown parameter; did you mean state_mb?"),
         "together": ("input_rate", {"preset": "smoke", "commit_mode": "unaligned"}, together),

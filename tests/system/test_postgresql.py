@@ -109,4 +109,4 @@ def test_a_database_that_cannot_hold_every_text_is_refused(installation: Install
     cluster.query("CREATE DATABASE narrow ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
     installation.given[DATABASE] = cluster.address.replace("/postgres", "/narrow")
     done = installation.run("up")
-    assert done.returncode == 2 and "encoding is SQL_ASCII" in done.stderr
+    assert done.returncode == 2 and "encoding SQL_ASCII" in done.stderr

@@ -129,7 +129,7 @@ def check(name: Name) -> None:
     import_target(settings, one)
     if error := run_preflight(settings, one, print):
         progress(
-            f"{name}: not usable; fix: correct what the line with NO names, in the cluster, in the Airflow UI or with "
+            f"{name}: not usable; fix: correct the cause in the FAILED line, in the cluster, in the Airflow UI or with "
             f"./faultline target remove {name} and add; then check again"
         )
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
