@@ -1,8 +1,9 @@
 """Detached watchdog process: it undoes a fault if its owner does not.
 
-It continues a paused victim or undoes a host fault. It has no living parent and no process tag, so it survives its
-starter, the connection and the end of the run. It checks the victim once and keeps its pidfd. Then it waits for a
-release, the victim's end or its deadline.
+Its owner is the process that started it and injects the fault. The watchdog continues a paused victim or undoes a host
+fault. It is reparented to init and lacks the tag by which a run's processes are ended, so it outlives its owner, an SSH
+connection and the run. It checks the victim once and keeps its pidfd. Then it waits for a release by the owner, the
+victim's end or its deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fault.procfs import open_handle, read_process, send_signal, stat_of
 if TYPE_CHECKING:
     from fault.host_faults import HostFault
 
-# Checks, one per CHECK_S, for a pause that was not seen yet, once the owner is gone.
+# After the owner is gone: number of checks for the pause, one every CHECK_S seconds, before the watchdog gives up.
 MAX_UNSEEN_CHECKS, CHECK_S = 15, 1.0
 # Undo attempts while the fault is still active, and seconds between them.
 MAX_UNDO_TRIES, RETRY_S = 30, 2.0
@@ -39,13 +40,13 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from fault.watchdog imp
 
 
 class Watchdog:
-    """A watchdog that was started for a victim.
+    """The owner's handle of a running watchdog.
 
-    If this object or its process ends without a release, the watchdog stays as long as the victim is stopped.
+    If this object or the owner ends without `release`, the watchdog waits for its deadline while the victim is stopped.
     """
 
     def __init__(self, release_fd: int) -> None:
-        """Take the descriptor whose write end releases the watchdog."""
+        """Take over `release_fd`, the write end of the watchdog's standard input."""
         self._release_fd = release_fd
         self._close = weakref.finalize(self, os.close, release_fd)
 
@@ -62,16 +63,16 @@ class Watchdog:
         self._close()
 
 
-# Starts a watchdog and returns once it runs, or None if the victim is gone. `order` holds `seconds` until the undo, and
-# `victim`, or `kind`, `name` and `asked` of a host fault. Raises IdentityMismatch, ActionRefused or
-# WatchdogUnavailable.
+# Starts a watchdog and returns it once it runs; returns None if the victim is gone. Raises IdentityMismatch,
+# ActionRefused or WatchdogUnavailable. The argument holds `seconds` until the undo, plus either `victim` or a host
+# fault's `kind`, `name` and `asked` (its parameters).
 StartWatchdog = Callable[[Mapping[str, Any]], Watchdog | None]
 
 
 def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
-    """Start a watchdog in a fresh interpreter, which shares no state with its starter."""
+    """Start a watchdog in a fresh interpreter, which shares no state with its owner."""
     try:
-        made = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(_ROOT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,50 +83,51 @@ def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
         )
     except OSError as error:
         raise WatchdogUnavailable(f"watchdog: start failed: {error}") from None
-    assert made.stdin is not None and made.stdout is not None and made.stderr is not None
-    release_fd = os.dup(made.stdin.fileno())
-    with made.stdout, made.stderr:
-        with contextlib.suppress(OSError), made.stdin:
-            made.stdin.write(to_line(order))
-        reply = _read_line(made.stdout.fileno())
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    release_fd = os.dup(process.stdin.fileno())
+    with process.stdout, process.stderr:
+        with contextlib.suppress(OSError), process.stdin:
+            process.stdin.write(to_line(order))
+        reply = _read_line(process.stdout.fileno())
         if not reply:
-            made.kill()
-        why = b"" if reply else made.stderr.read()
-        made.wait()
-    return _watchdog_of(release_fd, reply, why.decode(errors="replace").strip().rpartition("\n")[2])
+            process.kill()
+        errors = b"" if reply else process.stderr.read()
+        process.wait()
+    return _watchdog_of(release_fd, reply, errors.decode(errors="replace").strip().rpartition("\n")[2])
 
 
 def fork_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
-    """Start a watchdog by forking, for a handler whose modules will be deleted."""
-    release_fd, answers = run_detached(lambda: run_watchdog(order))
+    """Start a watchdog by forking, for the agent on an SSH host, whose code is deleted when it exits."""
+    release_fd, reply_fd = run_detached(lambda: run_watchdog(order))
     try:
-        reply = _read_line(answers)
+        reply = _read_line(reply_fd)
     finally:
-        os.close(answers)
+        os.close(reply_fd)
     return _watchdog_of(release_fd, reply, "")
 
 
 def run_detached(work: Callable[[], None]) -> tuple[int, int]:
     """Run `work` in a detached process whose only open files are its input and output.
 
-    Returns the other ends of both. Raises WatchdogUnavailable if no process can be started.
+    Returns the write end of its input and the read end of its output. Raises WatchdogUnavailable if no process can be
+    started.
     """
-    inner, outer = os.pipe(), os.pipe()
+    stdin_pipe, stdout_pipe = os.pipe(), os.pipe()
     if child := os.fork():
-        os.close(inner[0])
-        os.close(outer[1])
+        os.close(stdin_pipe[0])
+        os.close(stdout_pipe[1])
         if os.waitpid(child, 0)[1]:
-            os.close(inner[1])
-            os.close(outer[0])
+            os.close(stdin_pipe[1])
+            os.close(stdout_pipe[0])
             raise WatchdogUnavailable("watchdog: start failed: no process; fix: raise the process limit")
-        return inner[1], outer[0]
+        return stdin_pipe[1], stdout_pipe[0]
     code = 1
     try:
         os.setsid()
         if not os.fork():
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number, of in enumerate((inner[0], outer[1], nothing)):
-                os.dup2(of, number)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd, source in enumerate((stdin_pipe[0], stdout_pipe[1], null)):
+                os.dup2(source, fd)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             work()
@@ -135,38 +137,38 @@ def run_detached(work: Callable[[], None]) -> tuple[int, int]:
 
 
 def send_final_reply(reply: bytes) -> None:
-    """Send a last reply to the process that started this one, and close the output."""
+    """Send the last reply to the owner, and close the output."""
     with contextlib.suppress(OSError):
         os.write(1, reply)
     os.dup2(2, 1)
 
 
-def _read_line(answers: int) -> bytes:
+def _read_line(fd: int) -> bytes:
     line = b""
-    while not line.endswith(b"\n") and select.select([answers], [], [], START_TIMEOUT_S)[0]:
-        if not (read := os.read(answers, 1 << 16)):
+    while not line.endswith(b"\n") and select.select([fd], [], [], START_TIMEOUT_S)[0]:
+        if not (part := os.read(fd, 1 << 16)):
             break
-        line += read
+        line += part
     return line
 
 
-def _watchdog_of(release_fd: int, line: bytes, why: str) -> Watchdog | None:
-    made = Watchdog(release_fd)
+def _watchdog_of(release_fd: int, line: bytes, error_output: str) -> Watchdog | None:
+    watchdog = Watchdog(release_fd)
     if not line.endswith(b"\n"):
-        raise WatchdogUnavailable(f"watchdog: start failed: no reply{f' ({why})' if why else ''}")
+        raise WatchdogUnavailable(f"watchdog: start failed: no reply{f' ({error_output})' if error_output else ''}")
     reply = from_line(line)
     if "error" in reply:
         raise error_from_json(reply["error"]) or WatchdogUnavailable(f"watchdog: {reply['error']['message']}")
-    return made if reply["started"] else None
+    return watchdog if reply["started"] else None
 
 
 def main() -> None:
     """Run the watchdog program: read one order from standard input; an incomplete line is ignored."""
     line = b""
     while not line.endswith(b"\n"):
-        if not (read := os.read(0, 1 << 16)):
+        if not (part := os.read(0, 1 << 16)):
             return
-        line += read
+        line += part
     if not os.fork():
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         try:
@@ -178,15 +180,15 @@ def main() -> None:
 def run_watchdog(order: Mapping[str, Any]) -> None:
     """Run a watchdog: report the start on its output, wait for the deadline and undo the fault."""
     deadline = time.monotonic() + float(order["seconds"])
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN)
     try:
         paused = None
         if "victim" in order:
             paused = _PausedProcess.find(order["victim"])
         else:
-            # This import takes a third of the start time, and a pause does not need it. A handler imported it earlier;
-            # its modules may be deleted by now.
+            # A local import, since it takes a third of the start time and a pause does not need it. On an SSH host the
+            # agent has loaded the module already, so the import works after its file was deleted.
             from fault.host_faults import find_host_fault
 
             host_fault = find_host_fault(order["kind"], order["name"])
@@ -221,7 +223,7 @@ class _PausedProcess:
         return cls(victim.pid, handle, live.start_ticks)
 
     def state(self) -> str:
-        """Return the kernel's state letter, or an empty text if the process ended."""
+        """Return the kernel's state letter, or "" if the process ended."""
         try:
             fields = stat_of(self._pid)
         except OSError:
@@ -242,7 +244,8 @@ def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     """Return True at the deadline, or False if the watchdog was released or is no longer needed.
 
     Once its owner is gone, the watchdog leaves as soon as the victim runs again. It also leaves if the victim is not
-    stopped within MAX_UNSEEN_CHECKS checks: no process is left that would stop it, and a later pause is not its own.
+    stopped within MAX_UNSEEN_CHECKS checks: no process is left that would stop the victim, and a later pause was not
+    caused by this fault.
     """
     watch = select.poll()
     watch.register(0, select.POLLIN)
@@ -251,8 +254,8 @@ def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     was_stopped, checks_left, is_owner_gone = False, MAX_UNSEEN_CHECKS, False
     while (rest := deadline - time.monotonic()) > 0:
         wait_s = CHECK_S if is_owner_gone or paused.handle is None else _MAX_WAIT_S
-        for number, _ in watch.poll(1000 * min(rest, wait_s)):
-            if number == paused.handle or os.read(0, 64):
+        for fd, _ in watch.poll(1000 * min(rest, wait_s)):
+            if fd == paused.handle or os.read(0, 64):
                 return False
             watch.unregister(0)
             is_owner_gone = True
@@ -266,12 +269,12 @@ def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     return True
 
 
-def _undo(host_fault: HostFault, name: str, asked: Mapping[str, Any]) -> None:
+def _undo(host_fault: HostFault, name: str, parameters: Mapping[str, Any]) -> None:
     """Undo the host fault, and retry while it is still active."""
     for _ in range(MAX_UNDO_TRIES):
         with contextlib.suppress(FaultError, OSError):
-            host_fault.undo(name, asked)
-            if not host_fault.is_active(name, asked):
+            host_fault.undo(name, parameters)
+            if not host_fault.is_active(name, parameters):
                 return
         _sleep_until(time.monotonic() + RETRY_S)
 

@@ -2,9 +2,9 @@
 
     python -m faultline.lifecycle.fault_scheduler --attempt-dir DIR [--dry-run] [faultline-run=<attempt>]
 
-Reads DIR/plan.json; writes DIR/conductor.jsonl and DIR/gate.json. Exit status: 0 if the plan was executed, whatever its
-outcome; 1 after an error or a signal, with all faults undone. The trailing token marks the process as part of its
-attempt.
+Reads DIR/plan.json; writes its journal DIR/conductor.jsonl and the start barrier DIR/gate.json, which releases the load
+generator at T0. Exit status: 0 if the plan was executed, whatever its outcome; 1 after an error or a signal, with all
+faults undone. The trailing token marks the process as part of its attempt.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffset
 from faultline.system.settings import load_settings
 from faultline.system.text import one_line
 
-# Lead time of the second victim check.
+# Seconds between the second victim check and the injection.
 RECHECK_LEAD_S = 1.0
-# Last instant for the broker's reply; later replies are journalled after the signal.
+# Seconds before the injection after which it no longer waits for the broker's reply; a later reply is journalled after
+# the injection.
 OFFSETS_CUTOFF_S = 0.008
+# An injection that is later than this counts as missed.
 MISSED_WINDOW_S = 1.0
-# Shorter waits for other work are not journalled.
+# A shorter wait for the end of other work on this machine is not journalled.
 MIN_REPORTED_WAIT_S = 0.05
-# Sleep ends a fraction of a millisecond late; the remainder is a busy-wait.
+# Sleep returns a fraction of a millisecond late, so the last part of a wait is a busy-wait.
 SPIN_S = 0.002
 
 
@@ -61,7 +63,7 @@ class ScheduledFault:
 
 
 class FaultScheduler:
-    """Execution of one scheduler input; its collaborators are injected."""
+    """Executor of one attempt's fault plan; its dependencies are passed in."""
 
     def __init__(
         self,
@@ -74,10 +76,11 @@ class FaultScheduler:
         clocks: Callable[[], Mapping[str, Any]] = dict,
         window_lock: Path | None = None,
     ) -> None:
-        """Store the collaborators.
+        """Store the dependencies.
 
-        `clocks` measures the clock offsets of the other hosts, by host. `window_lock` is held from before the barrier
-        until the end of the schedule; None without other work on the machine.
+        `clocks` measures the clock offsets of the other hosts, by host. `window_lock` keeps other work of this
+        installation off the machine and is held from before the barrier until the end of the schedule; None if there is
+        no other work.
         """
         self._input = scheduler_input
         self._attempt = Attempt(directory)
@@ -87,14 +90,14 @@ class FaultScheduler:
         self._clocks = clocks
         self._window_lock = window_lock
         self._undo = UndoStack()
-        self._fault = -1
-        # End offsets of the input at the last fault.
+        self._fault = -1  # index of the latest fault
+        # End offsets of the input topic at the latest fault.
         self._ends: Mapping[str, int] = {}
 
     def dry_run(self) -> list[str]:
-        """Return one line per planned injection, without effects.
+        """Describe each planned injection in one line without performing it.
 
-        Raises VictimRefused.
+        Raises VictimRefused if a victim must not be hit.
         """
         lines: list[str] = []
         for scheduled in self._faults():
@@ -113,24 +116,24 @@ class FaultScheduler:
                     terminations.ignore()
                     message = self._undo_all(journal)
             except Terminated:
-                message = "conductor: terminated before the plan was executed"
-            except PartialInjection as half:
-                message = str(half.cause)
+                message = "conductor: fault scheduler terminated before the plan was executed"
+            except PartialInjection as partial_injection:
+                message = str(partial_injection.cause)
             except (FaultlineError, FaultError) as error:
                 message = str(error)
             except Exception as error:
                 message = f"{type(error).__name__}: {error}"
             if not message:
                 return 0
-            self._undo_all(journal)  # the signal may have interrupted the first undo, and a failed one may work now
+            self._undo_all(journal)  # again: a signal may have interrupted the first undo, or it may succeed now
             journal.write("failed", message=one_line(message), sync=True)
         print(one_line(message), file=sys.stderr)
         return 1
 
     def _faults(self) -> list[ScheduledFault]:
         return [
-            ScheduledFault(one, one.fault.definition.driver.create_injection(one, self._context))
-            for one in self._input.planned
+            ScheduledFault(planned, planned.fault.definition.driver.create_injection(planned, self._context))
+            for planned in self._input.planned
         ]
 
     def _execute(self, journal: Journal) -> None:
@@ -145,7 +148,7 @@ class FaultScheduler:
         load = offered_load(self._attempt, self._input)
         with barrier_wait(self._attempt, self._window_lock) as waited_s:
             if waited_s > MIN_REPORTED_WAIT_S:
-                journal.write("quiet", waited_s=round(waited_s, 3))
+                journal.write("quiet", waited_s=round(waited_s, 3))  # other work has ended
             t0 = open_barrier(self._attempt, journal)
             reader = None if load is None else SignalReader(self._progress, load, t0)
             window = MeasuredWindow(self._attempt, journal, t0, self._input, reader)
@@ -155,76 +158,82 @@ class FaultScheduler:
             journal.write("done", sync=True)
 
     def _inject_all(self, journal: Journal, faults: Sequence[ScheduledFault], window: MeasuredWindow) -> None:
-        """Inject all faults: at their planned times, or each once the engine is steady or recovered."""
+        """Inject each fault at its planned time.
+
+        Without planned times, the first one follows once the engine is steady, each later one once it has recovered.
+        """
         limits, several = None, self._input.has_several_faults
-        ready = window.await_baseline() if faults and self._input.aim is not None else None
+        engine_ready = window.await_baseline() if faults and self._input.target_phase is not None else None
         for scheduled in faults:
-            signal = self._run_fault(journal, scheduled, window, ready) or Instant.now()
+            injected = self._run_fault(journal, scheduled, window, engine_ready) or Instant.now()
             if several:
-                limits = limits or window.limits(signal)
-                ready = window.await_recovery(limits, self._ends, signal, number=scheduled.planned.index + 1)
-                if ready is None:
+                limits = limits or window.limits(injected)
+                engine_ready = window.await_recovery(
+                    limits, self._ends, injected, next_index=scheduled.planned.index + 1
+                )
+                if engine_ready is None:
                     return
 
     def _run_fault(
-        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
+        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, engine_ready: Instant | None
     ) -> Instant | None:
-        """Inject and undo one fault; registered undos run in any case.
+        """Inject and undo one fault; registered undos run even if the injection fails.
 
-        `ready`: when the engine was found ready for it; None if the plan sets its time. Returns the instant of the
-        injection, None without one.
+        `engine_ready`: when the engine was found steady or recovered; None if the plan sets the fault's time. Returns
+        the instant of the injection, or None if nothing was injected.
         """
-        acted = self._inject_and_settle(journal, scheduled, window, ready)
+        injected = self._inject_and_settle(journal, scheduled, window, engine_ready)
         scheduled.injection.disarm()
-        if acted is not None:
-            _sleep_until(acted.plus(scheduled.planned.fault.duration_s or 0.0).mono_ns)
+        if injected is not None:
+            _sleep_until(injected.plus(scheduled.planned.fault.duration_s or 0.0).mono_ns)
         if problem := self._undo_all(journal):
             raise InfrastructureError(problem)
-        return acted
+        return injected
 
     def _inject_and_settle(
-        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
+        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, engine_ready: Instant | None
     ) -> Instant | None:
         """Recheck the victims, read the end offsets, inject on time and journal the outcome.
 
-        Returns the instant of the injection; None if nothing was injected.
+        Returns the instant of the injection, or None if nothing was injected.
         """
         self._fault = index = scheduled.planned.index
-        scheduled = replace(scheduled, planned=window.shifted(scheduled.planned, ready))
+        scheduled = replace(scheduled, planned=window.shifted(scheduled.planned, engine_ready))
         _sleep_until(window.t0.plus(scheduled.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
-        planned = (
-            self._injection_instant(journal, scheduled, window, ready) if self._recheck(journal, scheduled) else None
-        )
-        if planned is None:
+        if not self._recheck(journal, scheduled):
             return None
-        again_ns = planned.mono_ns - round(RECHECK_LEAD_S * 1e9)
-        if again_ns > time.monotonic_ns():  # the wait for a cycle may have been long
-            _sleep_until(again_ns)
+        due = self._injection_instant(journal, scheduled, window, engine_ready)
+        if due is None:
+            return None
+        recheck_ns = due.mono_ns - round(RECHECK_LEAD_S * 1e9)
+        if recheck_ns > time.monotonic_ns():  # the wait for a checkpoint cycle may have been long
+            _sleep_until(recheck_ns)
             if not self._recheck(journal, scheduled):
                 return None
-        watch = OffsetsWatch(self._offsets, planned.mono_ns)
+        watch = OffsetsWatch(self._offsets, due.mono_ns)
         self._register_undo(journal, scheduled)
-        scheduled.injection.arm(planned)
-        _sleep_until(planned.mono_ns - round(OFFSETS_CUTOFF_S * 1e9))
+        scheduled.injection.arm(due)
+        _sleep_until(due.mono_ns - round(OFFSETS_CUTOFF_S * 1e9))
         in_time = watch.result(0)
         for victim in scheduled.injection.victims():
-            journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
-        _sleep_until(planned.mono_ns, spin=True)
+            journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=due.wall_ns)
+        _sleep_until(due.mono_ns, spin=True)
         with poll_offsets(self._offsets, scheduled.planned.fault.needs_busy_victim) as newest:
-            ready = self._await_victims(journal, scheduled, planned)
-            if ready is None:
+            inject_at = self._await_victims(journal, scheduled, due)
+            if inject_at is None:
                 return None
-            settlement = self._perform(journal, scheduled, ready)
-        reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
+            settlement = self._perform(journal, scheduled, inject_at)
+        reading = newest(inject_at) or in_time or watch.result(OFFSETS_TIMEOUT_S)
         if reading is None:
             raise InfrastructureError("kafka: reading end offsets of the input failed; fix: see the broker's log")
-        self._ends = reading[0]
-        self._journal_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
+        self._ends, read_at = reading
+        before_signal = read_at.mono_ns <= inject_at.mono_ns
+        journal.write("end_offsets", at=read_at, fault=index, offsets=self._ends, before_signal=before_signal)
         self._journal_outcome(journal, index, settlement)
-        return ready
+        return inject_at
 
     def _recheck(self, journal: Journal, scheduled: ScheduledFault) -> bool:
-        """Return whether victims exist now; journal changed victims."""
+        """Return whether enough victims exist; journal them if they changed, or the outcome if there are too few."""
         index = scheduled.planned.index
         try:
             if scheduled.injection.find_victims():
@@ -235,82 +244,84 @@ class FaultScheduler:
         return True
 
     def _injection_instant(
-        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, ready: Instant | None
+        self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, engine_ready: Instant | None
     ) -> Instant | None:
-        """Return when the fault is due; None if its cycle never began."""
-        index, aim = scheduled.planned.index, window.phase_of(scheduled.planned.index, ready)
-        due = injection_time_of(
-            scheduled.planned, window.t0, self._input, self._progress, aim=aim, start=ready or window.start
+        """Return when the fault is due, or None if the cycle that it waits for never began."""
+        index, start = scheduled.planned.index, engine_ready or window.start
+        target_phase = window.phase_of(index, engine_ready)
+        time_of = injection_time_of(
+            scheduled.planned, window.t0, self._input, self._progress, target_phase=target_phase, start=start
         )
-        if due is None:
+        if time_of is None:
             span = f"{scheduled.planned.earliest_s:g} and {scheduled.planned.latest_s:g} s after T0"
             detail = f"no {scheduled.planned.fault.cycle} cycle started between {span}"
             self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
-        at, cycle_ns = due.at, due.cycle_ns
+        at, cycle_ns = time_of.at, time_of.cycle_ns
         if cycle_ns is not None:
             journal.write(
-                "planned",
-                fault=index,
-                planned_wall_ns=at.wall_ns,
-                planned_mono_ns=at.mono_ns,
-                cycle_wall_ns=cycle_ns,
+                "planned", fault=index, planned_wall_ns=at.wall_ns, planned_mono_ns=at.mono_ns, cycle_wall_ns=cycle_ns
             )
         return at
 
-    def _await_victims(self, journal: Journal, scheduled: ScheduledFault, planned: Instant) -> Instant | None:
-        """Return the instant at which the victims are ready; None if they never were, or too late."""
+    def _await_victims(self, journal: Journal, scheduled: ScheduledFault, due: Instant) -> Instant | None:
+        """Return when to inject: `due`, or as soon as the victims are busy if the fault needs that.
+
+        Returns None, after journalling the outcome, if `due` was missed or the victims were never busy.
+        """
         index = scheduled.planned.index
-        if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
-            self._journal_outcome(
-                journal, index, Settlement(FaultOutcome.MISSED_WINDOW, "instant missed; nothing sent")
-            )
+        if time.monotonic_ns() - due.mono_ns > MISSED_WINDOW_S * 1e9:
+            detail = "planned time missed; no fault injected"
+            self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
-        until = planned.plus(WAIT_INTERVALS * self._input.checkpoint_interval_s)
+        until = due.plus(WAIT_INTERVALS * self._input.checkpoint_interval_s)
         if not scheduled.injection.await_ready(until.mono_ns):
-            detail = f"no busy victim within {WAIT_INTERVALS} intervals; nothing sent"
+            detail = f"no busy victim within {WAIT_INTERVALS} checkpoint intervals; no fault injected"
             self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
         if not scheduled.planned.fault.needs_busy_victim:
-            return planned
+            return due
         self._register_undo(journal, scheduled)
         return Instant.now()
 
     def _perform(self, journal: Journal, scheduled: ScheduledFault, planned: Instant) -> Settlement:
-        """Inject, then journal all deliveries, since writing takes time."""
-        sent: list[DeliveryRecord] = []
+        """Inject the fault, journal its deliveries, and return its outcome.
+
+        All deliveries are journalled afterwards, because each write would delay the next one.
+        """
+        deliveries: list[DeliveryRecord] = []
         try:
-            sent = scheduled.injection.perform()
-        except PartialInjection as half:
-            sent = half.deliveries
+            deliveries = scheduled.injection.perform()
+        except PartialInjection as partial_injection:
+            deliveries = partial_injection.deliveries
             raise
         finally:
-            self._journal_deliveries(journal, scheduled, planned, sent)
-        late_s = (max(one.at.mono_ns for one in sent) - planned.mono_ns) / 1e9
-        settlement = scheduled.injection.settle(sent)
+            self._journal_deliveries(journal, scheduled, planned, deliveries)
+        late_s = (max(delivery.at.mono_ns for delivery in deliveries) - planned.mono_ns) / 1e9
+        settlement = scheduled.injection.settle(deliveries)
         if late_s > MISSED_WINDOW_S:
             return Settlement(FaultOutcome.MISSED_WINDOW, f"injection {late_s:.3f} s late")
         return settlement
 
     def _journal_deliveries(
-        self, journal: Journal, scheduled: ScheduledFault, planned: Instant, sent: Sequence[DeliveryRecord]
+        self, journal: Journal, scheduled: ScheduledFault, planned: Instant, deliveries: Sequence[DeliveryRecord]
     ) -> None:
         if scheduled.planned.fault.needs_busy_victim:  # chosen at the instant of injection
             journal.write(
                 "victims", fault=scheduled.planned.index, reason="busy", victims=scheduled.injection.victims()
             )
-        for one in sent:
-            if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
+        for record in deliveries:
+            if record.delivery in (Delivery.SENT, Delivery.UNKNOWN):
                 journal.write(
                     "delivered",
-                    at=Instant(one.at.wall_ns, one.at.mono_ns),
+                    at=Instant(record.at.wall_ns, record.at.mono_ns),
                     fault=scheduled.planned.index,
-                    victim=one.victim,
-                    role=one.role,
+                    victim=record.victim,
+                    role=record.role,
                     action=scheduled.planned.fault.action,
                     planned_wall_ns=planned.wall_ns,
                     planned_mono_ns=planned.mono_ns,
-                    acknowledged=one.delivery is Delivery.SENT,
+                    acknowledged=record.delivery is Delivery.SENT,
                 )
 
     def _register_undo(self, journal: Journal, scheduled: ScheduledFault) -> None:
@@ -320,19 +331,13 @@ class FaultScheduler:
             self._undo.register(undo.name, partial(ACTIONS[undo.action].driver.undo, undo, self._context))
 
     def _undo_all(self, journal: Journal) -> str:
-        """Run all registered undos; return the first problem in one line, empty if none."""
+        """Run all registered undos; return the first problem in one line, or "" if all succeeded."""
         first = ""
         for name, problem in self._undo.run():
             error = None if problem is None else one_line(f"undo {name} failed: {problem}")
             journal.write("undone", fault=self._fault, undo=name, error=error)
             first = first or error or ""
         return first
-
-    def _journal_offsets(
-        self, journal: Journal, index: int, reading: tuple[dict[str, int], Instant], *, before_signal: bool
-    ) -> None:
-        offsets, at = reading
-        journal.write("end_offsets", at=at, fault=index, offsets=offsets, before_signal=before_signal)
 
     def _journal_outcome(self, journal: Journal, index: int, settlement: Settlement) -> None:
         journal.write("settled", fault=index, outcome=settlement.outcome.value, detail=settlement.detail, sync=True)
@@ -375,12 +380,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scheduler_input = read_scheduler_input(directory)
         if options.token not in (None, f"faultline-run={scheduler_input.attempt}"):
             raise ConfigError(f"token: got {options.token}; expected faultline-run={scheduler_input.attempt}")
-        conductor = build_scheduler(scheduler_input, directory)
+        scheduler = build_scheduler(scheduler_input, directory)
         if options.dry_run:
-            print("\n".join(conductor.dry_run()))
+            print("\n".join(scheduler.dry_run()))
             return 0
         with Journal(directory / "conductor.jsonl") as journal:
-            return conductor.run(journal)
+            return scheduler.run(journal)
     except (FaultlineError, FaultError) as error:
         print(one_line(str(error)), file=sys.stderr)
         if not options.dry_run and os.access(directory, os.W_OK):

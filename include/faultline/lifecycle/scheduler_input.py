@@ -29,8 +29,9 @@ if TYPE_CHECKING:  # importing the SSH library takes 0.25 s
 class SchedulerInput:
     """Input of the fault scheduler.
 
-    `aim`, `warmup_max_s`, `max_wait_s`, `recovered_within`: as in the plan. `generator`: its specification with the
-    send schedule; None if the engine generates the events.
+    `target_phase` (`aim` in the plan): phase of the checkpoint cycle at which to inject; None if faults have fixed
+    times. `warmup_max_s`, `max_wait_s`, `recovered_within`: as in the plan. `generator`: specification of the generator
+    with its send schedule; None if the engine generates the events.
     """
 
     attempt: str
@@ -48,7 +49,7 @@ class SchedulerInput:
     hosts: Mapping[str, RemoteHost] = field(default_factory=dict)
     window_lock: Path | None = None
     warmup_s: float = 0.0
-    aim: FaultPhase | None = None
+    target_phase: FaultPhase | None = None
     local_address: str = ""
     disks: Mapping[str, str] = field(default_factory=dict)
     warmup_max_s: float | None = None
@@ -58,8 +59,8 @@ class SchedulerInput:
 
     @property
     def has_several_faults(self) -> bool:
-        """Whether the fault of the short form is injected several times."""
-        return self.aim is not None and len(self.planned) > 1
+        """Whether a fault without a time of its own is injected several times."""
+        return self.target_phase is not None and len(self.planned) > 1
 
     @property
     def tokens(self) -> Tokens:
@@ -122,7 +123,7 @@ def scheduler_input_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
         hosts=remote_hosts(hosts),
         window_lock=None if places.window_lock is None else Path(places.window_lock),
         warmup_s=plan.warmup_s,
-        aim=plan.aim,
+        target_phase=plan.aim,
         local_address=plan.endpoints.here,
         disks={name: str(disk) for name, disk in disks.items() if disk},
         warmup_max_s=plan.warmup_max_s,

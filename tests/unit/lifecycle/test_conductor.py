@@ -259,7 +259,7 @@ def test_sigterm_during_a_pause_undoes_it_and_fails(stage: Stage) -> None:
     stage.clock.at(stage.clock.mono_ns + 30 * 10**9, lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert stage.run(pause(0.1, 60.0), duration_s=90) == 1
     assert stage.line("undone")["error"] is None
-    assert stage.line("failed")["message"].startswith("conductor: terminated")
+    assert stage.line("failed")["message"].startswith("conductor: ")
     assert stage.host.states[victim] is Presence.ALIVE and not stage.host.watched
 
 

@@ -1,9 +1,9 @@
-"""Target lock: one experiment at a time on a target, across installations and Airflow instances.
+"""Target lock: one experiment at a time on a target (an external cluster), across installations and Airflow instances.
 
-The broker keeps it. Each experiment joins a consumer group of a topic with one partition and holds the lock while the
-partition is assigned to it. Assignment is cooperative-sticky, so new members do not take it over. When the holder
-leaves or its session expires, the broker assigns the partition to a waiting member. No file remains and no clocks are
-compared.
+The target's broker keeps the lock. Each experiment joins a consumer group on a topic with one partition, and holds the
+lock while the partition is assigned to it. Assignment is cooperative-sticky, so a new member does not take the
+partition over. When the holder leaves or its session expires, the broker assigns the partition to a waiting member. No
+file remains and no clocks are compared.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ POLL_S = 0.25
 
 
 class TargetLock:
-    """Lock of a target, with `take` and `holder` as in `system.locks.MachineLock`; a silent holder loses it.
+    """Lock on a target, with `take` and `holder` as in `system.locks.MachineLock`; a silent holder loses the lock.
 
-    `what`: the attempt's id, shown to waiting experiments.
+    `attempt_id`: shown to waiting experiments.
     """
 
-    def __init__(self, broker: TargetBroker, what: str, *, session_s: float = SESSION_S) -> None:
-        self._broker, self._what, self._session_s = broker, what, session_s
+    def __init__(self, broker: TargetBroker, attempt_id: str, *, session_s: float = SESSION_S) -> None:
+        self._broker, self._attempt_id, self._session_s = broker, attempt_id, session_s
         self._consumer: Any = None
         self._held = self._lost = False
 
-    def take(self, *, wait_s: float, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Wait for the lock, or until `is_cancelled` returns True.
+    def take(self, *, wait_s: float, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the lock. Returns without it once `is_cancelled()` is true.
 
-        Raises InfrastructureError naming the holder after `wait_s` seconds.
+        Raises InfrastructureError, naming the holder, after `wait_s` seconds.
         """
         deadline = time.monotonic() + wait_s
         self._consumer = self._consumer or self._join()
@@ -57,7 +57,7 @@ class TargetLock:
         from confluent_kafka import KafkaException
 
         admin: Any = importlib.import_module("confluent_kafka.admin")
-        # A variable keeps the client alive until it answers.
+        # Keep a reference: without one the client is garbage-collected before it answers, and the request fails.
         client = admin.AdminClient(self._broker.settings())
         try:
             members = (
@@ -65,7 +65,8 @@ class TargetLock:
             )
         except KafkaException:
             return None
-        return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
+        holders = (member for member in members if member.assignment.topic_partitions)
+        return next((f"{holder.client_id} ({holder.host})" for holder in holders), None)
 
     def refresh(self) -> None:
         """Poll the broker; call it every few seconds. Raises InfrastructureError if the lock was lost."""
@@ -89,7 +90,7 @@ class TargetLock:
             self._broker.settings(
                 {
                     "group.id": LOCK_TOPIC,
-                    "client.id": f"{self._what} of {getpass.getuser()}@{socket.gethostname()}",
+                    "client.id": f"{self._attempt_id} of {getpass.getuser()}@{socket.gethostname()}",
                     "partition.assignment.strategy": "cooperative-sticky",
                     "session.timeout.ms": round(self._session_s * 1000),
                     "heartbeat.interval.ms": round(self._session_s * 1000 / 10),
@@ -107,8 +108,8 @@ class TargetLock:
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             raise self._broker.refuse(
-                f"missing right to join group {LOCK_TOPIC} ({one_line(error.str())}); fix: allow its user to "
-                f"read groups with the prefix {PREFIX}"
+                f"not authorized to join group {LOCK_TOPIC} ({one_line(error.str())}); fix: grant the Connection's "
+                f"user READ on groups prefixed {PREFIX}"
             )
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
@@ -121,10 +122,10 @@ class TargetLock:
 
 @contextlib.contextmanager
 def hold_target(
-    broker: TargetBroker, what: str, *, wait_s: float, is_cancelled: Callable[[], bool] = bool
+    broker: TargetBroker, attempt_id: str, *, wait_s: float, is_cancelled: Callable[[], bool] = lambda: False
 ) -> Iterator[TargetLock]:
-    """Hold the target lock inside the block."""
-    lock = TargetLock(broker, what)
+    """Hold the target lock inside the block. After a cancelled wait the block runs without the lock."""
+    lock = TargetLock(broker, attempt_id)
     try:
         lock.take(wait_s=wait_s, is_cancelled=is_cancelled)
         yield lock

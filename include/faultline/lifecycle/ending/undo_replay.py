@@ -1,4 +1,4 @@
-"""Undo replay after a fault scheduler crash: undos that its journal registered but did not complete."""
+"""Undo replay: after a crash of the fault scheduler, run the undos that its journal lists as registered, not done."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from faultline.system.text import one_line
 
 
 def undo_fields(undo: UndoSpec, fault: int) -> dict[str, Any]:
-    """Return the fields of the line `undo_registered` for a fault, by its number."""
+    """Return the fields of an `undo_registered` line; `fault` is the index of the fault."""
     return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
 
 
 def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
-    """Return the undo that a line registered.
+    """Return the undo that an `undo_registered` line describes.
 
-    Lines of earlier versions name no action, which is that of the planned fault; their fields are at the top level.
+    A line of an earlier version has no action, so the planned fault's is taken, and has the undo's fields at the top
+    level.
     """
     if "action" in line:
         return UndoSpec(str(line["action"]), str(line["undo"]), line["fields"])
@@ -35,30 +36,31 @@ def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpe
 
 
 def pending_undos(attempt: Attempt) -> list[dict[str, Any]]:
-    """Return the `undo_registered` lines without a later successful `undone` line of that fault and step."""
-    left: dict[tuple[int, str], dict[str, Any]] = {}
+    """Return the `undo_registered` lines without a later successful `undone` line for the same fault and undo."""
+    pending: dict[tuple[int, str], dict[str, Any]] = {}
     for line in read_journal(attempt.conductor_journal):
         if line.get("event") == "undo_registered":
-            left[line["fault"], line["undo"]] = line
+            pending[line["fault"], line["undo"]] = line
         elif line.get("event") == "undone" and not line["error"]:
-            left.pop((line["fault"], line["undo"]), None)
-    return list(left.values())
+            pending.pop((line["fault"], line["undo"]), None)
+    return list(pending.values())
 
 
 def replay_undos(attempt: Attempt) -> list[str]:
-    """Replay every undo whose injection still holds, newest first, with its own action. Idempotent.
+    """Undo every fault that is still in effect, newest first, each through the action that registered the undo.
 
-    Returns the names of the replayed undos. Raises InfrastructureError naming the failed ones, after trying all.
+    Idempotent. Returns the names of the undos that ran. Tries all, then raises InfrastructureError naming the failed
+    ones.
     """
-    left = pending_undos(attempt)
-    if not left:
+    pending = pending_undos(attempt)
+    if not pending:
         return []
     replayed: list[str] = []
     problems: list[str] = []
     scheduler_input = read_scheduler_input(attempt.folder)
     with contextlib.closing(injector_of(scheduler_input)) as injector:
         context = scheduler_input.context(attempt.folder, injector)
-        for line in reversed(left):
+        for line in reversed(pending):
             action = None
             try:
                 undo = undo_of(line, scheduler_input.planned)
@@ -81,11 +83,11 @@ def replay_undos(attempt: Attempt) -> list[str]:
 
 
 class Terminated(BaseException):
-    """Arrival of SIGTERM or SIGINT. A BaseException, so that no `except Exception` catches it."""
+    """SIGTERM or SIGINT arrived. A BaseException, so that no `except Exception` catches it."""
 
 
 class Terminations:
-    """Context that turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the undo."""
+    """Context manager that raises Terminated on the first SIGTERM or SIGINT and ignores later ones during the undo."""
 
     def __init__(self) -> None:
         self._is_ignoring = False
@@ -96,17 +98,17 @@ class Terminations:
         self._is_ignoring = True
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._arrived)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            self._previous[signum] = signal.signal(signum, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, previous in self._previous.items():
-            signal.signal(number, previous)
+        for signum, previous in self._previous.items():
+            signal.signal(signum, previous)
 
-    def _arrived(self, signum: int, frame: FrameType | None) -> None:
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if not self._is_ignoring:
             self._is_ignoring = True
             raise Terminated

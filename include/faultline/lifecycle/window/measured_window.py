@@ -1,6 +1,7 @@
 """Measured window of a run: opens the start barrier, starts once the engine is steady, and ends the load.
 
-Each step is journalled. Without journal lines the window is the planned one.
+The start barrier, `gate.json`, is the file that releases the generator at T0. Each step is journalled; without journal
+lines the window has the planned start and end.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from faultline.system.journal import Instant, Journal, read_journal
 from faultline.system.journal import find_last as newest
 from faultline.system.locks import MAX_WORK_S, hold_measurement_lock
 
-# Lead of T0 after the barrier opens, for the generator to read it in time; also the lead of the load's end.
+# Seconds from opening the barrier to T0, so that the generator reads the file in time; likewise for the load's end.
 BARRIER_LEAD_S = 0.3
 POLL_S = 0.1
-# The judge measures latency per tuple, so its recovery end may be slightly later.
+# Extra time after a recovery: the judge measures latency per tuple, so it may place the end slightly later.
 JUDGE_MARGIN_S = 2.0
 
 
@@ -90,12 +91,12 @@ class MeasuredWindow:
 
     @property
     def delay_s(self) -> float:
-        """Delay of its start after the planned one, in s."""
+        """Delay of the window's start after the planned one, in s."""
         return (self.start.mono_ns - self.t0.mono_ns) / 1e9 - self._input.warmup_s
 
     @property
     def end(self) -> Instant:
-        """Latest end."""
+        """Latest end of the window."""
         return self.start.plus(self._input.duration_s)
 
     def await_start(self) -> None:
@@ -111,20 +112,20 @@ class MeasuredWindow:
         )
 
     def await_baseline(self) -> Instant | None:
-        """Wait for a steady baseline of the first fault: commits since the window's start.
+        """Wait for the baseline of the first fault: steady commits since the window's start.
 
-        Waits at most until the latest instant of a fault. None if commits are not observed: the fault's aim then counts
-        them.
+        Waits at most until the latest instant of a fault. Returns when the wait ended; None if commits are not observed
+        here, so that `injection_time_of` counts them.
         """
-        if self._reader is None or self._input.aim is None:
+        if self._reader is None or self._input.target_phase is None:
             return None
-        self._await_steady(self.start, self.t0.plus(self._input.aim.latest_s + self.delay_s))
+        self._await_steady(self.start, self.t0.plus(self._input.target_phase.latest_s + self.delay_s))
         return Instant.now()
 
     def _await_steady(self, since: Instant, latest: Instant) -> tuple[int, dict[str, Any]]:
-        """Return the number of steady commits since an instant, and their drifts; 0 commits at `latest`.
+        """Wait until the commits since an instant are steady; return their number and drifts, 0 commits at `latest`.
 
-        A stretch that is too short for a decision grows with further commits.
+        If there are too few commits for a decision, the wait continues with further ones.
         """
         assert self._reader is not None
         seen, drifts = 0, {}
@@ -145,27 +146,28 @@ class MeasuredWindow:
                 return commits, drifts
         return 0, drifts
 
-    def shifted(self, planned: PlannedFault, ready: Instant | None) -> PlannedFault:
-        """Return the fault shifted by the window's delay, not before the engine is `ready`."""
+    def shifted(self, planned: PlannedFault, engine_ready: Instant | None) -> PlannedFault:
+        """Return the fault shifted by the window's delay, but not before `engine_ready`."""
         if planned.index == 0:
             planned = planned.shift(self.delay_s)
-        if ready is None:
+        if engine_ready is None:
             return planned
-        ready_s = (ready.mono_ns - self.t0.mono_ns) / 1e9
+        ready_s = (engine_ready.mono_ns - self.t0.mono_ns) / 1e9
         earliest_s = max(planned.earliest_s, ready_s) if planned.index == 0 else ready_s
         return replace(planned, earliest_s=earliest_s)
 
-    def phase_of(self, index: int, ready: Instant | None) -> FaultPhase | None:
-        """Return the cycle phase of injection `index`; None for a fixed time.
+    def phase_of(self, index: int, engine_ready: Instant | None) -> FaultPhase | None:
+        """Return the checkpoint phase at which to inject fault `index`; None if its time is fixed.
 
-        Baseline commits are counted only if they were not awaited before.
+        With `engine_ready` the baseline commits were awaited before, so the phase requires none.
         """
-        aim = self._input.aim
-        if aim is None:
+        target = self._input.target_phase
+        if target is None:
             return None
-        latest_s = aim.latest_s if index == 0 else self._input.warmup_s + self._input.duration_s - SECONDS_AFTER_FAULT
-        commits = aim.commits if ready is None else 0
-        return replace(aim, phase=aim.phases[index], commits=commits, latest_s=latest_s + self.delay_s)
+        last_s = self._input.warmup_s + self._input.duration_s - SECONDS_AFTER_FAULT
+        latest_s = target.latest_s if index == 0 else last_s
+        commits = target.commits if engine_ready is None else 0
+        return replace(target, phase=target.phases[index], commits=commits, latest_s=latest_s + self.delay_s)
 
     @property
     def latest_fault(self) -> Instant:
@@ -186,21 +188,21 @@ class MeasuredWindow:
         )
 
     def await_recovery(
-        self, limits: Limits | None, offsets: Offsets, signal: Instant, *, number: int
+        self, limits: Limits | None, offsets: Offsets, injected: Instant, *, next_index: int
     ) -> Instant | None:
-        """Wait after a fault until injection `number` (from 0) may happen, or after the last one until the run may end.
+        """Wait after a fault until injection `next_index` may happen; after the last fault, until the run may end.
 
-        `offsets`: end offsets of the input at the fault; `signal`: its instant. Journals why the next injection happens
-        or not. Returns when the engine was ready for it; None: the run ends here.
+        `offsets`: end offsets of the input at the fault; `injected`: its instant. Journals why the next injection
+        happens or not. Returns when the engine was ready for the next injection, or None if the run ends here.
         """
-        last = number == len(self._input.planned)
-        bound = self.end if last else self.latest_fault
-        latest = min(signal.plus(self._input.max_wait_s), bound, key=_mono)
-        commits = 0 if last else self._commits
-        found: Instant | Violation = Violation("commits", None, None)
+        is_last = next_index == len(self._input.planned)
+        bound = self.end if is_last else self.latest_fault
+        latest = min(injected.plus(self._input.max_wait_s), bound, key=_mono)
+        commits = 0 if is_last else self._commits
+        recovered: Instant | Violation = Violation("commits", None, None)
         if limits is not None:
-            found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
-            if isinstance(found, Instant) and not last:
+            recovered = self._await_normal(limits, offsets, injected, commits=commits, latest=latest)
+            if isinstance(recovered, Instant) and not is_last:
                 # The stability window must end before the next fault can delay outputs.
                 reach_s = (
                     limits.hold_s
@@ -208,38 +210,43 @@ class MeasuredWindow:
                     + self._input.checkpoint_interval_s
                     + JUDGE_MARGIN_S
                 )
-                sleep_until(min(found.plus(reach_s), latest, key=_mono))
-        waited_s = round((time.monotonic_ns() - signal.mono_ns) / 1e9, 3)
-        if isinstance(found, Violation):
-            if not last:
-                self._journal.append({"event": "not_normal", "fault": number, "waited_s": waited_s, **asdict(found)})
+                sleep_until(min(recovered.plus(reach_s), latest, key=_mono))
+        waited_s = round((time.monotonic_ns() - injected.mono_ns) / 1e9, 3)
+        if isinstance(recovered, Violation):
+            if not is_last:
+                self._journal.append(
+                    {"event": "not_normal", "fault": next_index, "waited_s": waited_s, **asdict(recovered)}
+                )
             return None
-        if last:
+        if is_last:
             sleep_until(
                 min(Instant.now().plus(self._input.checkpoint_interval_s + JUDGE_MARGIN_S), self.end, key=_mono)
             )
         else:
-            normal_s = round((found.mono_ns - signal.mono_ns) / 1e9, 3)
+            normal_s = round((recovered.mono_ns - injected.mono_ns) / 1e9, 3)
             self._journal.write(
-                "injection", fault=number, normal_s=normal_s, baseline_commits=commits, waited_s=waited_s
+                "injection", fault=next_index, normal_s=normal_s, baseline_commits=commits, waited_s=waited_s
             )
         return Instant.now()
 
     def _await_normal(
-        self, limits: Limits, offsets: Offsets, signal: Instant, *, commits: int, latest: Instant
+        self, limits: Limits, offsets: Offsets, injected: Instant, *, commits: int, latest: Instant
     ) -> Instant | Violation:
-        """Return when the engine recovered, once `commits` commits followed; or the violation at `latest`."""
+        """Wait for the recovery and `commits` further commits; return when the engine recovered.
+
+        At `latest`, return what still violates the limits instead.
+        """
         assert self._reader is not None
         while True:
             signals, now = self._reader.poll(), Instant.now()
-            found = recovered_since(signals, limits, offsets, fault_ns=signal.wall_ns, now_ns=now.wall_ns)
-            if isinstance(found, int):
-                since = sum(one.wall_ns > found for one in signals)
-                if since >= commits:
-                    return signal.plus((found - signal.wall_ns) / 1e9)
-                found = Violation("commits", since, commits)
+            recovered = recovered_since(signals, limits, offsets, fault_ns=injected.wall_ns, now_ns=now.wall_ns)
+            if isinstance(recovered, int):
+                later_commits = sum(commit.wall_ns > recovered for commit in signals)
+                if later_commits >= commits:
+                    return injected.plus((recovered - injected.wall_ns) / 1e9)
+                recovered = Violation("commits", later_commits, commits)
             if now.mono_ns >= latest.mono_ns:
-                return found
+                return recovered
             time.sleep(POLL_S)
 
     def close(self, *, early: bool) -> Instant:
@@ -258,7 +265,7 @@ class MeasuredWindow:
 def offered_load(attempt: Attempt, scheduler_input: SchedulerInput) -> Load | None:
     """Return the generator's load if the window depends on commits, else None.
 
-    Raises InfrastructureError if the generator sent no primer.
+    Raises InfrastructureError if the generator sent no primer (records before T0 that warm up the engine).
     """
     generator = scheduler_input.generator
     if generator is None or not (scheduler_input.warmup_max_s is not None or scheduler_input.has_several_faults):
@@ -294,9 +301,9 @@ MAX_BARRIER_WAIT_S = PREVIOUS_CLOSE_S + MAX_WORK_S
 
 @contextlib.contextmanager
 def barrier_wait(attempt: Attempt, lock: Path | None) -> Iterator[float]:
-    """Wait for the end of other work and exclude it inside; yield the seconds waited.
+    """Wait for the end of other work on the machine and exclude it inside the block; yield the seconds waited.
 
-    `lock`: the window lock; None without other work. Raises InfrastructureError on timeout.
+    `lock`: the measurement lock; None if there is no other work. Raises InfrastructureError on timeout.
     """
     waited_s = _await_close(_previous_attempt(attempt))
     with hold_measurement_lock(lock) if lock else contextlib.nullcontext(0.0) as more_s:
@@ -304,7 +311,7 @@ def barrier_wait(attempt: Attempt, lock: Path | None) -> Iterator[float]:
 
 
 def _previous_attempt(attempt: Attempt) -> Attempt | None:
-    """Return the attempt that held the machine before, unless its files are unreadable, as another user's."""
+    """Return the attempt that held the machine before; None if its files are unreadable, such as another user's."""
     start = newest(read_journal(attempt.recorder_journal), kind="start") or {}
     before = Attempt(attempt.folder.parent / str(start.get("after")))
     return before if os.access(before.folder / "attempt.json", os.R_OK) else None

@@ -54,7 +54,14 @@ def due(
     plan = FaultPlan((Fault("executor", "kill", at_s=at_s),))
     (planned,) = plan.resolve(rate=100, checkpoint_interval_s=checkpoint_interval_s, snapshot_interval_s=10)
     assignment = SchedulerInput(
-        "a", (planned,), 100, "b", "in", checkpoint_interval_s=checkpoint_interval_s, warmup_s=warmup_s, aim=aim
+        "a",
+        (planned,),
+        100,
+        "b",
+        "in",
+        checkpoint_interval_s=checkpoint_interval_s,
+        warmup_s=warmup_s,
+        target_phase=aim,
     )
     found = injection_time_of(planned, T0, assignment, engine)
     assert found is not None

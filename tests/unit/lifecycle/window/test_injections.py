@@ -87,7 +87,7 @@ def conducted(
     usual |= {
         "warmup_max_s": 60.0,
         "max_wait_s": 90.0,
-        "aim": FaultPhase(0.5, 10, 60.0, (0.25,)),
+        "target_phase": FaultPhase(0.5, 10, 60.0, (0.25,)),
         "generator": generator,
     }
     usual |= {"bootstrap": "127.0.0.1:1", "input_topic": "in", **given}

@@ -61,7 +61,7 @@ class Stage:
         (self.planned,) = fault.resolve(rate=RATE, checkpoint_interval_s=INTERVAL_S, snapshot_interval_s=1)
         planned = tuple(replace(self.planned, index=number) for number in range(given.pop("injections", 1)))
         usual: dict[str, Any] = {"duration_s": 60.0, "checkpoint_interval_s": INTERVAL_S, "warmup_s": 0.2}
-        usual |= {"warmup_max_s": 30.0, "max_wait_s": 60.0, "aim": FaultPhase(0.5, 10, 30.0, (0.25,))}
+        usual |= {"warmup_max_s": 30.0, "max_wait_s": 60.0, "target_phase": FaultPhase(0.5, 10, 30.0, (0.25,))}
         self.t0, self.folder = Instant.now(), folder
         self.journal = Journal(folder / "conductor.jsonl")
         reader = SignalReader(Engine(self.t0, stalls), Load(SendSchedule(Fraction(RATE), 10**6), {}, RATE), self.t0)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_the_next_injection_comes_when_the_engine_is_normal_and_a_baseline_has_p
     limits = stage.window.limits(signal)
     assert limits is not None
     limits = replace(limits, hold_s=0.5)
-    ready = stage.window.await_recovery(limits, {"0": 100}, signal, number=1)
+    ready = stage.window.await_recovery(limits, {"0": 100}, signal, next_index=1)
     assert ready is not None
     (line,) = stage.lines("injection")
     assert line["fault"] == 1 and line["baseline_commits"] == 10
