@@ -1,1 +1,1 @@
-"""The workloads: what each one's parameters are, and what it can have."""
+"""Workloads: their parameters and capabilities."""

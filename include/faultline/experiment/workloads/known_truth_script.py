@@ -1,6 +1,6 @@
 """Script of the ground-truth engine: latency, outage, and lost or repeated records.
 
-A script is part of the configuration (`truth`), so this module imports next to nothing.
+A script is part of the configuration (`truth`), so this module has few imports.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from faultline.system.text import nearest_name
 Style = Literal["batch", "record"]
 STYLES: tuple[str, ...] = get_args(Style)
 
-# The scripted latency of successive bins is latency_ms + spread_ms times these. A fixed cycle, not
-# chance: bands get a width, and no order of it looks like a trend. In this order the latencies, the
-# differences between neighbours (hence the spans of batches) and the larger of neighbours (hence the
-# p99 of seconds) all have a median absolute deviation of at least one step, so no band is too narrow.
+# Factors of spread_ms that are added to latency_ms in successive bins. A fixed cycle gives bands a width, but no
+# trend. In this order the latencies, the differences of neighbours (spans of batches) and the larger of neighbours (p99
+# of seconds) have a median absolute deviation of at least one step, so no band is too narrow.
 WOBBLE = (0, 1, -1, 2, -2)
-# By how much `slow` outputs are later, in spreads: far outside the latency band, whose upper bound
-# lies at most 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
+# Additional latency of slow outputs, in spreads: far outside the latency band, whose upper bound is at most
+# 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
 SLOW_SPREADS = 15
 # Every n-th record is slow in the style `record`: enough to move the p99 of a second, too few to move its lag out of
 # band (15 spreads / 20 < 1 spread). They must be emitted well within their second.
@@ -31,20 +30,20 @@ SLOW_LONGEST_MS = 400.0
 # Upper bound of the lag band above latency_ms, in spreads, and as a share of latency_ms when that is wider.
 BAND_SPREADS = 5.5
 BAND_SHARE = 0.05
-# The shortest time from the planning of a bin's work to its outputs: records arrive within it.
+# Shortest time from the planning of a bin to its outputs; records arrive within it.
 SHORTEST_LATENCY_MS = 20.0
 # Shortest spread in records, since the lag band must be wider than one record.
 LEAST_SPREAD_RECORDS = 2
-# From the supervisor's restart until a new process can act: the interpreter, its imports, the connection.
+# Start-up time of a new process: interpreter, imports and connection.
 START_S = 1.0
-# A kill keeps this distance from what the script commits.
+# Shortest time between a kill and a commit of the script.
 IDLE_S = 0.03
 _LONGEST_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Script:
-    """The truth of one run. Times that end in `_s` follow each other from t0, the delivery of the kill.
+    """Planted values of one run. Times that end in `_s` follow each other from t0, the delivery of the kill.
 
     Attributes:
         style: `batch` commits on a grid of `checkpoint_interval_s`; `record` emits each record by itself.
@@ -90,7 +89,7 @@ class Script:
 
     @property
     def slow_ms(self) -> float:
-        """By how much a slow output is later."""
+        """Additional latency of a slow output."""
         return SLOW_SPREADS * self.spread_ms
 
     @property
@@ -202,7 +201,7 @@ class Fitting(Protocol):
 
 
 def parse_script(values: Mapping[str, Any]) -> Script:
-    """Return the script that `values` describe, with the defaults for what is not named.
+    """Return the script that `values` describe, with defaults for missing keys.
 
     Raises ConfigError with one line that names the key, such as `truth.latency_ms: got 1; expected …`.
     """
@@ -219,7 +218,7 @@ def parse_script(values: Mapping[str, Any]) -> Script:
 
 
 def require_fit(script: Script, config: Fitting) -> None:
-    """Raise ConfigError, naming the key, when the rest of the configuration cannot hold this script."""
+    """Raise ConfigError naming the key if the script does not fit the rest of the configuration."""
     bin_s = config.checkpoint_interval_s if script.style == "batch" else 1.0
     latest_s = (script.latency_ms + 2 * script.spread_ms) / 1000
     if latest_s >= 0.9 * bin_s:
@@ -254,7 +253,7 @@ def require_fit(script: Script, config: Fitting) -> None:
 
 
 def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:
-    """Refuse a kill during a commit: it could fall on either side of it, so the planted truth would be unknown."""
+    """Refuse a kill during a commit, since its side of the commit and thus the planted values would be unknown."""
     assert config.fault_at_s is not None
     step_s = config.checkpoint_interval_s
     after_s, phase_s = (latest_s if script.style == "batch" else 0.0) + IDLE_S, config.fault_at_s % step_s

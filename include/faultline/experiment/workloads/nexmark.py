@@ -27,7 +27,7 @@ from faultline.experiment.workloads.protocol import MAX_RATE, Workload
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 
-# Events per second of a query that keeps all it sees, on two slow cores.
+# Events per second of a query that stores every event, on two slow cores.
 SLOWEST_QUERY_RPS = 10_000
 # Events of the primer.
 PRIMER_EVENTS = 10_000
@@ -45,7 +45,7 @@ class Nexmark(Workload[NexmarkParameters]):
     whole = ("nexmark", "query")
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        # The suite's; and events from the engine keep no schedule that a fault could delay.
+        # Defaults of the suite; events from the engine have no send schedule that a fault could delay.
         suite = {"watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
         through_kafka = config.get("source") == "kafka"
         return {**suite, "rate": KAFKA_RATE} if through_kafka else {**suite, "rate": RATE, **ENGINE_DEFAULTS}

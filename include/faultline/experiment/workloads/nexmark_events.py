@@ -1,7 +1,7 @@
 """Nexmark events: their parameters and the kinds that each query reads, checked before Spark starts.
 
-The defaults are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration holds what
-differs from them.
+The defaults are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration
+contains only the differences.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from generators.send_progress import InputError
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.
 RATE = 100_000.0
-# The same so dense that a run on two cores covers a few seconds of event time.
+# Density at which a run on two cores covers a few seconds of event time.
 DENSE_RATE = 1e7
-# Records per second through Kafka, where both are the same.
+# Records per second through Kafka, where event time and real time advance equally.
 KAFKA_RATE = 2_000.0
-# How queries over the engine's own events run, alone as in the matrix: one JVM for both cores, since a second one would
-# compile everything again, and snapshots as often as the suite's guide has checkpoints.
+# Defaults for events from the engine. One JVM uses both cores, since a second one would compile everything again.
+# Snapshots have the checkpoint interval of the suite's guide.
 ENGINE_DEFAULTS: dict[str, Any] = {
     "warmup_s": 30.0,
     "duration_s": 60.0,
@@ -35,30 +35,30 @@ ENGINE_DEFAULTS: dict[str, Any] = {
     "executor_cores": 2,
     "executor_memory_mb": 2048,
 }
-# Queries whose results wait for a watermark, with the event time in seconds that it must pass before the first result:
-# the end of the first window, which starts with the first event, or of a session gap. An auction may end at once.
+# Queries whose results wait for a watermark, with the event time of the first result in seconds: the end of the first
+# window, which starts with the first event, or of a session gap. The first auction may end immediately.
 FIRST_RESULT_S: Mapping[str, float] = {"q4": 0, "q5": 2, "q6": 0, "q7": 10, "q8": 10, "q9": 0, "q11": 10}
 AWAITING_TIME = tuple(FIRST_RESULT_S)
 # Watermark delay of the suite.
 WATERMARK_S = 4.0
 # Queries that need Python's transformWithState.
 PYTHON = ("q4", "q6", "q15", "q16")
-# Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
-# queries without state take many, those with a small state fewer, and others must be done with one in a few seconds.
+# Default events per batch. Planning a batch takes most of a second, so queries without state have large batches.
+# Those with a small state have smaller ones; all others must finish a batch within a few seconds.
 BATCH_EVENTS = 5_000_000
-# Events/s of a query in the middle of them, for how long filling its state takes.
+# Events/s of a typical query, to estimate the duration of its preload.
 TYPICAL_RPS = 150_000.0
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 MIDDLE_BATCH = 2_000_000
 LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
 SMALLER_BATCH = 500_000
 KINDS = ("person", "auction", "bid")
-# The kinds of events that a query reads; all others read bids alone.
+# Kinds of events by query; all others read only bids.
 READS: Mapping[str, tuple[str, ...]] = {
     "q3": ("person", "auction"), "q4": ("auction", "bid"), "q6": ("auction", "bid"), "q8": ("person", "auction"),
     "q9": ("auction", "bid"), "q20": ("auction", "bid"), "q23": KINDS,
 }  # fmt: skip
-# A rate curve becomes one expression, in which each piece is a case.
+# Upper bound on the pieces of a rate curve, each of which is a case of one expression.
 MOST_PIECES = 20
 
 DEFAULT_EVENTS: dict[str, Any] = {
@@ -73,7 +73,7 @@ _MEANS = {
     "hot": "ratios of hot auctions, sellers and bidders",
     "active": "active persons and auctions in flight",
 }
-# Lowest value of each number, and highest of all of a key. An auction's fields but `extra` have up to 166 bytes.
+# Lower bound of each number, and upper bound of all numbers of a key. Without `extra`, an auction has up to 166 bytes.
 _LEAST = {"shares": [1, 1, 1], "bytes": [100, 200, 40], "hot": [1, 1, 1], "active": [1, 1]}
 _MOST = {"shares": 98, "bytes": 800, "hot": 100, "active": 100_000}
 
@@ -110,7 +110,7 @@ class NexmarkParameters(EventTime):
 
 
 def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the canonical form of the field `events`: what differs from the suite, or None.
+    """Return the canonical form of the field `events`: the differences from the suite, or None.
 
     Raises ValueError with one line that names the key and the fix.
     """
@@ -141,9 +141,9 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def batch_events(own: NexmarkParameters) -> int:
-    """Return events of a batch: those asked for, or what suits the query."""
-    suits = BATCH_EVENTS if own.query in STATELESS else MIDDLE_BATCH if own.query in LIGHT else SMALLER_BATCH
-    return own.batch_events or suits
+    """Return the events per batch: the given number or the default of the query."""
+    default = BATCH_EVENTS if own.query in STATELESS else MIDDLE_BATCH if own.query in LIGHT else SMALLER_BATCH
+    return own.batch_events or default
 
 
 def reads(query: str) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def reads(query: str) -> tuple[str, ...]:
 
 
 def preload_batches(own: NexmarkParameters) -> int:
-    """Return whole batches that hold the events of `preload_events`."""
+    """Return the number of batches that contain `preload_events` events."""
     return -(-own.preload_events // batch_events(own))
 
 
@@ -162,7 +162,7 @@ def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, 
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
     return {
-        # With 64 salts to each seed, it has to fit 31 bits.
+        # Each seed has 64 salts, and the sum must fit 31 bits.
         "seed": (common.seed * 1009 + repetition) % 2**25,
         "rate": common.rate,
         "proportions": [share // divisor for share in events["shares"]],
@@ -178,11 +178,10 @@ def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, 
 
 
 def pieces(common: Common) -> list[list[float]]:
-    """Return the rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
+    """Return the rate curve as pieces [from s, to s, rate at the start, rate at the end]; empty without a curve.
 
-    What the last piece ends with, stays.
-
-    Raises ValueError for a curve that stands at 0, where event time would end, or that has too many pieces.
+    The rate at the end of the last piece remains. Raises ValueError for a rate of 0, where event time would stop, and
+    for too many pieces.
     """
     if common.rate_curve is None:
         return []
@@ -207,7 +206,7 @@ def pieces(common: Common) -> list[list[float]]:
     return found
 
 
-# The presets of the matrix `nexmark`.
+# Presets of the matrix `nexmark`.
 
 
 _ALL: dict[str, Any] = {
@@ -223,16 +222,15 @@ _ENGINE: dict[str, Any] = {**_ALL, **ENGINE_DEFAULTS, "rate": [RATE], "source": 
 NEXMARK_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "smoke": {**_ENGINE, "query": ["q0"], "batch_events": 100_000, "warmup_s": 5.0, "duration_s": 10.0},
     "default": {**_ENGINE, "repetitions": 3},
-    # As much as fills the state of each; those without one have nothing to fill.
+    # The preload fills the state; stateless queries are excluded.
     "steady": {
         **_ENGINE,
         "query": [query for query in QUERIES if query not in STATELESS],
         "preload_events": 20_000_000,
     },
-    # Where the density of events in event time matters. On two cores these runs end before the first result is due.
+    # Queries that depend on the density of events. At the default rate, two cores do not reach the first result.
     "dense": {**_ENGINE, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
-    # On a schedule, which a fault can delay, and with the usual executors. On two cores some queries took most of a
-    # minute to work off what had gathered.
+    # With a send schedule, so that a fault delays records. On two cores some queries need most of a minute to catch up.
     "recovery": {
         **_ALL,
         "rate": [KAFKA_RATE],

@@ -42,7 +42,7 @@ P = TypeVar("P", bound=Parameters)
 
 
 class Workload(Generic[P]):
-    """One streaming program under test; the defaults here are those of a plain query over what a generator sends.
+    """One streaming program under test; the defaults are those of a plain query over a generator's records.
 
     `own` are its own parameters, `common` those of every workload, `config` the raw mapping of a configuration or of a
     record, in which parts may be missing or wrong.

@@ -77,9 +77,9 @@ def offered_rate(config: Mapping[str, Any]) -> float | None:
     """Return the scheduled records/s of a record's configuration; None without a schedule or a usable number."""
     rate = config.get("rate")
     if config.get("data_pace") == "recorded" and config.get("data"):
-        return None  # the data says when
+        return None  # the data determines the times
     if not has_schedule(config):
-        return None  # there a rate is how dense events lie in event time
+        return None  # the rate is a density in event time
     try:
         return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
     except OverflowError:

@@ -100,7 +100,7 @@ class StockGroupBy(Workload[StockParameters]):
         return PRIMER_TRADES
 
     def tuples(self, own: StockParameters) -> dict[str, Any]:
-        from generators.stock import LATE_MS  # with numpy, which a configuration shall not have to wait for
+        from generators.stock import LATE_MS  # imports numpy, which would delay every configuration
 
         return {"tuples": self.groups, "window_s": own.window_s, "slide_s": own.slide_s, "late_ms": LATE_MS}
 

@@ -122,7 +122,7 @@ class Topology(Workload[TopologyParameters]):
             "control_topic": topics[CONTROL],
             "journal": str(prepared.attempt.folder / "topology.jsonl"),
             "stored": str(prepared.attempt.folder / "stored.json"),
-            # The primer in small batches, so that the stages are warm when the gate opens.
+            # Small preload batches warm up all stages before T0.
             "primer": {"records": primer_records(self, own, common), "batches": self.warm_up_batches},
             "replay": replay,
             "spaces": spaces,
@@ -196,10 +196,7 @@ def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | in
     return list(memcached_address() or (here, prepared.ports["memcached"]))
 
 
-# Services in addition to Kafka: the store of the stage `persist`, and Memcached for the delayed queue.
-
-
-# Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
+# Address of the PostgreSQL database for `store=postgresql`, and of an external Memcached.
 DATABASE = "FAULTLINE_TOPOLOGY_DATABASE"
 MEMCACHED = "FAULTLINE_MEMCACHED"
 

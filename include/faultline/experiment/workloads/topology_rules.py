@@ -14,8 +14,8 @@ from faultline.system.text import nearest_name
 
 STAGES = ("source", "split", "count", "persist")
 MECHANISMS = ("back_pressure", "replay", "replacement", "delayed_persistence")
-# What other workloads have other defaults for: one JVM, whose slots are threads as the paper's tasks are, and groups of
-# keys for as many tasks as the paper has.
+# Defaults that differ from those of other workloads: one JVM, whose slots are threads like the paper's tasks, and a
+# shuffle partition for each task of the paper.
 DEFAULTS: dict[str, Any] = {
     "fault": "none",
     "executors": 1,
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 REBALANCE, DYNAMIC_ALLOCATION = "rebalance", "dynamic_allocation"
 BASELINES = (REBALANCE, DYNAMIC_ALLOCATION)
 NONE, ALL = "none", "all"
-# Topics of the mechanisms; links between stages go by the stage that writes them.
+# Topics of the mechanisms; a link between stages has the name of its writer.
 SPACES = {"a": "space-a", "b": "space-b"}
 SET_ASIDE, CONTROL = "set-aside", "control"
 
@@ -40,7 +40,7 @@ PARALLELISM_PATTERN = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3}){2,3}$"
 
 
 class TopologyParameters(Parameters):
-    """The chain's shape, what keeps it responsive, and how its rules differ."""
+    """Parallelism, mechanisms and changed rules of the chain."""
 
     mechanisms: str = Field(
         "none",
@@ -91,7 +91,7 @@ class TopologyRules(BaseModel):
 
 
 def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the canonical form of the field `topology`: what differs from the defaults, or None.
+    """Return the canonical form of the field `topology`: the differences from the defaults, or None.
 
     Raises ValueError with one line that names the key and the fix.
     """
@@ -131,7 +131,7 @@ def parallelism(text: str) -> dict[str, int]:
 def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
     """Return the canonical form of the field `mechanisms`: none, all, or names joined by +.
 
-    Raises ValueError for a name that is not known, for one that no stage can have, and for two ways to replace.
+    Raises ValueError for an unknown name, for a mechanism without its stage, and for two alternatives of replacement.
     """
     able = [name for name in (*MECHANISMS, *BASELINES) if name != "delayed_persistence" or "persist" in stages]
     if text in (NONE, ALL):
@@ -169,24 +169,22 @@ def first_executors(own: TopologyParameters, executors: int) -> int:
     return 1 if DYNAMIC_ALLOCATION in mechanisms_of(own) else executors
 
 
-# The presets of the dynamic topology's matrix: the chain of stages under load, at ease, and before a slow store.
+# Presets of the topology matrix.
 
-
-# The chain of stages, in one JVM whose slots are threads: as many tasks as the paper's largest case, and one more.
-# Four queries share two cores, so what each commits is kept small.
+# Four queries share two cores, so each commit is kept small.
 _TOPOLOGY: dict[str, Any] = {
     **DEFAULTS,
     "workload": "topology",
     "state_mb": 0.0,
     "commit_mode": "aligned-changelog",
 }
-# The fast word count: short random lines, more of them than the chain takes.
+# Fast word count: more short random lines than the chain can process.
 _SATURATED: dict[str, Any] = {
     "skew": 0.0,
     "vocabulary": 1000,
     "rate": 20_000.0,
-    # What a chain of micro-batches holds at its capacity (two batches of the words that two cores count). Tuples do not
-    # time out here: those that wait behind a limit would be sent round for ever; `overload` is where they do.
+    # Capacity of the chain: two batches of the words that two cores count. Tuples do not time out here, since queued
+    # ones would be replayed without end; the preset `overload` has timeouts.
     "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 120.0},
     "accept_overload": True,
     "warmup_s": 30.0,
@@ -246,7 +244,7 @@ TOPOLOGY_PRESETS: dict[str, dict[str, Any]] = {
         **_SATURATED,
         "topology": {"tuple_timeout_s": 3.0, "window_s": 5.0, "windows": 3},
         "warmup_s": 15.0,
-        # Dynamic allocation begins with one of them, whose two slots are too few for three stages.
+        # Dynamic allocation starts with one executor, whose two slots are too few for three stages.
         "executors": 3,
         "executor_cores": 2,
         "repetitions": 3,
