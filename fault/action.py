@@ -32,8 +32,8 @@ class Moment(Protocol):
 class Daemon:
     """A process that an action needs from before the workload starts until the attempt is closed.
 
-    `role`: its name in the ledger. `module`: program, run with `arguments`. `ready`: file that appears once it is
-    ready.
+    `role`: its name in the ledger, the attempt's list of started processes. `module`: program, run with `arguments`.
+    `ready`: file that appears once the process is ready.
     """
 
     role: str
@@ -85,7 +85,7 @@ class Context:
 class UndoSpec:
     """An undo step as JSON values, which any process can replay through its action.
 
-    `name`: unique within one injection. `fields`: values for the driver.
+    `name`: unique within one injection. `fields`: the driver's own values.
     """
 
     action: str
@@ -95,7 +95,7 @@ class UndoSpec:
 
 @dataclass(frozen=True)
 class DeliveryRecord:
-    """One delivery to a victim; with a `settlement` nothing was delivered."""
+    """Delivery of a fault to one victim. `settlement`: the outcome if nothing could be delivered, else None."""
 
     victim: int | None
     role: str
@@ -106,7 +106,7 @@ class DeliveryRecord:
 
 
 class PartialInjection(Exception):
-    """Failure of an injection at one of its victims; `deliveries` are those that were made."""
+    """Failure of an injection at some of its victims; `deliveries` are those that succeeded."""
 
     def __init__(self, cause: Exception, deliveries: Sequence[DeliveryRecord]) -> None:
         super().__init__(str(cause))
@@ -127,7 +127,7 @@ class Injection(ABC):
 
     @abstractmethod
     def victims(self) -> list[dict[str, Any]]:
-        """Return the victims in the form of the journal."""
+        """Return the victims as JSON values for the journal."""
 
     @abstractmethod
     def plan_undo(self) -> list[UndoSpec]:
@@ -142,7 +142,7 @@ class Injection(ABC):
         return None
 
     def disarm(self) -> None:
-        """Revert `arm`, also after the injection; idempotent."""
+        """Revert `arm`; called with or without an injection in between; idempotent."""
         return None
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Injection(ABC):
 
     @abstractmethod
     def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
-        """Return the outcome."""
+        """Check whether the fault took effect, and return its outcome."""
 
 
 class FaultDriver(ABC):
@@ -182,12 +182,11 @@ class Action:
     - `targets`: victims it accepts.
     - `does`, `past`: phrases for the fault and for reports, such as *sends SIGKILL* and *killed*.
     - `when`: condition of a measurement, with `{victim}` and parameters: *after {victim} was killed*.
-    - `resource`: what it affects if that is not a process chosen by seed; for a host action, with the victim `kafka`
-      only.
+    - `resource`: what it affects instead of a process chosen by seed; if `targets_hosts`, only with the victim `kafka`.
     - `ends_victim`: the victim dies and is restarted.
     - `uses_proxy`: the workload must connect to Kafka through the proxy.
     - `targets_hosts`: it affects whole hosts (unless it has a `resource`), so other hosts must exist.
-    - `past_on_host`, `when_on_host`: phrases for a host where the action also has a `resource`.
+    - `past_on_host`, `when_on_host`: `past` and `when` for a whole host, if the action also has a `resource`.
     - `manual_undo`: instruction for the user if the undo fails.
     """
 
@@ -246,7 +245,7 @@ class UndoStack:
         self._steps.append((name, step))
 
     def run(self) -> list[tuple[str, Exception | None]]:
-        """Run all steps and return each name and error; a failed step stays and does not stop the others."""
+        """Run all steps; return each step's name, and its error or None. A failed step does not stop the others."""
         done: list[tuple[str, Exception | None]] = []
         for entry in reversed(list(self._steps)):
             name, step = entry

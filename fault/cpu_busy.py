@@ -16,9 +16,9 @@ from fault import procfs
 from fault.identity import ProcessIdentity
 from fault.procfs import stat_of
 
-# Less CPU time between two polls is housekeeping.
+# Least growth of the CPU time between two polls, in ns; less is housekeeping.
 BUSY_NS = 300_000
-# Longer than the longest tick.
+# A running process stays busy for this long, in ns, after its CPU time grew: longer than the longest tick.
 BUSY_AGE_NS = 12_000_000
 _POLL_S = 0.001
 _REFRESH_NS = 200_000_000
@@ -36,7 +36,7 @@ ReadCpu = Callable[[Sequence[ProcessIdentity]], Mapping[ProcessIdentity, Reading
 
 
 class BusyWatch:
-    """Busy processes from successive readings, independent of clock and process table."""
+    """Detector of busy processes from successive readings; pure, without access to clock and process table."""
 
     def __init__(self) -> None:
         self._last: Mapping[ProcessIdentity, Reading] = {}

@@ -114,13 +114,17 @@ KINDS: Mapping[str, type[FaultError]] = {
 def error_as_json(error: Exception) -> dict[str, Any]:
     """Return an error as JSON values, for another process."""
     kind = next((name for name, one in KINDS.items() if isinstance(error, one)), type(error).__name__)
-    more = {"pid": error.pid, "part": error.part, "detail": error.detail} if isinstance(error, IdentityMismatch) else {}
-    return {"kind": kind, "message": str(error) if isinstance(error, FaultError) else f"{kind}: {error}", **more}
+    fields = {}
+    if isinstance(error, IdentityMismatch):
+        fields = {"pid": error.pid, "part": error.part, "detail": error.detail}
+    return {"kind": kind, "message": str(error) if isinstance(error, FaultError) else f"{kind}: {error}", **fields}
 
 
-def error_from_json(values: Mapping[str, Any], where: str = "") -> FaultError | None:
-    """Return the error that `error_as_json` wrote, prefixed with `where`; None for an unknown kind."""
+def error_from_json(values: Mapping[str, Any], prefix: str = "") -> FaultError | None:
+    """Return the error that `error_as_json` wrote, its message after `prefix`; None for an unknown kind."""
     kind = KINDS.get(values["kind"])
     if kind is IdentityMismatch:
         return IdentityMismatch(values["pid"], values["part"], values["detail"])
-    return None if kind is None else kind(values["message"] if kind is VictimRefused else f"{where}{values['message']}")
+    return (
+        None if kind is None else kind(values["message"] if kind is VictimRefused else f"{prefix}{values['message']}")
+    )

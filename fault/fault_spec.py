@@ -13,7 +13,7 @@ from fault.errors import PlanError
 MAX_SECONDS = 1e7
 MAX_DELAY_MS = 600_000.0
 MAX_LOSS_PERCENT = 90.0
-# An action with this parameter is undone after it.
+# Parameter for the duration of a fault; an action that has it is undone afterwards.
 DURATION = "duration_s"
 # Peers of a partition: all other hosts, the host of the broker, this host (driver), or the hosts of workers.
 PEERS = ("all", "kafka", "driver", "workers")
@@ -22,13 +22,13 @@ WAYS = ("both", "in", "out")
 
 @dataclass(frozen=True)
 class FaultSpec:
-    """One fault of a plan: one action at one time, or several alike. `fault.plan.Fault` checks the values.
+    """One fault of a plan: an action, injected once or repeatedly. `fault.plan.Fault` checks the values.
 
     Attributes:
         victim: Kind of process to hit.
         action: Fault action.
-        at_s: Time in seconds after T0; exactly one of `at_s` and `at_record` is given.
-        at_record: Intended send time of the n-th input record, counted from 1.
+        at_s: Time in seconds after T0, the start of the load; exactly one of `at_s` and `at_record` is given.
+        at_record: Number n, from 1, of an input record; the time is that record's intended send time.
         cycle: Wait for the first `checkpoint` or `snapshot` cycle that starts at or after that time.
         phase: Position in that cycle, in [0, 1).
         duration_s: Duration, for actions that are undone.
@@ -71,7 +71,7 @@ class FaultSpec:
 
     @property
     def max_processes(self) -> int:
-        """Maximum number of affected processes; 0 if the fault affects something else."""
+        """Maximum number of affected processes; 0 if the fault affects something else, such as connections."""
         raise NotImplementedError
 
 
@@ -99,8 +99,8 @@ class Occurrence(Protocol):
 class Rule:
     """Check of one parameter.
 
-    `check(key, value)` returns the value (numbers as float) or raises PlanError. `needs` and `surplus` are the texts
-    for a missing and for an unsupported parameter.
+    `check(key, value)` returns the value (numbers as float) or raises PlanError. `needs`: text of the error if the
+    parameter is missing; `surplus`: if the action does not support it.
     """
 
     check: Callable[[str, Any], Any]
@@ -110,8 +110,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an action: `name`, a key of RULES, and its `default` in the short form of a fault.
+    """A parameter of an action.
 
+    `name`: a key of RULES. `default`: its value in the short form of a fault, which gives only victim, action and time.
     `required`: a plan must give it.
     """
 
@@ -170,7 +171,7 @@ def require_integer(key: str, value: Any, lowest: int, highest: int) -> None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean X?` for the known name closest to `name`, else a list of all."""
+    """Return `; did you mean X?` with the known name closest to `name`, else `; known: ` and all names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"

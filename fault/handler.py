@@ -71,8 +71,8 @@ class Handler:
         - `probe` victim: state of its pid, a `Presence`
         - `arm` victim: open its pidfd and check its identity; the next signal uses this handle
         - `signal` victim, signum: check the identity again, then send the signal once; a `Delivery`
-        - `act` step, kind, name, asked: `fault.host_faults.run_step`
-        - `watch` seconds and victim, or kind, name, asked: start a watchdog, unless the victim has one
+        - `act` step, kind, name, asked (parameters): `fault.host_faults.run_step`
+        - `watch` seconds, plus either victim or kind, name and asked: start a watchdog, unless the victim has one
         - `release` victim: end its watchdog; the victim was continued
         - `record` step: `fault.host_recorder.run_step`
         """
@@ -82,7 +82,7 @@ class Handler:
         """Do nothing: a local handler has no connection."""
 
     def _arm(self, victim: ProcessIdentity) -> None:
-        """Arm the victim; without pidfds, or if the victim is gone, nothing is armed."""
+        """Open the victim's pidfd and check its identity; do nothing without pidfds or if the victim is gone."""
         self._disarm(victim)
         try:
             handle = open_handle(victim.pid)
@@ -154,8 +154,8 @@ def _busy(candidates: Sequence[ProcessIdentity]) -> Sequence[ProcessIdentity]:
     before = read_local_cpu(candidates)
     time.sleep(BUSY_INTERVAL_S)
     after = read_local_cpu(candidates)
-    both = before.keys() & after.keys()
-    return [one for one in candidates if one in both and after[one].run_ns - before[one].run_ns >= BUSY_NS]
+    grown = {one for one in before.keys() & after.keys() if after[one].run_ns - before[one].run_ns >= BUSY_NS}
+    return [candidate for candidate in candidates if candidate in grown]
 
 
 def _probe(victim: ProcessIdentity) -> Presence:
@@ -177,8 +177,8 @@ def _key(victim: ProcessIdentity) -> tuple[int, int | None, float]:
 
 
 def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
-    """Raise IdentityMismatch on a mismatch; a role marked through a parent is traced to it again."""
-    # The guard runs on another host and cannot know the pids of this one.
+    """Raise IdentityMismatch unless `live` is the victim; a Python worker is traced to its executor again."""
+    # The victim guard may run on another host, where it cannot know the pids of this one.
     if victim.pid in own_ancestry():
         raise IdentityMismatch(victim.pid, "pid", "it is this process or one of its ancestors")
     if victim.role.parent_role is None or signum == signal.SIGCONT:
@@ -188,20 +188,20 @@ def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
         require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.parent_role])))
 
 
-def reply_to(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the reply to a request, also for an error."""
-    number = asked.pop("n", None)
+def reply_to(handler: Handler, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the reply to a request: its value, or its error as JSON values."""
+    number = request.pop("n", None)
     try:
-        return {"n": number, "value": handler.ask(**asked)}
+        return {"n": number, "value": handler.ask(**request)}
     except Exception as error:
         return {"n": number, "error": error_as_json(error)}
 
 
-def serve(asks: BinaryIO, answers: BinaryIO) -> None:
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Reply to requests until the input ends."""
     handler = Handler(watchdog.fork_watchdog)
-    for line in iter(asks.readline, b""):
+    for line in iter(requests.readline, b""):
         if not line.endswith(b"\n"):
             break  # incomplete request
-        answers.write(to_line(reply_to(handler, from_line(line))))
-        answers.flush()
+        replies.write(to_line(reply_to(handler, from_line(line))))
+        replies.flush()

@@ -1,7 +1,7 @@
 """Faults of this host: network, disk, CPU and memory.
 
-Each injection has a name, is idempotent, and can be undone by name from another process, such as a watchdog started
-before it. Standard library only, since the handler runs it on other hosts.
+Each injection has a name, is idempotent, and can be undone by that name from another process, such as a watchdog that
+was started before. Standard library only, since the handler runs this module on other hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_TIMEOUT_S = 10.0
 ALLOCATE_TIMEOUT_S = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 _MEMINFO = Path("/proc/meminfo")
-# Programs of the processes; the mark on their command line identifies them.
+# Programs of the load processes ("neighbours"); a mark on their command line identifies them.
 _BUSY_PROGRAM = "import sys\nwhile True: pass"
 # The kernel kills this process first if memory runs out.
 _MEMORY_PROGRAM = """
@@ -113,8 +113,8 @@ def _open_ballast(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_nlink != 1:
         os.close(file)
         raise ActionRefused(f"disk_full: got foreign file {path}; expected a file of this injection")
     return file
@@ -145,7 +145,7 @@ def _ballast_path(name: str, parameters: Mapping[str, Any]) -> Path:
     return Path(str(parameters["folder"])) / f"{BALLAST}{name}"
 
 
-# --- neighbours
+# --- load processes
 
 
 def _check_memory(name: str, parameters: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ def _check_memory(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def _start_busy(name: str, parameters: Mapping[str, Any]) -> None:
-    """Start the missing busy processes, one per core."""
+    """Start busy processes until there is one per requested core."""
     for _ in range(int(parameters["cores"]) - len(_find_neighbours(name))):
         _start_neighbour(name, _BUSY_PROGRAM)
 
@@ -169,8 +169,8 @@ def _start_memory(name: str, parameters: Mapping[str, Any]) -> None:
 
 def _start_neighbour(name: str, program: str, *words: str) -> None:
     command = [sys.executable, "-I", "-S", "-c", program, neighbour_mark(name), *words]
-    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
+    null_files = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=null_files, setsid=True)
     # The mark appears on the command line shortly after the start.
     until = time.monotonic() + START_TIMEOUT_S
     while neighbour_mark(name) not in command_of(pid) and time.monotonic() < until:
@@ -180,7 +180,7 @@ def _start_neighbour(name: str, program: str, *words: str) -> None:
 def _end_neighbours(name: str, parameters: Mapping[str, Any]) -> None:
     for pid in _find_neighbours(name):
         with contextlib.suppress(ProcessLookupError, ChildProcessError), process_handle(pid) as handle:
-            # The pid may have been reused.
+            # Look again with the handle open: the pid may have been reused before.
             if pid in _find_neighbours(name):
                 send_signal(pid, handle, signal.SIGKILL)
                 os.waitpid(pid, 0)  # if it is a child of this process

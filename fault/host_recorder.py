@@ -1,7 +1,7 @@
 """Recorder of the CPU and memory of a host's processes, one sample per second, independent of the connection.
 
-The handler starts it. It stops on request or after a maximum time. Its folder remains until it was fetched or the host
-restarts.
+The handler starts the recorder, which stops on request or after a maximum time. The folder of the recording remains
+until it was fetched or the host restarts.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def start_recording(
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     table = ProcessTable([RoleRule(**rule) for rule in rules], child_roles, reread_s=reread_s, delay_roles=delay_roles)
     # A detached process keeps neither the connection open nor the agent's lock.
-    release_fd, ready = watchdog.run_detached(lambda: _record(folder, table, max_s))
-    os.close(release_fd)
-    with open(ready, "rb") as pipe:
+    input_fd, output_fd = watchdog.run_detached(lambda: _record(folder, table, max_s))
+    os.close(input_fd)
+    with open(output_fd, "rb") as pipe:
         pipe.read()  # wait for the first sample
     return str(folder)
 
@@ -71,9 +71,9 @@ def stop_recording(folder: str) -> bool:
     path = _require_own(folder)
     (path / STOP).touch()
     until = time.monotonic() + STOP_TIMEOUT_S
-    while not (over := _has_stopped(path)) and time.monotonic() < until:
+    while not (is_stopped := _has_stopped(path)) and time.monotonic() < until:
         time.sleep(0.02)
-    return over
+    return is_stopped
 
 
 def read_part(folder: str, offset: int, size: int) -> str:
@@ -94,9 +94,9 @@ def remove_recording(folder: str) -> None:
 def _require_own(folder: str) -> Path:
     """Return the folder if `start_recording` made it. Raises VictimRefused if not."""
     path = Path(folder)
-    found = path.lstat() if os.path.lexists(path) else None
-    fits = path.parent == Path(tempfile.gettempdir()) and path.name.startswith(PREFIX)
-    if found is None or not fits or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = path.lstat() if os.path.lexists(path) else None
+    is_named = path.parent == Path(tempfile.gettempdir()) and path.name.startswith(PREFIX)
+    if status is None or not is_named or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise VictimRefused(f"record: got {folder}; expected a recording of this user")
     return path
 
@@ -133,11 +133,11 @@ def _record(folder: Path, table: ProcessTable, max_s: float) -> None:
 def _sample(file: int, table: ProcessTable, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
     present = table.sample({})
     _write(file, {"kind": "machine", **machine_usage()})
-    # The recording itself uses CPU time, which does not count as workload.
+    # The recording's own CPU time is written too, since it does not count as workload.
     _write(file, {"kind": "group", **group_usage(), "recording_s": time.process_time()})
     for usage in present.values():
         _write(file, _line(usage, final=False))
-    # Keep the last counters of a dead process: its work counts.
+    # Write the last counters of a process that ended: its CPU time counts.
     for key in before.keys() - present.keys():
         _write(file, _line(before[key], final=True))
     return present
@@ -162,7 +162,7 @@ _OWN, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 def group_usage(own: Path = _OWN, root: Path = _ROOT) -> dict[str, float | int | str | None]:
     """Return {"path", "cpu_s", "memory_bytes"} of this process's control group; None if not counted.
 
-    `cpu_s` is in core seconds, over all processes of the group. `own`: list of the groups, as the kernel gives it.
+    `cpu_s` is in core seconds, over all processes of the group. `own`: the kernel's file with this process's groups.
     `root`: mount point of the hierarchies.
     """
     lines = [line.split(":", 2) for line in _read_text(own).splitlines() if line.count(":") >= 2]

@@ -1,8 +1,8 @@
 """Identity of a process: the facts that must match before it is signalled.
 
 A pid alone is not an identity, because the kernel reuses pids. A victim is one process of the current user: pid,
-creation time, main class or module of its role, and the token of the run or of the services on its command line. A
-Python worker has no token of its own; the token of its ancestor executor counts.
+creation time, main class or module of its role, and a token on its command line, which names the run or the services
+that started it. A Python worker has no token of its own; the token of its ancestor executor counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CREATE_TIME_TOLERANCE_S = 0.02
 # Wall creation time = boot time + ticks, and the reported boot time moves when the wall clock is set. Known ticks
 # decide, but a victim's wall time must also be near.
 CLOCK_STEP_TOLERANCE_S = 2.0
-# Prefixes of a token in the argument that marks a process, by scope.
+# Prefixes before the token in the argument that marks a process, by scope.
 TAG_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "run": ("-Dfaultline.run=", "faultline-run="),
     "services": ("-Dfaultline.instance=",),
 }
-# A remote shell may match tokens, so they contain no shell pattern characters.
+# A remote shell may expand tokens, so they contain no pattern characters.
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=:-]*")
 _WORKER_URL = re.compile(r"spark://[^@]*@(.+)")
 
@@ -41,7 +41,7 @@ class Presence(StrEnum):
 
 
 class Delivery(StrEnum):
-    """Knowledge right after a signal was sent; `unknown` until a probe settles it."""
+    """State of a signal right after it was sent; `unknown` until a probe of the victim settles it."""
 
     SENT = "sent"
     GONE = "gone"
@@ -53,9 +53,9 @@ class Role:
     """A kind of process, recognised by one of `mains` as a whole argument of its command line.
 
     `scope`: whose token marks it, "run" or "services". `number_option`: option that numbers the processes of the role.
-    `node_options`: options that, joined by a colon, give its node (HOST:PORT of a Spark worker). `parent_role`: role
-    that carries the token for it; such a process is forked by a first process with the same main, which descends from
-    the marked process.
+    `node_options`: options that, joined by a colon, give its node (HOST:PORT of a Spark worker). `parent_role`: role of
+    the ancestor that carries the token instead, such as a Python worker's executor. A process of such a role is forked
+    by another process with the same main, which descends from that ancestor.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Role:
 
     @property
     def main(self) -> str:
-        """The first of the mains."""
+        """The first of the mains, for messages."""
         return self.mains[0]
 
     def matches(self, command: Sequence[str]) -> bool:
@@ -86,9 +86,9 @@ DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engin
 PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), parent_role="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}
-# A random process on a random node: an executor, or a Spark worker with one.
+# A random process on a random node: an executor, or a Spark worker that hosts one.
 ANY = "any"
-# All values of a victim.
+# All values of a fault's `victim`.
 VICTIMS = (*ROLES, ANY)
 VICTIM_PHRASES: Mapping[str, str] = {
     EXECUTOR.name: "an executor",
@@ -106,7 +106,7 @@ KAFKA_HOST = "kafka"
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of the processes that a run may signal: its own, and that of its services.
+    """Tokens of the processes that a run may signal: `run` marks its own, `services` those of the embedded services.
 
     `services` None: the services' processes cannot be identified, so none is a victim. Raises VictimRefused for an
     unusable token.
@@ -151,8 +151,8 @@ class LiveProcess:
 class ProcessIdentity:
     """One victim: the facts recorded when it was chosen. Raises VictimRefused for pid ≤ 1 or a bad token.
 
-    `token`: of its role's scope; for a Python worker the run's, from its executor. `host`: name of its host, empty for
-    this one. `node`: HOST:PORT of its Spark worker, None for other roles.
+    `token`: that of its role's scope; a Python worker has its executor's. `host`: name of its host, empty for this one.
+    `node`: HOST:PORT of its Spark worker, None for other roles.
     """
 
     pid: int
@@ -208,7 +208,7 @@ class ProcessIdentity:
 
 
 def to_line(value: Any) -> bytes:
-    """Return a value that may contain victims as one JSON line; the receiver sees its own processes as local."""
+    """Return a value that may contain victims as one JSON line, without their host: to the receiver they are local."""
 
     def form_of(victim: ProcessIdentity) -> dict[str, Any]:
         return {**victim.as_json(), "host": "", "token": victim.token, "mains": list(victim.role.mains)}
@@ -272,8 +272,8 @@ def node_of(role: Role, command: Sequence[str]) -> str | None:
 def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool = False) -> None:
     """Raise IdentityMismatch unless `live` is the process that `identity` names.
 
-    A role with a `parent_role` is not checked for its run. `by_ticks`: known ticks alone decide, for harmless requests;
-    a paused process is then found even if the clock was set meanwhile.
+    The token is not checked for a role with a `parent_role`. `by_ticks`: start ticks alone decide if they are known; a
+    paused process is then found even if the clock was set meanwhile. For harmless requests only.
     """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
@@ -314,7 +314,7 @@ def require_match(identity: ProcessIdentity, live: LiveProcess, ancestors: Seque
 
 
 def is_forked_copy(role: Role, live: LiveProcess, ancestors: Sequence[LiveProcess]) -> bool:
-    """Return whether `live` has the role's main and was forked by a first process with the same main."""
+    """Return whether `live` has the role's main and was forked by a process with the same main, itself not a copy."""
     matches = [role.matches(process.command) for process in (live, *ancestors[:2])]
     return matches in ([True, True], [True, True, False])
 
@@ -326,9 +326,9 @@ def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess
     """
     if role.parent_role is None:
         return None
-    over = ROLES[role.parent_role]
-    found = next((process for process in ancestors if over.matches(process.command)), None)
-    return None if found is None or found.is_foreign else found
+    parent = ROLES[role.parent_role]
+    nearest = next((process for process in ancestors if parent.matches(process.command)), None)
+    return None if nearest is None or nearest.is_foreign else nearest
 
 
 def _option(command: Sequence[str], option: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Injector: it finds victims on their hosts, signals each, and determines the outcome."""
+"""Injector: it finds victims on their hosts, signals each, and determines ("settles") the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FaultOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Settlement:
-    """An outcome and its evidence in one line."""
+    """Settled outcome of a fault; `detail` is its evidence in one line."""
 
     outcome: FaultOutcome
     detail: str
@@ -42,7 +42,7 @@ class Channel(Protocol):
     """Access to a host's handler: the handler itself, or a `fault.ssh_connection.SshChannel`."""
 
     def ask(self, do: str, **fields: Any) -> Any:
-        """Run a request as `Handler.ask`; also raises RemoteError. A signal in flight returns `unknown`."""
+        """Run a request as `Handler.ask` does; also raises RemoteError. A signal without a reply returns `unknown`."""
         ...
 
     def close(self) -> None:
@@ -61,22 +61,22 @@ class HostClockOffset:
 def clock_offset(channel: Channel, samples: int = 5) -> HostClockOffset:
     """Read a host's wall clock `samples` times and use the reading with the shortest round trip.
 
-    The reading is assigned to the middle of the round trip. Raises RemoteError.
+    The host's clock is assumed to be read in the middle of the round trip. Raises RemoteError.
     """
-    found: list[HostClockOffset] = []
+    offsets: list[HostClockOffset] = []
     for _ in range(samples):
         wall_ns, began_ns = time.time_ns(), time.monotonic_ns()
-        there_ns = int(channel.ask("clock"))
+        host_ns = int(channel.ask("clock"))
         round_trip_ns = time.monotonic_ns() - began_ns
-        found.append(HostClockOffset((there_ns - wall_ns - round_trip_ns / 2) / 1e9, round_trip_ns / 1e9))
-    return min(found, key=lambda one: one.round_trip_s)
+        offsets.append(HostClockOffset((host_ns - wall_ns - round_trip_ns / 2) / 1e9, round_trip_ns / 1e9))
+    return min(offsets, key=lambda offset: offset.round_trip_s)
 
 
 def hosts_by_victim(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the hosts that can run each kind of victim; "" is this host. `names`: the other hosts.
 
-    The driver runs here. Executors and their processes run on the other hosts except the broker's, if there are any.
-    The broker runs on the host named `kafka`, if there is one.
+    The driver runs here, the broker on the host named `kafka` if there is one. All others run on the remaining hosts,
+    or here if none remains.
     """
     spark = tuple(name for name in names if name not in ("", KAFKA_HOST)) or ("",)
     return {
@@ -105,8 +105,8 @@ class Injector:
         """
         found: list[ProcessIdentity] = []
         for name in hosts_by_victim(tuple(self._channels))[victim]:
-            there = self._on(name).ask("find", victim=victim, run=tokens.run, services=tokens.services)
-            found += [replace(one, host=name) for one in there]
+            victims = self._on(name).ask("find", victim=victim, run=tokens.run, services=tokens.services)
+            found += [replace(one, host=name) for one in victims]
         return sort_candidates(found)
 
     def probe(self, victim: ProcessIdentity) -> Presence:
@@ -130,10 +130,10 @@ class Injector:
         return Delivery(self._on(victim.host).ask("signal", victim=victim, signum=int(signum)))
 
     def start_watchdog(self, victim: ProcessIdentity, seconds: float) -> None:
-        """Start a watchdog on the victim's host that continues it after `seconds`.
+        """Start a watchdog on the victim's host that continues the victim after `seconds`.
 
-        It survives this process and the connection. An existing watchdog of the victim stays; a victim that is gone
-        needs none. Raises IdentityMismatch, WatchdogUnavailable or RemoteError; the victim must then not be stopped.
+        The watchdog outlives this process and the connection. An existing one stays; a victim that is gone needs none.
+        Raises IdentityMismatch, WatchdogUnavailable or RemoteError; the victim must then not be stopped.
         """
         self._on(victim.host).ask("watch", victim=victim, seconds=seconds)
 
@@ -149,8 +149,8 @@ class Injector:
         """Return the busy candidates on other hosts, for `fault.cpu_busy.await_busy`. Raises RemoteError."""
         found: set[ProcessIdentity] = set()
         for name in {one.host for one in candidates} - {""}:
-            there = self._on(name).ask("busy", candidates=[one for one in candidates if one.host == name])
-            found |= {replace(one, host=name) for one in there}
+            busy = self._on(name).ask("busy", candidates=[one for one in candidates if one.host == name])
+            found |= {replace(one, host=name) for one in busy}
         return found
 
     def run_host_step(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
@@ -160,7 +160,7 @@ class Injector:
     def start_host_watchdog(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
         """Start a watchdog on the host that undoes a host fault after `seconds`.
 
-        It survives this process and the connection. Raises ActionRefused, WatchdogUnavailable or RemoteError.
+        The watchdog outlives this process and the connection. Raises ActionRefused, WatchdogUnavailable or RemoteError.
         """
         self._on(host).ask("watch", seconds=seconds, kind=kind, name=name, asked=asked)
 
@@ -186,9 +186,9 @@ def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[i
 
 
 def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Send SIGCONT until a probe finds the victim not stopped or gone.
+    """Send SIGCONT until a probe finds that the victim runs or is gone.
 
-    Raises SignalRefused or RemoteError if it is still stopped after `SETTLE_TIMEOUT_S` seconds.
+    Raises SignalRefused or RemoteError if the victim is still stopped after `SETTLE_TIMEOUT_S` seconds.
     """
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
@@ -217,8 +217,8 @@ def settle(
 ) -> Settlement:
     """Probe until the effect shows, at most `within_s` seconds.
 
-    `wanted`: GONE for a fault that ends its victim, also if the pid is reused by now; STOPPED for a pause. The same
-    probes settle an unacknowledged signal; `unknown` remains only if no probe succeeds.
+    `wanted`: STOPPED for a pause; GONE for a fault that ends its victim, even if the pid is reused by now. The probes
+    also settle a signal that was not acknowledged; its outcome stays `unknown` only if the last probe fails.
     """
     if delivery is Delivery.GONE:
         return Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone")

@@ -31,7 +31,7 @@ WAIT_INTERVALS = 3
 MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
-# Texts of parameters, in their order, and values that are omitted.
+# Parameters in the description of an injection, in this order; the default values below it are omitted.
 _PARAMETER_TEXTS = {
     "delay_ms": " by {:g} ms",
     "jitter_ms": " ± {:g} ms",
@@ -43,7 +43,7 @@ _PARAMETER_TEXTS = {
     "memory_mb": " with {:g} MiB",
 }
 _DEFAULT_VALUES = ("all", "both")
-# Fields that early plans lack.
+# Fields that early plans lack; a plan omits them while they are None.
 OPTIONAL_FIELDS = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores", "memory_mb"})
 
 
@@ -91,11 +91,11 @@ class Fault(FaultSpec):
 
     def _check_parameters(self) -> None:
         for name, rule in RULES.items():
-            value, taken = getattr(self, name), self.definition.parameter(name)
+            value, parameter = getattr(self, name), self.definition.parameter(name)
             if value is None:
-                if taken is not None and taken.required:
+                if parameter is not None and parameter.required:
                     raise PlanError(f"{name}: missing for {self.action}; expected {rule.needs}")
-            elif taken is None:
+            elif parameter is None:
                 raise PlanError(f"{name}: not allowed: {self.action} {rule.surplus}; fix: remove it")
             else:
                 self._set(name, rule.check(name, value))
@@ -135,7 +135,7 @@ class PlannedFault:
     """One occurrence of a fault; `index` numbers all occurrences of a plan by time, from 0.
 
     `fault` occurs once and its `at_s` is set. The injection happens in [`earliest_s`, `latest_s`] and is over, its undo
-    included, by `end_s`; all in seconds after T0. `key`: its position in the plan for messages, such as
+    included, by `end_s`; all in seconds after T0. `key`: key of the time in the plan, for messages, such as
     `faults.1.at_s`.
     """
 
@@ -173,7 +173,7 @@ class PlannedFault:
         return f"{fault.action} {target}{size}{length} {self.describe_time()}"
 
     def key_of(self, name: str) -> str:
-        """Return the plan's key of another value of the same fault."""
+        """Return the plan's key of this fault's value `name`, for messages."""
         return f"{(self.key or f'faults.{self.index}.at_s').rpartition('.')[0]}.{name}"
 
 
@@ -195,9 +195,9 @@ class FaultPlan:
     def resolve(
         self, *, rate: float, checkpoint_interval_s: float, snapshot_interval_s: float
     ) -> tuple[PlannedFault, ...]:
-        """Return all occurrences by time, at `rate` input records/s and with cycle lengths in s.
+        """Return all occurrences in chronological order, at `rate` input records/s and with cycle lengths in s.
 
-        Raises PlanError, naming `faults.N.at_s` or its replacement, if two occurrences overlap.
+        Raises PlanError, naming `faults.N.at_s` or `faults.N.at_record`, if two occurrences overlap.
         """
         lengths = {"checkpoint": checkpoint_interval_s, "snapshot": snapshot_interval_s}
         require_number("rate", rate, "a number of records per second above 0", lambda value: value > 0)
@@ -213,8 +213,8 @@ class FaultPlan:
         for earlier, later in zip(found, found[1:], strict=False):
             if later.earliest_s <= earlier.end_s:
                 raise PlanError(
-                    f"{later.key}: got {later.earliest_s:g} s, an overlap with {earlier.key.rpartition('.')[0]}; "
-                    f"expected more than {earlier.end_s:g} s, its latest end"
+                    f"{later.key}: got {later.earliest_s:g} s, which overlaps {earlier.key.rpartition('.')[0]}; "
+                    f"expected more than {earlier.end_s:g} s, the latest end of the earlier fault"
                 )
         return tuple(replace(one, index=index) for index, one in enumerate(found))
 
@@ -243,7 +243,7 @@ class FaultPlan:
 
 
 def _as_mapping(fault: Fault) -> dict[str, Any]:
-    """Return the fault's values; later additions are omitted while None, so that equal plans stay equal."""
+    """Return the fault's values; OPTIONAL_FIELDS are omitted while None, so that an early plan keeps its text."""
     return {name: value for name, value in asdict(fault).items() if value is not None or name not in OPTIONAL_FIELDS}
 
 
@@ -253,11 +253,11 @@ def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float,
     All times in seconds after T0.
     """
     for one in planned:
-        at, window = one.key or one.key_of("at_s"), f"expected a time in [{low_s:g}, {high_s:g}] s"
+        key, expectation = one.key or one.key_of("at_s"), f"expected a time in [{low_s:g}, {high_s:g}] s"
         if one.earliest_s < low_s:
-            raise PlanError(f"{at}: got an injection from {one.earliest_s:g} s; {window}")
+            raise PlanError(f"{key}: got an injection at {one.earliest_s:g} s at the earliest; {expectation}")
         if one.latest_s > high_s:
-            raise PlanError(f"{at}: got an injection until {one.latest_s:g} s; {window}")
+            raise PlanError(f"{key}: got an injection at {one.latest_s:g} s at the latest; {expectation}")
         if one.end_s >= end_s:
             raise PlanError(
                 f"{one.key_of('duration_s')}: got an end at {one.end_s:g} s; expected before {end_s:g} s; "
@@ -276,8 +276,7 @@ def _occurrences(position: int, fault: Fault, rate: float, length_s: float, wait
             single = replace(fault, at_s=at_s, at_record=None, every_s=None, times=1)
         except PlanError as error:
             raise PlanError(f"{key}: occurrence {turn + 1}: {error}") from None
-        # The current cycle must end first, and the injection follows in the next one; one cycle may be missed, so allow
-        # two.
+        # The injection happens in the cycle after the current one. That one may be missed, so allow two.
         latest_s = at_s if fault.phase is None else at_s + 2 * length_s + fault.phase * length_s
         end_s = latest_s + wait_s + (fault.duration_s or 0.0)
         found.append(PlannedFault(-1, single, at_s, latest_s, end_s, key))

@@ -36,7 +36,7 @@ class RoleRule:
     mark: str
 
     def matches(self, command: Sequence[str]) -> bool:
-        """Return whether a command line plays the role."""
+        """Return whether a command line belongs to the role."""
         return self.main in command and self.mark in command
 
 
@@ -64,14 +64,14 @@ class Usage:
 class ShortLivedChildren:
     """CPU time of children that ended between two samples.
 
-    The kernel adds the time of a dead child to the process that waited for it. Children that were sampled alive have
-    their own account, so their time is subtracted.
+    The kernel adds the time of a dead child to the process that waited for it. Children that were sampled alive are
+    reported by themselves, so their time is subtracted.
     """
 
     def __init__(self) -> None:
         # Parent and total CPU time of each process at the last sample.
         self._last: dict[Key, tuple[Key | None, float]] = {}
-        # CPU time of dead children not to report: from before the first sample, or reported already.
+        # CPU time of dead children that must not be reported: older than the first sample, or reported already.
         self._known_s: dict[Key, float] | None = None
         self._counted_s: dict[Key, float] = {}
 
@@ -83,7 +83,7 @@ class ShortLivedChildren:
         known = {key: _children_cpu_s(stat) for key, stat in stats.items()} if self._known_s is None else self._known_s
         gone = {key: self._last.pop(key) for key in self._last.keys() - stats.keys()}
         for parent, all_s in gone.values():
-            # The nearest living ancestor waited for it; without a living ancestor the time is not counted.
+            # The nearest living ancestor waited for the child; without a living ancestor the time is not counted.
             while parent is not None and parent in gone:
                 parent = gone[parent][0]
             if parent is not None:
@@ -92,7 +92,8 @@ class ShortLivedChildren:
         for key in self._last.keys() | found:
             self._last[key] = keys.get(int(stats[key][1])), _process_cpu_s(stats[key]) + _children_cpu_s(stats[key])
         for key in found:
-            # A child may end between reading its parent and itself; the parent's counter then lags by one sample.
+            # A child may end after its parent was read and before it is read itself: the parent's counter then lags by
+            # one sample.
             unseen_s = _children_cpu_s(stats[key]) - known.get(key, 0.0)
             self._counted_s[key] = max(self._counted_s.get(key, 0.0), unseen_s)
         self._known_s = {key: seconds for key, seconds in known.items() if key in stats}
@@ -103,8 +104,8 @@ class ShortLivedChildren:
 class RunDelays:
     """Run delay of processes: time their threads were ready while another thread had the processor.
 
-    The kernel counts it per thread and drops it when the thread ends; sampled time stays counted. A thread that starts
-    and ends between two samples is not counted.
+    The kernel counts the delay per thread and drops it when the thread ends; what was sampled stays counted. A thread
+    that starts and ends between two samples is not counted.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class RunDelays:
             present = _thread_delays(key[0])
             if present:
                 # A smaller value means that another thread reuses the number.
-                gone = sum(counted for one, counted in before.items() if present.get(one, -1) < counted)
+                gone = sum(counted for thread, counted in before.items() if present.get(thread, -1) < counted)
                 self._ended[key] = self._ended.get(key, 0) + gone
                 self._last[key] = present
         self._last = {key: known for key, known in self._last.items() if key in found}
@@ -130,10 +131,11 @@ class RunDelays:
 class ProcessTable:
     """Processes by role; command lines are read once per process.
 
-    `child_roles`: role of the children of a process by its role, where the two differ. A command line without a role is
-    read again while its process is younger than `reread_s`: a service that a fault keeps down shows its own command
-    line only after the restart delay. `own_namespace_only`: skip processes in other PID namespaces, such as namespace
-    hosts. `delay_roles`: roles whose run delay is read. `stats`: of all processes at the last sample.
+    `child_roles`: role of a process's children, by the role of the process, if the two differ. A command line without a
+    role is read again while its process is younger than `reread_s`: a service that a fault keeps down shows its own
+    command line only after the restart delay. `own_namespace_only`: skip processes in other PID namespaces, such as
+    those of emulated hosts. `delay_roles`: roles whose run delay is read. `stats`: `/proc/<pid>/stat` of all processes
+    at the last sample.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class ProcessTable:
         own_namespace_only: bool = False,
         delay_roles: Collection[str] = (),
     ) -> None:
-        self._rules, self._child_roles, self._again_s, self._own_namespace_only = (
+        self._rules, self._child_roles, self._reread_s, self._own_namespace_only = (
             tuple(rules),
             dict(child_roles),
             reread_s,
@@ -186,7 +188,7 @@ class ProcessTable:
                     found.setdefault(key, fallback[1])
                     _assign_descendants(key, fallback[1], children, found)
         self._known = {key: role for key, role in self._known.items() if key in stats}
-        # A wall clock step does not change the identity.
+        # Keep the first value: a step of the wall clock must not change a process's creation time.
         self._born = {key: self._born.get(key, boot + key[1] / _HERTZ) for key in found}
         short = self._short_lived.update(stats, found.keys())
         waited = self._delays.update({key for key, role in found.items() if role in self._delay_roles})
@@ -216,7 +218,7 @@ class ProcessTable:
         if age_s < MIN_AGE_S:
             return None
         role = self._read_role(key[0])
-        if role is not None or age_s > self._again_s:
+        if role is not None or age_s > self._reread_s:
             self._known[key] = role
         return role
 
@@ -235,9 +237,9 @@ def machine_usage() -> dict[str, Any]:
 
     `stolen_s` is None if the system does not count it.
     """
-    counted = [int(one) / _HERTZ for one in _STAT.read_text().splitlines()[0].split()[1:]]
+    counted = [int(ticks) / _HERTZ for ticks in _STAT.read_text().splitlines()[0].split()[1:]]
     return {
-        "busy_s": sum(counted[place] for place in _BUSY),
+        "busy_s": sum(counted[column] for column in _BUSY),
         "stolen_s": counted[_STOLEN] if len(counted) > _STOLEN else None,
     }
 

@@ -1,4 +1,4 @@
-"""Linux process information from /proc. Standard library only, since remote hosts run it, too."""
+"""Linux process information from /proc. Standard library only, since remote hosts run this module, too."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def command_of(pid: int) -> tuple[str, ...]:
     """Return the command line; empty for a kernel thread and during exec. Raises OSError."""
     text = os.fsdecode((PROC / str(pid) / "cmdline").read_bytes())
     # A process that changed its title has spaces between its words.
-    between = "\0" if text.endswith("\0") else " "
-    return tuple(text.removesuffix(between).split(between)) if text else ()
+    separator = "\0" if text.endswith("\0") else " "
+    return tuple(text.removesuffix(separator).split(separator)) if text else ()
 
 
 def ancestry_of(pid: int) -> frozenset[int]:

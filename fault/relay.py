@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
-# Reading pauses while one direction holds more than this, so memory stays bounded, also in a cut. With a delay it
+# Reading pauses while one direction holds more than this, so memory stays bounded even during a cut. During a delay it
 # limits the bytes in flight, like the window of a real connection.
 MAX_HELD_BYTES = 1 << 20
 # Maximum write buffer of a transport.
@@ -59,11 +59,11 @@ class Impairment:
         held = max(0.0, self.delay_s + self.jitter_s * (2 * draws[0] - 1))
         if self.loss and size:
             packets = min(_FAST_RETRANSMIT_PACKETS, -(-size // SEGMENT_BYTES))
-            any_lost = 1 - (1 - self.loss) ** packets
-            if draws[1] < any_lost:
-                # The same number gives the repeated losses, each with the same probability.
-                again = math.log(max(draws[1] / any_lost, 1e-12)) / math.log(self.loss)
-                held += MIN_RETRANSMIT_S * (2 ** (1 + min(MAX_RETRANSMITS - 1, int(again))) - 1)
+            loss_probability = 1 - (1 - self.loss) ** packets
+            if draws[1] < loss_probability:
+                # The same draw gives the number of repeated losses, each with probability `loss`.
+                repeats = math.log(max(draws[1] / loss_probability, 1e-12)) / math.log(self.loss)
+                held += MIN_RETRANSMIT_S * (2 ** (1 + min(MAX_RETRANSMITS - 1, int(repeats))) - 1)
         return held
 
 
@@ -104,7 +104,8 @@ class Relay:
     ) -> int:
         """Set the mode and return the number of affected connections.
 
-        It also applies to held bytes, whose delay counts from their arrival. `clients`: affect only these addresses.
+        The mode also applies to held bytes; their delay counts from their arrival. `clients`: affect only these
+        addresses.
         """
         self.mode, self.impairment, self._since_wall_ns = mode, impairment, time.time_ns()
         self.clients = None if clients is None else frozenset(clients)
@@ -177,7 +178,7 @@ class _Link:
             self.abort()
 
     def on_lost(self, end: _End) -> None:
-        """Handle a closed end; the other end is aborted at this place in the order."""
+        """Handle a closed end: abort the other end after the bytes that arrived before."""
         other = self._server if end is self.client else self.client
         if not other.is_connected:
             self._unregister()
@@ -265,7 +266,7 @@ class _Lane:
             self._link.abort()
         elif item is _Marker.EOF:
             self.has_passed_eof = True
-            # The other side may just have closed; its own end reports that.
+            # The other side may just have closed; `connection_lost` of its end handles that.
             with contextlib.suppress(OSError):
                 sink.transport.write_eof()
             self._link.close_when_done()
@@ -286,7 +287,7 @@ class _Lane:
 
 
 class _End(asyncio.Protocol):
-    """One socket of a link: received bytes go `out`, bytes to write come `into` it."""
+    """One socket of a link: it puts received bytes into the lane `out`, and writes those of the lane `into`."""
 
     transport: asyncio.Transport
 

@@ -1,6 +1,7 @@
-"""Bootstrap of the agent on a host: its code is sent over the SSH connection, into a temporary folder.
+"""Bootstrap of the agent, which finds and signals processes on a host: its code arrives over the SSH connection.
 
-The host needs Python 3.11 and no package. To allow nothing else, give the key a forced command in `authorized_keys`:
+The host needs Python 3.11 and no package; the code is in a temporary folder. To allow the SSH key nothing but the
+agent, give it a forced command in `authorized_keys`:
 `restrict,command="…"` with `boot_command()`.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 PYTHON = "python3"
 # The boot program: read a length and that many bytes, and execute them.
 _BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline())))"
-# Imports from the archive. Folders of killed agents are removed by the next one.
+# The loader: read the archive with the code, and import from it. It also removes the folders of killed agents.
 _LOADER = """\
 import fcntl, os, shutil, sys, tempfile
 PREFIX = "faultline-agent-"
@@ -35,7 +36,7 @@ for entry in os.scandir(tempfile.gettempdir()):
                 os.close(lock)
     except OSError:
         continue  # in use, or already removed
-# A name that is not cleaned up, until it is locked.
+# Until the folder is locked, it has a name that no other agent removes.
 made = tempfile.mkdtemp(prefix="faultline-new-agent-")
 lock = held(made)
 folder = os.path.join(os.path.dirname(made), PREFIX + made.rpartition("-")[2])

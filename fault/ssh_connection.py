@@ -182,7 +182,7 @@ class SshChannel:
         return client
 
     def _load_key(self, command: str) -> paramiko.PKey:
-        """Load the key file; by file name alone paramiko would report the error of the last key type only."""
+        """Load the key file; given only its name, paramiko would report the error of the last key type only."""
         file = self._host.key_file
         try:
             return paramiko.PKey.from_path(file)

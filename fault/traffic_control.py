@@ -1,6 +1,6 @@
 """Network faults of a host with nft and tc: for all traffic with its peers except SSH, which controls the faults.
 
-Each rule carries the injection's name, as a table or as the handle of a queueing discipline. Nothing else is removed.
+A rule carries the injection's name, as its table or as the handle of its queueing discipline; no other rule is removed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def partition(name: str, parameters: Mapping[str, Any]) -> None:
     run_program("nft", "-f", "-", stdin=f"table inet {_table(name)} {{\n{''.join(chains)}}}\n")
 
 
-def _chain(name: str, hook: str, ssh: str, end: str, parameters: Mapping[str, Any]) -> str:
+def _chain(name: str, hook: str, port_field: str, peer_field: str, parameters: Mapping[str, Any]) -> str:
     # Parts per million: 0.001 % is 10.
     share = (
         ""
@@ -70,10 +70,10 @@ def _chain(name: str, hook: str, ssh: str, end: str, parameters: Mapping[str, An
         else f" numgen random mod 1000000 < {round(float(parameters['percent']) * 10_000)}"
     )
     rules = [
-        f"{family} {end} {{ {', '.join(map(str, peers))} }}{share} drop;"
+        f"{family} {peer_field} {{ {', '.join(map(str, peers))} }}{share} drop;"
         for family, peers in _by_family(_peers(parameters)).items()
     ]
-    begin = f"type filter hook {hook} priority -300; tcp {ssh} {ssh_port()} accept;"
+    begin = f"type filter hook {hook} priority -300; tcp {port_field} {ssh_port()} accept;"
     # nft needs a line end after a brace.
     return f"chain {name} {{ {begin} {' '.join(rules)} }}\n"
 
@@ -98,7 +98,7 @@ def _table(name: str) -> str:
 
 
 def check_bandwidth(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise ActionRefused if an interface to a peer is already shaped or must not be."""
+    """Raise ActionRefused if an interface to a peer is already shaped, or if this user must not shape it."""
     require_program("tc", "iproute2")
     if not _has_net_admin():
         raise ActionRefused("tc: got no CAP_NET_ADMIN; expected root; fix: log in to this host as root")
@@ -126,7 +126,7 @@ def is_rate_limited(name: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def check_delay(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise ActionRefused as `check_bandwidth`, and KernelUnsupported without netem."""
+    """Raise ActionRefused as `check_bandwidth` does, and KernelUnsupported without netem, the kernel's delay queue."""
     check_bandwidth(name, parameters)
     if (problem := _netem_problem()) is not None:
         raise KernelUnsupported(f"netem: got a kernel without netem ({problem}); expected one with it")
@@ -191,16 +191,16 @@ def _netem_problem() -> str | None:
 
 
 def _require_unshaped(device: str) -> None:
-    for kind, handle, on, parent in _list_qdiscs():
+    for kind, handle, interface, parent in _list_qdiscs():
         # Disciplines set by the kernel have no handle.
-        if on == device and parent == "root" and handle != "0:":
+        if interface == device and parent == "root" and handle != "0:":
             raise ActionRefused(f"{device}: got existing discipline {kind} {handle}; expected an unshaped interface")
 
 
 def _unshaped_devices(name: str, kind: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Return the interfaces to peers without this discipline."""
-    there = _shaped_devices(name, kind)
-    return [device for device in _devices(parameters) if device not in there]
+    """Return the interfaces to peers that do not have this discipline yet."""
+    shaped = _shaped_devices(name, kind)
+    return [device for device in _devices(parameters) if device not in shaped]
 
 
 def _remove_qdisc(name: str, kind: str) -> None:
@@ -210,7 +210,8 @@ def _remove_qdisc(name: str, kind: str) -> None:
 
 def _shaped_devices(name: str, kind: str) -> list[str]:
     """Return the interfaces with a root discipline of that kind and name."""
-    return [on for *what, on, parent in _list_qdiscs() if what == [kind, _handle(name)] and parent == "root"]
+    wanted = (kind, _handle(name), "root")
+    return [device for found, handle, device, parent in _list_qdiscs() if (found, handle, parent) == wanted]
 
 
 def _list_qdiscs() -> list[tuple[str, str, str, str]]:
@@ -230,18 +231,18 @@ def _handle(name: str) -> str:
 
 def _devices(parameters: Mapping[str, Any]) -> list[str]:
     """Return the interfaces to the peers."""
-    find_program = {}
+    devices = {}
     for peer in _peers(parameters):
         words = run_program("ip", "route", "get", str(peer)).split()
         if "dev" not in words or (device := words[words.index("dev") + 1]) == "lo":
             raise ActionRefused(f"peer: got {peer}; expected a route from this host to it")
-        find_program[device] = True
-    return list(find_program)
+        devices[device] = True
+    return list(devices)
 
 
 def _peers(parameters: Mapping[str, Any]) -> list[Address]:
     """Return the peers' addresses. Raises ActionRefused for an invalid one, or one of this host."""
-    find_program = []
+    addresses = []
     for peer in parameters["peers"]:
         try:
             address = ip_address(str(peer))
@@ -249,18 +250,18 @@ def _peers(parameters: Mapping[str, Any]) -> list[Address]:
             raise ActionRefused(f"peer: got {peer!r}; expected an IP address") from None
         if address.is_loopback or address.is_unspecified:
             raise ActionRefused(f"peer: got {peer}, this host itself; expected another host; fix: `up --hosts`")
-        find_program.append(address)
-    if not find_program:
+        addresses.append(address)
+    if not addresses:
         raise ActionRefused("peer: missing; expected at least one address")
-    return find_program
+    return addresses
 
 
 def _by_family(peers: Sequence[Address]) -> dict[str, list[Address]]:
     """Group addresses by the family names of nft and tc."""
-    find_program: dict[str, list[Address]] = {}
+    by_family: dict[str, list[Address]] = {}
     for peer in peers:
-        find_program.setdefault("ip" if peer.version == 4 else "ip6", []).append(peer)
-    return find_program
+        by_family.setdefault("ip" if peer.version == 4 else "ip6", []).append(peer)
+    return by_family
 
 
 def ssh_port() -> int:
@@ -284,7 +285,7 @@ def require_program(program: str, package: str) -> None:
 
 
 def find_program(program: str) -> str | None:
-    """Return the path of a program, also from root's PATH, or None."""
+    """Return the path of a program in PATH or in root's folders, or None."""
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *ROOT_PATHS]))
 
 

@@ -25,7 +25,7 @@ from fault.identity import (
 )
 from fault.procfs import all_pids, ancestry_of, command_of, read_process, stat_of
 
-# Roles by victim.
+# Roles of the processes that each value of `victim` covers.
 ROLES_BY_VICTIM: Mapping[str, tuple[Role, ...]] = {
     **{name: (role,) for name, role in ROLES.items()},
     ANY: (EXECUTOR, WORKER),
@@ -81,7 +81,7 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnaps
             command = command_of(pid)
         except OSError:
             continue
-        # Most processes are irrelevant, and reading all of each would take most of the time.
+        # Most processes have no such role; reading all their data would take most of the time.
         live = read_process(pid) if not mains.isdisjoint(command) else None
         if live is not None and not live.is_foreign:
             processes[pid] = live
@@ -143,26 +143,27 @@ def choose_victims(
 ) -> tuple[ProcessIdentity, ...]:
     """Return `count` distinct victims, determined by seed, repetition, fault number and sorted candidates.
 
-    With `by_node` (victim `any`) each is a random process on a random node; a node gives a second one only after all
-    have given one. Raises TooFewVictims if there are too few candidates.
+    With `by_node` (victim `any`) each is a random process on a random node; a node gives a second one only after every
+    node has given one. Raises TooFewVictims if there are too few candidates.
     """
     ordered = sort_candidates(candidates)
     if len(ordered) < count:
         raise TooFewVictims(f"count: got {count}; expected at most {len(ordered)}, the live candidates")
     # A text seed goes through SHA-512, which is the same on all machines and Python versions.
-    source = random.Random(f"victims:{seed}:{repetition}:{fault}")
+    rng = random.Random(f"victims:{seed}:{repetition}:{fault}")
     if not by_node:
-        return tuple(source.sample(ordered, count))
-    left: dict[tuple[str, str], list[ProcessIdentity]] = {}
+        return tuple(rng.sample(ordered, count))
+    left_by_node: dict[tuple[str, str], list[ProcessIdentity]] = {}
     for candidate in ordered:
-        left.setdefault((candidate.host, candidate.node or ""), []).append(candidate)
+        left_by_node.setdefault((candidate.host, candidate.node or ""), []).append(candidate)
     chosen: list[ProcessIdentity] = []
     while len(chosen) < count:
-        nodes = sorted(left)
-        for node in source.sample(nodes, min(len(nodes), count - len(chosen))):
-            chosen.append(left[node].pop(source.randrange(len(left[node]))))
-            if not left[node]:
-                del left[node]
+        nodes = sorted(left_by_node)
+        for node in rng.sample(nodes, min(len(nodes), count - len(chosen))):
+            on_node = left_by_node[node]
+            chosen.append(on_node.pop(rng.randrange(len(on_node))))
+            if not on_node:
+                del left_by_node[node]
     return tuple(chosen)
 
 
@@ -186,9 +187,9 @@ def _find_forked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[
         ancestors = list(snapshot.ancestors(live.pid))
         if not is_forked_copy(role, live, ancestors):
             continue
-        over = marked_ancestor(role, ancestors)
-        if over is not None and has_token(over.command, token, role):
-            found.append(_identity(live, role, token, node_of(EXECUTOR, over.command)))
+        parent = marked_ancestor(role, ancestors)
+        if parent is not None and has_token(parent.command, token, role):
+            found.append(_identity(live, role, token, node_of(EXECUTOR, parent.command)))
     return found
 
 

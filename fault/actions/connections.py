@@ -14,7 +14,7 @@ from fault.proxy_control import ProxyControl, ProxyUnreachable
 
 # The affected resource, for reports.
 CONNECTIONS = "the workload's connections to Kafka"
-# Role in the journal.
+# Role of the connections in the journal.
 ROLE = "kafka_connection"
 # Control file of the proxy in the attempt's folder.
 CONTROL = "proxy.json"
@@ -26,7 +26,7 @@ _MODE_PLAIN = "plain"
 class ConnectionDriver(FaultDriver):
     """Driver that sends a command to the proxy.
 
-    `command` returns the number of affected connections, or None if the proxy's status has it.
+    `command` returns the number of affected connections, or None if it must be read from the proxy's status.
     """
 
     command: Callable[[ProxyControl, FaultSpec], int | None]
@@ -34,14 +34,14 @@ class ConnectionDriver(FaultDriver):
     def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
         """Return the proxy daemon, which listens on `proxy_address`."""
         control = site.folder / CONTROL
-        ends = ("--listen", site.proxy_address, "--upstream", site.kafka)
-        return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
+        addresses = ("--listen", site.proxy_address, "--upstream", site.kafka)
+        return (Daemon("proxy", "fault.proxy", (*addresses, "--control", str(control)), control),)
 
     def create_injection(self, planned: Occurrence, context: Context) -> Injection:
         return ConnectionInjection(self, planned, context)
 
     def is_active(self, undo: UndoSpec, context: Context) -> bool:
-        """Return whether the proxy still disturbs connections; False if it is gone."""
+        """Return whether the proxy still disturbs connections; False if the proxy is gone."""
         try:
             return bool(_proxy(context).status()["mode"] != _MODE_PLAIN)
         except ProxyUnreachable:
@@ -84,7 +84,7 @@ class ConnectionInjection(Injection):
         return [DeliveryRecord(None, ROLE, self.context.now(), Delivery.SENT)]
 
     def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
-        """Return effective if at least one connection was affected."""
+        """Return EFFECTIVE if at least one connection was affected, else NO_EFFECT."""
         action, connections = self.planned.fault.action, self._connections
         if connections is None:
             connections = int(_proxy(self.context).status()["connections"])

@@ -1,4 +1,4 @@
-"""Actions on whole hosts: the host of a victim. Its handler injects, after a watchdog was started there."""
+"""Actions on whole hosts, those of the victims. The handler on each host starts a watchdog there, then injects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fault.identity import KAFKA_HOST, Delivery, ProcessIdentity
 from fault.injector import FaultOutcome, Settlement
 from fault.victims import choose_victims
 
-# The watchdog acts this much later than the planned undo.
+# Seconds from the planned undo until the watchdog undoes the fault.
 WATCHDOG_MARGIN_S = 10.0
 
 
@@ -23,7 +23,7 @@ class HostDriver(FaultDriver):
     """Driver for `kind` of `fault.host_faults`.
 
     `parameters` returns the parameters from the fault, the host's name and the context. `allows_local`: the fault is
-    also allowed on this host, where driver and harness run.
+    also allowed on this host, where Faultline and the workload's driver run.
     """
 
     kind: str
@@ -52,22 +52,22 @@ class HostInjection(Injection):
     def find_victims(self) -> bool:
         """Choose victims by seed, one per host, and check on each host that the fault is possible.
 
-        Earlier victims stay while they live, and their hosts while they have another candidate. Raises FaultError.
+        Chosen victims are kept while they live, and chosen hosts while any candidate lives there. Raises FaultError.
         """
         fault, context, before = self.planned.fault, self.context, self._chosen
         candidates = context.injector.find(fault.victim, context.tokens)
-        first_of = {one.host: one for one in reversed(candidates)}
-        if "" in first_of and not self.driver.allows_local:
+        first_on = {one.host: one for one in reversed(candidates)}
+        if "" in first_on and not self.driver.allows_local:
             raise VictimRefused(
                 f"{self.driver.kind}: got {fault.victim} on this host; expected another host; "
                 "fix: `./faultline up --hosts 3`"
             )
-        if before and all(one.host in first_of for one in before):
+        if before and all(one.host in first_on for one in before):
             alive = {_key(one): one for one in candidates}
-            self._chosen = tuple(alive.get(_key(one), first_of[one.host]) for one in before)
+            self._chosen = tuple(alive.get(_key(one), first_on[one.host]) for one in before)
         else:
             self._chosen = choose_victims(
-                tuple(first_of.values()), fault.count, seed=context.seed, repetition=context.repetition,
+                tuple(first_on.values()), fault.count, seed=context.seed, repetition=context.repetition,
                 fault=self.planned.index,
             )  # fmt: skip
         context.guard.check(fault, self._chosen)
@@ -142,14 +142,14 @@ def _host_phrase(host: str) -> str:
 
 
 def _key(victim: ProcessIdentity) -> tuple[str, int, int | None]:
-    # The creation time moves with clock steps; ticks do not.
+    # Start ticks, since the creation time moves with steps of the wall clock.
     return victim.host, victim.pid, victim.start_ticks
 
 
 def peer_addresses(peer: str, host: str, context: Context) -> list[str]:
-    """Return the addresses of the other side of a partition, by a value of `fault.fault_spec.PEERS`.
+    """Return the addresses of the other side of a partition of `host`.
 
-    Raises VictimRefused if there is none.
+    `peer`: one of `fault.fault_spec.PEERS`. Raises VictimRefused if there is no such address.
     """
     is_peer: dict[str, Callable[[str], bool]] = {
         "kafka": lambda name: name == KAFKA_HOST,

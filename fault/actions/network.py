@@ -1,6 +1,7 @@
 """Network actions on the workload's Kafka connections or on a whole host.
 
-The relay injects on connections. On a host its kernel injects, or the relay if the kernel cannot.
+On connections the relay of `fault.proxy` injects. On a host its kernel injects; if the kernel cannot, the relay injects
+on the host's Kafka connections.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fault.fault_spec import DURATION, FaultSpec, Occurrence, Parameter
 from fault.injector import Settlement
 from fault.proxy_control import ProxyControl
 
-# Sends a command to the relay; with addresses, only clients there are affected.
+# Sends a command to the relay. With a list of addresses, it affects only clients at these addresses.
 RelayCommand = Callable[[ProxyControl, FaultSpec, Sequence[str] | None], int]
 
 
@@ -35,8 +36,8 @@ RelayCommand = Callable[[ProxyControl, FaultSpec, Sequence[str] | None], int]
 class NetworkDriver(FaultDriver):
     """Driver for a network fault on hosts (`host_driver`) or on connections (`command`).
 
-    `relay_fallback`: if a host's kernel does not support the fault, inject on the host's Kafka connections; else
-    refuse.
+    `relay_fallback`: whether to inject on a host's Kafka connections if its kernel does not support the fault; if
+    False, such a host is refused.
     """
 
     host_driver: HostDriver
@@ -118,8 +119,8 @@ class NetworkInjection(Injection):
         return self.injection.perform()
 
     def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
-        found = self.injection.settle(deliveries)
-        return Settlement(found.outcome, f"{found.detail}, {self._means}")
+        settlement = self.injection.settle(deliveries)
+        return Settlement(settlement.outcome, f"{settlement.detail}, {self._means}")
 
     @property
     def _means(self) -> str:
@@ -136,16 +137,16 @@ def _delay(proxy: ProxyControl, fault: FaultSpec, clients: Sequence[str] | None)
 def _delay_parameters(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     assert fault.delay_ms is not None
     # A kernel delays outgoing packets only, the relay both directions: doubling gives the same round trip.
-    held = {"delay_ms": 2 * fault.delay_ms, "jitter_ms": 2 * (fault.jitter_ms or 0.0)}
-    return {"peers": peer_addresses("all", host, context), **held}
+    doubled = {"delay_ms": 2 * fault.delay_ms, "jitter_ms": 2 * (fault.jitter_ms or 0.0)}
+    return {"peers": peer_addresses("all", host, context), **doubled}
 
 
 DELAY = Action(
     name="delay",
     order=40,
     targets=("executor", "worker", "kafka"),
-    does="delays traffic by `delay_ms` in each direction: for `kafka`, between workload and broker; otherwise, of the "
-    "victim's host",
+    does="delays traffic by `delay_ms` in each direction: for `kafka`, between workload and broker; for other victims, "
+    "of the victim's host",
     past="delayed the connections to Kafka",
     when="with the connections to Kafka delayed by {delay_ms:g} ms for {duration_s:g} s",
     past_on_host="delayed the network of the host of",
@@ -176,8 +177,8 @@ LOSS = Action(
     name="loss",
     order=75,
     targets=("executor", "worker", "kafka"),
-    does="loses packets at random: for `kafka`, emulated on the workload's connections; otherwise, dropped on the "
-    "victim's host",
+    does="loses packets at random: for `kafka`, emulated on the workload's connections; for other victims, dropped on "
+    "the victim's host",
     past="lost packets of the connections to Kafka",
     when="with {loss_percent:g} % of the packets of the connections to Kafka lost for {duration_s:g} s",
     past_on_host="lost packets of the host of",

@@ -61,9 +61,9 @@ class SignalInjection(Injection):
     _watched: list[ProcessIdentity] = field(default_factory=list)
 
     def find_victims(self) -> bool:
-        """Choose victims by seed among live candidates; earlier victims stay while all of them live.
+        """Choose victims by seed among live candidates; keep the chosen victims while all of them live.
 
-        The executors of a worker are read again: an earlier fault may have replaced one.
+        The executors on a Spark worker are read again each time: an earlier fault may have replaced one.
         """
         fault, context = self.planned.fault, self.context
         candidates = context.injector.find(fault.victim, context.tokens)
@@ -84,14 +84,14 @@ class SignalInjection(Injection):
     def _set_victims(self, victims: tuple[ProcessIdentity, ...]) -> None:
         self.context.guard.check(self.planned.fault, victims)
         self._chosen = victims
-        # Found now: a scan of all processes takes too long right before a signal.
+        # Describe them now: a scan of all processes takes too long right before a signal.
         self._descriptions = tuple(self._describe(victim) for victim in victims)
 
     def _describe(self, victim: ProcessIdentity) -> dict[str, Any]:
         executors = None
         if victim.role.name == "worker":
             hosted = executors_on(self.context.injector, victim.node, self.context.tokens)
-            executors = [str(number) for number in hosted]
+            executors = [str(executor_id) for executor_id in hosted]
         return {"fault": self.planned.index, **victim.as_json(), "executors": executors}
 
     def describe(self) -> list[str]:
@@ -128,12 +128,12 @@ class SignalInjection(Injection):
         return self.context.injector.find(self.planned.fault.victim, self.context.tokens)
 
     def arm(self, planned: Moment) -> None:
-        """Arm the injector and write the restart delay of killed services."""
+        """Check the victims ahead of the signal, start watchdogs, and delay the restart of services to be killed."""
         if self.planned.fault.needs_busy_victim:
             self._watch_candidates(planned.mono_ns)
             return
         for victim in self._chosen:
-            with contextlib.suppress(FaultError):  # the signal reports the error
+            with contextlib.suppress(FaultError):  # `perform` meets and reports the same error
                 self.context.injector.arm(victim)
                 self._start_watchdog(victim)
         if self.driver.expected is not Presence.GONE:
@@ -151,8 +151,8 @@ class SignalInjection(Injection):
     def _watch_candidates(self, until_mono_ns: int) -> None:
         """Start watchdogs for all candidates that may be busy at the planned time.
 
-        A busy one may be idle again once a watchdog has started. Candidates left at the deadline get theirs before the
-        signal.
+        All get one, because a candidate that is busy now may be idle once its watchdog has started. Those left at the
+        deadline get theirs right before the signal.
         """
         if self.driver.expected is not Presence.STOPPED:
             return
@@ -173,7 +173,7 @@ class SignalInjection(Injection):
         self._watched.clear()
 
     def perform(self) -> list[DeliveryRecord]:
-        """Send the signal to each victim, once; the first error is raised after all were tried."""
+        """Send the signal to each victim once; after all were tried, raise PartialInjection with the first error."""
         deliveries: list[DeliveryRecord] = []
         failure: Exception | None = None
         for victim in self._chosen:
@@ -200,7 +200,7 @@ class SignalInjection(Injection):
 
     def _settle(self, delivery: DeliveryRecord) -> Settlement:
         assert delivery.identity is not None
-        # A victim that was continued after its duration shows no effect.
+        # Probe during the pause only: once it is over, the continued victim shows no effect.
         within_s = min(self.driver.within_s, self.planned.fault.duration_s or self.driver.within_s)
         return settle(
             self.context.injector, delivery.identity, self.driver.expected, delivery.delivery, within_s=within_s
