@@ -2,7 +2,8 @@
 
 `python -m generators --config FILE --gate FILE --histogram FILE [TOKEN]`
 
-Events go to standard output as JSON lines: prepared, primed, gate, progress (about each second), then done or failed.
+Events go to standard output as JSON lines: prepared, primed (preload sent), gate (start barrier open), progress (about
+each second), then done or failed.
 Exit codes: 0 if the schedule was sent and accounted for, 1 if it failed or was stopped, 2 if the specification or the
 corpus was refused. TOKEN is ignored; it marks the process as part of a run.
 """
@@ -22,7 +23,7 @@ from generators.start_barrier import StopRequest
 from generators.worker import serve
 from generators.worker_group import Address, LocalWorkers, Workers
 
-# Returns the workers of a lead process for its specification, or None if it sends alone.
+# Returns the workers that share the schedule of this specification, or None if this process sends alone.
 WorkerFactory = Callable[[GeneratorSpec], Workers | None]
 
 
@@ -65,20 +66,20 @@ def main(arguments: Sequence[str] | None = None, make_workers: WorkerFactory | N
 
 def _parser() -> argparse.ArgumentParser:
     """Return the command-line parser; a worker has no histogram of its own."""
-    made = argparse.ArgumentParser(prog="python -m generators", description="Send records to Kafka on a schedule.")
-    made.add_argument("--config", type=Path, required=True, help="JSON specification")
-    made.add_argument(
+    parser = argparse.ArgumentParser(prog="python -m generators", description="Send records to Kafka on a schedule.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON specification")
+    parser.add_argument(
         "--gate", type=Path, required=True, help="start barrier: the schedule starts once this file exists"
     )
-    made.add_argument("--histogram", type=Path, help="output file for the schedule lag (HdrHistogram V2)")
-    made.add_argument(
+    parser.add_argument("--histogram", type=Path, help="output file for the schedule lag (HdrHistogram V2)")
+    parser.add_argument(
         "--shard",
         type=int,
         help="(internal) shard to send; standard input holds the lead's address",
     )
-    made.add_argument("--parent", type=int, help="end when this process is no longer the parent")
-    made.add_argument("token", nargs="?", default="", help="token of the run (ignored)")
-    return made
+    parser.add_argument("--parent", type=int, help="end when this process is no longer the parent")
+    parser.add_argument("token", nargs="?", default="", help="token of the run (ignored)")
+    return parser
 
 
 if __name__ == "__main__":

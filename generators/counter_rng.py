@@ -94,7 +94,7 @@ def _avalanche(h: Words) -> Words:
     return h ^ (h >> np.uint64(32))
 
 
-# Kafka's hash of keys (MurmurHash2 as in its Java client), so that keyed records go to the usual partitions.
+# Kafka's hash of keys (MurmurHash2), so that keyed records go to the same partitions as with its Java client.
 
 
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24

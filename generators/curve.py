@@ -8,7 +8,7 @@ Kinds, with times in seconds after T0 and values in the unit of the base (record
 | step | at_s, to | the base, then `to` from at_s on |
 | ramp | from_s, until_s, to | the base, then linear to `to`, then `to` |
 | sine | period_s, amplitude | base + amplitude · sin(2π·t / period_s) |
-| burst | at_s, length_s, to[, every_s] | the base, and `to` for length_s from at_s on, repeated every every_s |
+| burst | at_s, length_s, to[, every_s] | `to` for length_s from at_s on, and again after each every_s; else the base |
 | recorded | points [[t_s, value], …] | linear between the points, then constant; independent of the base |
 
 Each compiles to a piecewise linear function with an exact integral and inverse: record k is due when the integral of
@@ -48,8 +48,8 @@ _OPTIONAL = {"burst": ("every_s",)}
 MAX_TIME_S = 10_000_000
 MIN_LENGTH_S = 0.001
 MAX_POINTS = 100_000
-# A sine has a knot each 0.1 s, and at least 20 per period. At the maximum, the lines deviate by 5·10⁻⁸ of the
-# amplitude.
+# A sine has a knot each 0.1 s, at least 20 and at most 10,000 per period. With 10,000 the lines deviate by 5·10⁻⁸ of
+# the amplitude.
 _KNOT_S, _LEAST_KNOTS, _MOST_KNOTS = Fraction(1, 10), 20, 10_000
 # Sines are rounded to this, so that all machines compile the same curve.
 _SINE_DIGITS = 10**9
@@ -112,7 +112,7 @@ class PiecewiseLinear:
         i = min(bisect_right(self._starts, at_ns), len(self._lengths)) - 1
         x, length = at_ns - self._starts[i], self._lengths[i]
         before = self._areas[i] + turns * self._period_area + 2 * self._begins[i] * x
-        # Integers, since a Fraction would look for common divisors.
+        # Integers are faster than a Fraction, which would look for common divisors.
         return -(-(before * length + self._rises[i] * x * x) // (length * self._unit))
 
     def reach(self, k: int) -> int:
@@ -120,7 +120,7 @@ class PiecewiseLinear:
 
         Raises ValueError if the area never exceeds `k`.
         """
-        i, origin, rest = self._place(k)
+        i, origin, rest = self._locate(k)
         return origin + self._reach(i, rest)
 
     def reach_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
@@ -128,15 +128,15 @@ class PiecewiseLinear:
         result = np.empty(n, dtype=np.int64)
         j = 0
         while j < n:
-            i, origin, rest = self._place(first + j * step)
+            i, origin, rest = self._locate(first + j * step)
             left = self._areas[i + 1] - self._areas[i] - 1 - rest
             m = min(n - j, left // (step * self._unit) + 1)
             result[j : j + m] = self._reach_all(i, rest, step, m) + origin
             j += m
         return result
 
-    def _place(self, k: int) -> tuple[int, int, int]:
-        """Return the piece where the area reaches `k`, the instant of its begin, and the area left in it."""
+    def _locate(self, k: int) -> tuple[int, int, int]:
+        """Return the piece in which the area reaches `k`, the instant of its begin, and the area from there to `k`."""
         area, turns = k * self._unit, 0
         if area >= self._cycle_area:
             if not self._period_area:
@@ -356,15 +356,15 @@ def _recorded(given: _CurveReader) -> _CompiledCurve:
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= MAX_POINTS:
         raise InputError(f"points: expected a list of 1 to {MAX_POINTS} pairs [t_s, value], the first at 0 s")
     settings: list[list[int | float]] = []
-    for number, point in enumerate(points):
+    for index, point in enumerate(points):
         if not isinstance(point, list | tuple) or len(point) != 2:
-            raise InputError(f"points.{number}: got {point!r}; expected [t_s, value]")
-        t_s = _number(f"points.{number}", point[0], 0, MAX_TIME_S)
-        if number == 0 and t_s != 0:
+            raise InputError(f"points.{index}: got {point!r}; expected [t_s, value]")
+        t_s = _number(f"points.{index}", point[0], 0, MAX_TIME_S)
+        if index == 0 and t_s != 0:
             raise InputError(f"points.0: got a point at {t_s:g} s; expected the first one at 0 s")
-        if number > 0 and to_ns(t_s) <= to_ns(settings[-1][0]):
-            raise InputError(f"points.{number}: got {t_s:g} s; expected a time after the previous point")
-        settings.append([t_s, _number(f"points.{number}", point[1], given.low, given.high)])
+        if index > 0 and to_ns(t_s) <= to_ns(settings[-1][0]):
+            raise InputError(f"points.{index}: got {t_s:g} s; expected a time after the previous point")
+        settings.append([t_s, _number(f"points.{index}", point[1], given.low, given.high)])
     times = [to_ns(t_s) for t_s, _ in settings]
     values = [Fraction(str(value)) for _, value in settings]
     return {"points": settings}, _join_points(times, values), _flat_piece(ENDLESS_NS, values[-1])

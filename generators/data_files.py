@@ -2,8 +2,8 @@
 
 Records are sent byte for byte. A Parquet row is converted to JSON once. In later replay cycles only the times change,
 in place. Errors name file and line (Parquet: row). All data is held in memory, so data that does not fit is refused: at
-once if the files are too large, else once it takes too much memory. Plain lines take about twice their size, a Parquet
-column of equal values any multiple.
+once if the files are too large, else once it takes too much memory. Plain lines take about twice the file's size in
+memory, a Parquet column of equal values many times its size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORDED = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
 MEMORY_SHARE = 0.5
 # Rows between two memory checks.
 ROWS_PER_CHECK = 250
-# Shift of a cycle if all records have the same time.
+# Time shift per replay cycle if all records have the same time.
 SINGLE_ROUND_MS = 1000
 
 Headers = list[tuple[str, bytes | None]]
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 @dataclass
 class Data:
-    """Records in the order of their files, as lists of one length, or empty lists.
+    """Records in the order of their files, as lists of equal length; a list is empty if the data has no such field.
 
-    `times_ms`: milliseconds since the epoch. `resolution_ms`: times can be shifted by multiples of it without a change
-    of format. `spans`, `unit`: positions of the times in each value, and their unit if they are numbers.
+    `times_ms`: milliseconds since the epoch. `resolution_ms`: a time can be shifted by multiples of this without a
+    change of its format. `spans`, `unit`: positions of the times in each value, and their unit if they are numbers.
     """
 
     values: list[bytes | None] = field(default_factory=list)
@@ -74,24 +74,24 @@ class Data:
         length = span + span // max(1, len(self.times_ms) - 1) if span else SINGLE_ROUND_MS
         return -(-length // self.resolution_ms) * self.resolution_ms
 
-    def value(self, place: int, round_: int) -> bytes | None:
-        """Return the value at `place` in a replay cycle (from 0), with its times shifted."""
-        value = self.values[place]
-        if not round_ or not self.spans or value is None:
+    def value(self, index: int, cycle: int) -> bytes | None:
+        """Return the value at `index`, with its times shifted as in replay cycle `cycle` (from 0)."""
+        value = self.values[index]
+        if not cycle or not self.spans or value is None:
             return value
-        for start, end in reversed(self.spans[place]):
-            later = shift_time(value[start:end], round_ * self.round_ms * NS_PER_MS, self.unit)
+        for start, end in reversed(self.spans[index]):
+            later = shift_time(value[start:end], cycle * self.round_ms * NS_PER_MS, self.unit)
             value = value[:start] + later + value[end:]
         return value
 
 
 def data_files(path: str) -> list[Path]:
-    """Return the data files by name. Raises InputError for none, and for several kinds."""
-    place = Path(path)
-    if place.is_dir():
-        files = sorted(one for one in place.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    """Return the data files, sorted by name. Raises InputError if there is none, or files of several kinds."""
+    given = Path(path)
+    if given.is_dir():
+        files = sorted(file for file in given.iterdir() if file.suffix in SUFFIXES and file.is_file())
     else:
-        files = [place] if place.is_file() else []
+        files = [given] if given.is_file() else []
     if not files:
         known = ", ".join(SUFFIXES)
         raise InputError(f"data: got {path}; expected a file, or a folder of files, ending in {known}")
@@ -217,7 +217,7 @@ def _read_columns(rows: Iterator[DataRow], key: str | None, time: str | None, un
 
 
 def _add_time(data: Data, row: DataRow, spans: Sequence[Span], what: str, given_unit: Unit | None) -> None:
-    """Add the time of a record; a repeated column is shifted everywhere, so all of it is read."""
+    """Add the time of a record; if its column is repeated, read each occurrence, since all are shifted later."""
     for span in spans:
         written = row.value[slice(*span)]
         try:
@@ -356,10 +356,10 @@ def _size_of(file: Path) -> int:
     import pyarrow.parquet as pq
 
     try:
-        about = pq.read_metadata(file)
+        metadata = pq.read_metadata(file)
     except (OSError, ValueError) as error:
         raise InputError(f"data: {file}: invalid Parquet file: {error}") from None
-    return sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:

@@ -186,7 +186,7 @@ class _Iso:
         if found is None:
             return None
         year, dash, month, day, separator, hour, _, minute, second, _, fraction, _ = found.groups()
-        # Digits alone count as a date if plausible, else as a number: 1701010100 is in the year 2023.
+        # Digits alone count as a date if that is plausible, else as a number: 1701010100 is in 2023, not in 1701.
         if hour and not separator and (dash or len(text) not in _DIGITS or not "1900" <= year < "2200"):
             return None
         try:

@@ -34,7 +34,7 @@ AwaitStart = Callable[[], StartInstant]
 
 
 def send_alone(spec: GeneratorSpec, barrier: Path, histogram: Path, journal: EventOutput, stop: StopRequest) -> None:
-    """Run a generator that is one process."""
+    """Run a generator of one process."""
 
     def preload_and_wait() -> StartInstant:
         _preload(spec, journal, broker, stop)
@@ -158,7 +158,7 @@ def _write_histogram(path: Path, histogram: HdrHistogram, start: StartInstant) -
 
 
 _STATE_KEYS_PER_CHUNK = 256
-# Minimum spare time before the next record for preparing ahead.
+# Records are prepared ahead only if at least this time remains before the next one is due, in ns.
 _SPARE_NS = 1_000_000
 _UNPACED_BURST = 4096
 
@@ -176,14 +176,14 @@ class RealClock:
 
 
 class ProgressTicker:
-    """Callback about once a second, from within a loop that must not block."""
+    """Caller of `report` about once a second, for a loop that must not block."""
 
     def __init__(self, clock: Clock, report: Callable[[], None]) -> None:
         self._clock, self._report = clock, report
         self._next = clock.now_ns() + NANOSECONDS
 
     def tick(self) -> None:
-        """Call back if a second has passed."""
+        """Call `report` if a second has passed."""
         now = self._clock.now_ns()
         if now >= self._next:
             self._next = max(self._next + NANOSECONDS, now)
@@ -209,8 +209,8 @@ class SendResult:
 def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sender: RecordSender) -> int:
     """Send the preload, wait for all acknowledgements, and return its number of records.
 
-    It consists of one record per partition, every state key, and `primer_lines` records of the source that warm up the
-    engine. Raises GeneratorError if a record was not acknowledged, since the state would be incomplete.
+    The preload consists of one record per partition, every state key, and `primer_lines` records of the source that
+    warm up the engine. Raises GeneratorError if a record was not acknowledged, since the state would be incomplete.
     """
     replay = source if isinstance(source, Replay) else None
     first_value = PRIMER_KEY.encode() if replay is None else next(replay.preload(1))
@@ -244,13 +244,13 @@ def send_closing(
     ahead_s: float = 0.0,
     replay: Replay | None = None,
 ) -> None:
-    """Send the records that close windows after the schedule, with timestamps `ahead_s` in the future.
+    """Send the records after the schedule that close all event-time windows, with timestamps `ahead_s` in the future.
 
     `replay`: the source, if it is user data. Raises GeneratorError if a record was not acknowledged.
     """
     for number, payload in enumerate(payloads):
-        place = number % spec.partitions
-        sender.send_preload_record(payload, number, place, CLOSING, ahead_s=ahead_s, **_key_arguments(replay, number))
+        keys = _key_arguments(replay, number)
+        sender.send_preload_record(payload, number, number % spec.partitions, CLOSING, ahead_s=ahead_s, **keys)
     _flush(sender, spec, "closing")
 
 
@@ -344,5 +344,5 @@ def _cpu_s() -> float:
 
 
 def done_fields(records: int, acked: int, unknown: int, lag: dict[str, float]) -> dict[str, Any]:
-    """Return the record fields of the `done` event, equal for one process and several."""
+    """Return the record fields of the `done` event, the same for one process and for several."""
     return {"records": records, "acked": acked, "unknown": unknown, "schedule_lag_ms": lag}

@@ -33,7 +33,7 @@ PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
 POOL_BYTES = 4096
 STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
 ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
-# Distance of the closing events behind the last one, in addition to the watermark delay and the longest auction.
+# Event time from the last event to the closing events, in addition to the watermark delay and the longest auction.
 CLOSING_MS = 60_000
 
 _POOLS = np.random.default_rng(20100801)
@@ -109,7 +109,7 @@ class NexmarkEvents:
             yield from self.events(numbers, self.due_ms(numbers))
 
     def closing(self, total: int) -> Texts:
-        """Return one cycle of events long after the `total` scheduled ones, which close all windows."""
+        """Return one cycle of events that close all windows, long after the `total` scheduled events."""
         numbers = np.arange(
             self._preload_count + total, self._preload_count + total + self._rules.total, dtype=np.uint64
         )
@@ -120,7 +120,7 @@ class NexmarkEvents:
 
     @property
     def closing_ms(self) -> int:
-        """Distance of the closing events from the last event, in ms."""
+        """Event time from the last event to the closing events, in ms."""
         rules = self._rules
         longest_auction_ms = 2000 * rules.in_flight * rules.total / max(rules.proportions[1], 1) / rules.rate
         return CLOSING_MS + int(rules.watermark_s * 1000 + longest_auction_ms)

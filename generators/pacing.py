@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from generators.curve import NANOSECONDS, Curve, PiecewiseLinear, constant_function
 
-# Maximum records per burst. The clock is read once after each burst, which bounds the overestimate of the first
-# records' schedule lag: 64 records take about 0.1 ms to queue, and 5 ms with all that were waiting.
+# Maximum records per burst. The clock is read once after each burst, so the schedule lag of its first records is
+# overestimated by the time to queue the burst: 0.1 ms for 64 records, up to 5 ms if waiting records are queued with it.
 BURST = 64
-# Records due within this time are sent together: a wake-up costs 0.3 ms of CPU, and the broker the same again, which
-# the workload would lack. It also bounds the added schedule lag.
+# Records due within this time are sent together: a wake-up costs 0.3 ms of CPU here and as much in the broker, which
+# the workload would lack. This time also bounds the schedule lag that it adds.
 MIN_SLEEP_NS = 4_000_000
 # A longer sleep would delay a stop request.
 MAX_SLEEP_NS = 50_000_000
@@ -149,9 +149,10 @@ def pace(
 ) -> int:
     """Send on schedule until its end or until `is_stopped`; return the number of records sent.
 
-    `send(first, last)` sends the local records first … last − 1 of the shard, at most BURST, all due. `idle(spare_ns)`
-    is called before a sleep with the time until the next record, for preparations; its duration is deducted from the
-    sleep. `load_end(now_ns)` returns the instant after which nothing is due, or None for the schedule's own end.
+    `send(first, last)` sends the local records first … last − 1 of the shard: at most BURST, and only due ones.
+    `idle(spare_ns)` is called before a sleep with the time until the next record, for preparations; the sleep is
+    shorter by its duration. `load_end(now_ns)` returns the instant after which nothing is due, or None for the
+    schedule's own end.
     """
     total = shard.share(schedule.count)
     sent = 0
@@ -195,14 +196,14 @@ class RecordedSchedule:
         """Return the records due in [0, seconds); `cycle_ms`: time between cycle starts."""
         times = np.asarray(times_ms, dtype=np.int64)
         times_ns = np.rint((times - times[0]) * (MS / speed)).astype(np.int64)
-        made = cls(times_ns, max(1 + int(times_ns[-1]), round(cycle_ms * MS / speed)), 0)
-        made.count = made._count_before(round(seconds * NANOSECONDS))
-        return made
+        schedule = cls(times_ns, max(1 + int(times_ns[-1]), round(cycle_ms * MS / speed)), 0)
+        schedule.count = schedule._count_before(round(seconds * NANOSECONDS))
+        return schedule
 
     def due_ns(self, k: int) -> int:
         """Return the nanoseconds after the start at which record `k` is due."""
-        cycle, place = divmod(k, len(self._list))
-        return int(cycle * self._cycle_ns + self._list[place])
+        cycle, index = divmod(k, len(self._list))
+        return int(cycle * self._cycle_ns + self._list[index])
 
     def due_count(self, elapsed_ns: int) -> int:
         """Return the number of records due at or before `elapsed_ns`."""
@@ -219,6 +220,6 @@ class RecordedSchedule:
     def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return `due_ns` of any records; shape (n,), nanoseconds."""
         numbers = records.astype(np.int64)
-        cycle, place = np.divmod(numbers, len(self._list))
-        due: NDArray[np.int64] = cycle * self._cycle_ns + self._times[place]
+        cycle, index = np.divmod(numbers, len(self._list))
+        due: NDArray[np.int64] = cycle * self._cycle_ns + self._times[index]
         return due

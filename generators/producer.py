@@ -5,10 +5,10 @@ on a cold broker). With `delivery.report.only.error` confluent-kafka reports fai
 reports every record that it could not deliver, and records left after the last flush are still in its queue. So acked =
 sent − failed − queued.
 
-Records in flight. With five or more records of a partition in flight, librdkafka (2.16) sends no others to it, and
-after the linger time polls for the acknowledgement without a pause. With a busy broker this took 0.25 to 0.65 cores at
-1,000 records/s, from that broker. So records wait here at no cost, and leave in one batch once earlier ones are
-acknowledged.
+Records in flight. While five or more records of a partition are in flight, librdkafka (2.16) sends that partition no
+others; after the linger time it polls for the acknowledgement without a pause. At 1,000 records/s this took 0.25 to
+0.65 cores, which a busy broker then lacked. So records wait in `RecordSender` at no cost, and leave in one batch once
+earlier ones are acknowledged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_BYTES = 131_072
 FEW_IN_FLIGHT = 5
 # Above this number records do not wait: batches are full, and the client's own pipeline is faster.
 MAX_WAITING = 2_000
-# Longer than a broker restart with existing data; undelivered records are unknown after it.
+# Longer than a broker restart with existing data; a record without acknowledgement after this time counts as unknown.
 DELIVERY_TIMEOUT_MS = 120_000
 FLUSH_TIMEOUT_S = 60.0
 _METADATA_TIMEOUT_S = 15.0
@@ -142,7 +142,7 @@ class RecordSender:
                     repeat(None) if keys is None else iter(keys),
                     partitions,
                     repeat(self._on_failure),
-                    repeat(None),  # the same callback's other parameter
+                    repeat(None),  # `on_delivery`, the second parameter for that callback
                     timestamps_ms,
                     # An extra argument per record costs throughput.
                     *(() if headers is None else (headers,)),
@@ -150,7 +150,7 @@ class RecordSender:
                 maxlen=0,
             )
         except BufferError:
-            # The queue is full by size. The failed record was taken from the iterator.
+            # The queue is full by bytes, not by records. The failed record was already taken from the iterator.
             done = len(payloads) - operator.length_hint(rest) - 1
             self._producer.poll(0.01)
             self._check()
@@ -173,7 +173,7 @@ class RecordSender:
     ) -> None:
         """Queue one record outside the schedule: header PHASE and a timestamp `ahead_s` in the future.
 
-        Its key is reserved, unless it is user data (`keyed` False), which has `key`.
+        The record gets a reserved key; user data (`keyed` False) gets `key`.
         """
         self._produce_all()
         self._await_room(1)
@@ -222,10 +222,10 @@ class BrokerClient:
     def end_offsets(self, topic: str, partitions: int) -> dict[str, int]:
         """Return the end offset of each partition (partitions as strings)."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+        requests = {TopicPartition(topic, partition): latest for partition in range(partitions)}
         try:
-            answers = self._admin.list_offsets(asked, request_timeout=_METADATA_TIMEOUT_S)
-            ends = {str(key.partition): int(future.result().offset) for key, future in answers.items()}
+            replies = self._admin.list_offsets(requests, request_timeout=_METADATA_TIMEOUT_S)
+            ends = {str(key.partition): int(future.result().offset) for key, future in replies.items()}
         except KafkaException as error:
             raise GeneratorError(f"topic {topic}: no end offsets: {error.args[0]}; fix: start Kafka") from None
         return dict(sorted(ends.items(), key=lambda item: int(item[0])))

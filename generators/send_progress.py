@@ -24,7 +24,7 @@ class EventOutput:
 
 @dataclass(frozen=True)
 class SendProgress:
-    """Records sent and due so far, and the sent records more than LATE_MS late; written about once a second.
+    """Number of records sent and due so far, and sent more than LATE_MS late; written about once a second.
 
     `latest_ms`: largest schedule lag since the previous progress, in milliseconds.
     """

@@ -51,7 +51,7 @@ class GeneratorSpec(BaseModel):
     streams: tuple[Literal["STOCK", "TRANSACTION", "POSITION"], ...] = Field(
         ("TRANSACTION",),
         min_length=1,
-        description="Streams of the source `stock`; STOCK with others has a share of 20 %.",
+        description="Streams of the source `stock`; next to others, STOCK has a share of 20 %.",
     )
     prices: str = Field(
         "five-companies",
@@ -75,11 +75,11 @@ class GeneratorSpec(BaseModel):
     numbered: bool = Field(False, description="Add the record number as header `faultline`.")
     closing: bool = Field(False, description="Send records after the schedule that close all windows.")
     closing_ahead_s: float | None = Field(
-        None, gt=0, le=3500, description="Distance of their timestamps in s; not for `nexmark`."
+        None, gt=0, le=3500, description="Seconds by which their timestamps are ahead; not for `nexmark`."
     )
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Records of the source sent before T0.")
-    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
+    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that update the preloaded state.")
     seed: int = Field(1, ge=0, description="Seed of every random choice, together with the repetition.")
     repetition: int = Field(0, ge=0, description="Repetition of the configuration.")
     processes: int = Field(1, ge=1, le=64, description="Processes that share the schedule.")

@@ -34,7 +34,7 @@ class StopRequest:
             signal.signal(number, self._on_signal)
 
     def watch_parent(self, pid: int | None = None) -> None:
-        """Stop once the parent is not `pid` (default: the current parent) any more.
+        """Stop once the parent process is no longer `pid` (default: the current parent).
 
         The current parent is read late, at the start barrier: a detached process intentionally loses its first parent
         early.

@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shifts:
-    """Records with an event time before their place in the schedule."""
+    """Event times that precede the scheduled time of their record."""
 
     late: float  # share that is LATE_MS earlier
     disorder: float  # share that is earlier by at most half the watermark
@@ -54,10 +54,10 @@ class Shifts:
         """Return the milliseconds by which each record is earlier, mostly 0; shape (n,)."""
         # One draw decides both, so a record is late or out of order, never both, and each share is exact.
         draw = draw_uniform(self.key, records)
-        most = self.watermark_ms // 2
-        some = (draw_uniform(self.amount_key, records) * most).astype(np.int64) + (1 if most else 0)
-        shifted = np.where(draw < self.late + self.disorder, some, 0)
-        return np.where(draw < self.late, LATE_MS, shifted)
+        max_ms = self.watermark_ms // 2
+        disorder_ms = (draw_uniform(self.amount_key, records) * max_ms).astype(np.int64) + (1 if max_ms else 0)
+        shift_ms = np.where(draw < self.late + self.disorder, disorder_ms, 0)
+        return np.where(draw < self.late, LATE_MS, shift_ms)
 
 
 class StockStreams:
@@ -101,10 +101,9 @@ class StockStreams:
         return self._lines(records, due_ms - self._shifts.shift_ms(records), hundredths)
 
     def preload(self, n: int) -> Iterator[bytes]:
-        """Yield n records from PRELOAD_MS before the opening on, at the schedule's first rate or faster.
+        """Yield n records whose event times begin PRELOAD_MS before the opening and follow at the schedule's base rate.
 
-        They are faster if they would otherwise pass the opening: preload ahead of the measured records would make those
-        late.
+        The rate is higher if they would otherwise reach past the opening: the measured records would then be late.
         """
         step_ms = min(1000 / float(self._schedule.rate), PRELOAD_MS / max(n, 1))
         for records in blocks(n):
@@ -287,7 +286,7 @@ class Market:
         listing = np.arange(stocks, dtype=np.int64)
         series, number = listing % len(symbols), listing // len(symbols)
         names = zip(series.tolist(), number.tolist(), strict=True)
-        self.szcodes = [f"{symbols[which]}-{on_it:03d}".encode() for which, on_it in names]
+        self.szcodes = [f"{symbols[index]}-{on_symbol:03d}".encode() for index, on_symbol in names]
         lengths = np.array([len(closes[symbol]) for symbol in symbols], dtype=np.int64)
         self._closes = np.concatenate([closes[symbol] for symbol in symbols])
         self._first = (np.cumsum(lengths) - lengths)[series]
@@ -299,11 +298,11 @@ class Market:
         """Return prices in cents of listings at instants (ms after the opening, also negative); shapes (n,)."""
         steps = self._steps[listings]
         way_ms = steps * DAY_MS
-        place = (self._start_ms[listings] + at_ms) % (2 * way_ms)
-        place = np.where(place > way_ms, 2 * way_ms - place, place)  # forth, then back
-        day = np.minimum(place // DAY_MS, steps - 1)
-        into = place - day * DAY_MS
+        series_ms = (self._start_ms[listings] + at_ms) % (2 * way_ms)
+        series_ms = np.where(series_ms > way_ms, 2 * way_ms - series_ms, series_ms)  # forwards, then backwards
+        day = np.minimum(series_ms // DAY_MS, steps - 1)
+        day_ms = series_ms - day * DAY_MS
         first = self._first[listings] + day
-        units = self._closes[first] * (DAY_MS - into) + self._closes[first + 1] * into
+        units = self._closes[first] * (DAY_MS - day_ms) + self._closes[first + 1] * day_ms
         result: NDArray[np.int64] = (units + DAY_MS * _UNITS_PER_CENT // 2) // (DAY_MS * _UNITS_PER_CENT)
         return result

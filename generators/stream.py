@@ -143,20 +143,22 @@ class Stream:
         )
         partitions, keys = (records % self._partitions).tolist(), None
         if isinstance(self._source, Replay):
-            keys, own = self._source.keys(records), self._source.headers(records)
+            keys, data_headers = self._source.keys(records), self._source.headers(records)
             if keys is not None:
                 partitions = self._partitions_of(keys, partitions)
-            if own is not None:
-                headers = own if headers is None else [a + b for a, b in zip(own, headers, strict=True)]
+            if data_headers is not None:
+                headers = (
+                    data_headers if headers is None else [a + b for a, b in zip(data_headers, headers, strict=True)]
+                )
         self._chunks.append(RecordChunk(payloads, partitions, due, headers, keys))
         self._next += n
         return True
 
-    def _partitions_of(self, keys: list[bytes | None], without: list[int]) -> list[int]:
-        """Return the partitions of records by key; records without a key keep theirs."""
+    def _partitions_of(self, keys: list[bytes | None], defaults: list[int]) -> list[int]:
+        """Return the partitions of records by their keys; those of records without a key come from `defaults`."""
         assert isinstance(self._source, Replay)
-        place, number = self._source.partition, int(self._partitions)
-        return [one if key is None else place(key, number) for key, one in zip(keys, without, strict=True)]
+        choose, count = self._source.partition, int(self._partitions)
+        return [default if key is None else choose(key, count) for key, default in zip(keys, defaults, strict=True)]
 
     def take(self, n: int) -> RecordChunk:
         """Return the next records, at least one and at most `n`. Raises IndexError after the last."""
@@ -173,10 +175,10 @@ class Stream:
 
 
 class Replay:
-    """A source of user data, repeated in cycles: record k is at place (offset + k) mod L of the data.
+    """A source of user data, repeated in cycles: record k is at index (offset + k) mod L of the L records.
 
-    Data without times starts at a place drawn from seed and repetition. Data with times starts at its beginning, and in
-    later cycles the times in the values are shifted by the length of a cycle.
+    Data without times starts at an index drawn from seed and repetition. Data with times starts at its beginning, and
+    cycle n (from 0) shifts the times in the values by n cycle lengths.
     """
 
     def __init__(self, data: Data, seed: int, repetition: int) -> None:
@@ -187,18 +189,18 @@ class Replay:
 
     def payloads(self, records: NDArray[np.uint64]) -> list[Any]:
         """Return the values, bytes or None, of the given records (numbers in the schedule, shape (n,))."""
-        rounds, places = self._places(records)
-        return [self._data.value(place, round_) for round_, place in zip(rounds.tolist(), places.tolist(), strict=True)]
+        cycles, indices = self._positions(records)
+        return [self._data.value(index, cycle) for cycle, index in zip(cycles.tolist(), indices.tolist(), strict=True)]
 
     def keys(self, records: NDArray[np.uint64]) -> list[bytes | None] | None:
         """Return the keys, or None if the data has none."""
         keys = self._data.keys
-        return [keys[place] for place in self._places(records)[1].tolist()] if keys else None
+        return [keys[index] for index in self._positions(records)[1].tolist()] if keys else None
 
     def headers(self, records: NDArray[np.uint64]) -> list[Headers] | None:
         """Return the headers, or None if the data has none."""
         headers = self._data.headers
-        return [headers[place] for place in self._places(records)[1].tolist()] if any(headers) else None
+        return [headers[index] for index in self._positions(records)[1].tolist()] if any(headers) else None
 
     def partition(self, key: bytes, partitions: int) -> int:
         """Return the partition of a key."""
@@ -217,6 +219,7 @@ class Replay:
         keys = self._data.keys
         return keys[0 if self._data.times_ms else number % len(keys)] if keys else None
 
-    def _places(self, records: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rounds, places = np.divmod(records.astype(np.int64) + self.offset, len(self._data))
-        return rounds, places
+    def _positions(self, records: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the cycle of each record, and its index in the data; shapes (n,)."""
+        cycles, indices = np.divmod(records.astype(np.int64) + self.offset, len(self._data))
+        return cycles, indices

@@ -65,7 +65,7 @@ class Workers(Protocol):
     host: str  # address of this machine for the workers
 
     def start(self, address: Address, report: ReportHandler) -> None:
-        """Start all and return at once. `report`: for workers that end before they connect; from any thread."""
+        """Start all and return at once. `report` is called, from any thread, for a worker that ends unconnected."""
 
     def end(self) -> None:
         """End the workers that do not end with their connection."""
@@ -145,7 +145,7 @@ class WorkerGroup:
     def send_start(self, start: StartInstant) -> None:
         """Send T0 to the workers."""
         for connection in self._connections.values():
-            # The connection's thread reports its end.
+            # If the connection ended, its thread reports that.
             with contextlib.suppress(OSError):
                 send_line(connection, t0_wall_ns=start.wall_ns)
 
@@ -192,12 +192,12 @@ class WorkerGroup:
             if report.event["event"] == "done":
                 done[report.worker] = report.event
             elif report.event["event"] == "progress":
-                events = SendProgress(**{name: report.event[name] for name in SendProgress.__dataclass_fields__})
+                current = SendProgress(**{name: report.event[name] for name in SendProgress.__dataclass_fields__})
                 before = latest[report.worker].latest_ms if report.worker in latest else 0.0
-                latest[report.worker] = replace(events, latest_ms=max(before, events.latest_ms))
+                latest[report.worker] = replace(current, latest_ms=max(before, current.latest_ms))
                 if report.worker == min(set(range(self._count)) - self._done):
                     progress(SendProgress.combine(latest.values()))
-                    # Schedule lag counts from 0 after each report.
+                    # The largest schedule lag counts from 0 again after each report.
                     latest = {worker: replace(one, latest_ms=0.0) for worker, one in latest.items()}
         return [done[number] for number in range(self._count)]
 

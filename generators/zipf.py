@@ -229,7 +229,7 @@ class RankTable:
         self._table[-1] = 1.0 - tail / self._total
 
     def ranks(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the ranks, from 0, of uniform draws in [0, 1): ranks with a cumulative share ≤ the draw."""
+        """Return the rank, from 0, of each uniform draw in [0, 1): the number of ranks with a cumulative share ≤ it."""
         ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
         if self._long:
             behind = ranks == TABLE_RANKS
@@ -243,7 +243,7 @@ class RankTable:
         guess = self._begin_of(left) - 0.5
         count = np.clip(np.floor(guess), TABLE_RANKS, self._size - 1)  # ranks with a cumulative share ≤ the draw
         while True:
-            # Ranks 1 … count are passed while the remaining sum is at least what is left.
+            # `count` is right if the sum of the ranks after it is at least `left`, and that after `count` + 1 is not.
             too_far = (self._tail(count) < left) & (count > TABLE_RANKS)
             too_near = (self._tail(count + 1) >= left) & (count < self._size - 1)
             if not (too_far | too_near).any():
@@ -254,7 +254,7 @@ class RankTable:
         """Return the sum of i^-s over after < i ≤ size: the integral and one correction; relative error < 10⁻¹⁶."""
         begin, end, power = after + 0.5, self._size + 0.5, 1.0 - self._exponent
         span = np.log(end / begin)
-        # As a product, since the difference of two antiderivatives loses the digits of a small tail.
+        # Computed as a product, since the difference of two antiderivatives loses the digits of a small tail.
         integral = span if power == 0 else begin**power * np.expm1(power * span) / power
         slopes = self._exponent * (begin ** (power - 2) - end ** (power - 2))
         result: NDArray[np.float64] = integral - slopes / 24
@@ -287,6 +287,6 @@ class RankTables:
         """Return ranks, from 0, of each record's draws (shape (n,) or (n, each)) at its exponent (shape (n,))."""
         ranks = np.empty(draws.shape, dtype=np.int64)
         for exponent in np.unique(hundredths).tolist():
-            there = hundredths == exponent
-            ranks[there] = self.table(exponent).ranks(draws[there])
+            has_exponent = hundredths == exponent
+            ranks[has_exponent] = self.table(exponent).ranks(draws[has_exponent])
         return ranks

@@ -29,7 +29,8 @@ DAEMON_START_S = 60.0
 def start_fault_daemons(run: Run) -> list[LedgerEntry]:
     """Start the daemons that the planned actions need, such as the Kafka proxy.
 
-    If the workload cannot log in, also start the auth proxy, which comes before the Kafka proxy.
+    If the workload cannot log in to Kafka, also start the auth proxy; the workload connects through both, first the
+    auth proxy.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     own = settings.endpoints
@@ -42,9 +43,9 @@ def start_fault_daemons(run: Run) -> list[LedgerEntry]:
 def _auth_proxy(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
     """Return the attempt's Kafka auth proxy, logged in as the broker's user for workloads."""
     ready = attempt.scratch / "gate"
-    ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
+    addresses = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
     login = ("--login", str(login_file(settings.secrets, WORKLOAD)), "--ready", str(ready))
-    return Daemon("gate", "faultline.installation.kafka_auth_proxy", (*ends, *login), ready)
+    return Daemon("gate", "faultline.installation.kafka_auth_proxy", (*addresses, *login), ready)
 
 
 def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> LedgerEntry:
@@ -124,7 +125,7 @@ def spawn_process(
 
     Raises InfrastructureError if its role already has a process.
     """
-    # A crashed scheduler may repeat a step; two generators would invalidate the measurement.
+    # After a crash Airflow's scheduler may repeat a step; two generators would invalidate the measurement.
     if newest_entry(attempt, role) is not None:
         raise InfrastructureError(f"{role}: start failed: the step already started it; fix: measure again")
     return spawn_detached(
@@ -138,8 +139,8 @@ def spawn_process(
         env=environment,
         token=token,
         for_workload=role == "supervisor",
-        # Both follow a schedule on little CPU, and their delays distort figures. A generator on the cluster has only
-        # its driver JVM here.
+        # Generator and fault scheduler keep a schedule on little CPU, and their delays distort figures. A generator on
+        # the cluster has only its driver JVM on this machine.
         high_priority=role in ("generator", "conductor") and token is None,
     )
 

@@ -22,7 +22,7 @@ from faultline.system.settings import Settings
 
 # Above this, Spark's optimisations save more time than they cost.
 LARGE_RECORDS = 500_000
-# Key of the harvest's configuration: how far the clock that stamped the outputs was ahead, in ms.
+# Key in the harvest's configuration: milliseconds by which the clock that stamped the outputs was ahead.
 CLOCK_AHEAD = "emitted_ahead_ms"
 # Timeout of the broker's reply with a topic's first offsets.
 OFFSETS_TIMEOUT_S = 30.0
@@ -63,7 +63,7 @@ def _undrained_count(attempt: Attempt) -> int:
 
 
 def require_complete(plan: AttemptPlan) -> None:
-    """Raise InfrastructureError for topics of a paced attempt that lost their first records.
+    """Raise InfrastructureError for topics that lost their first records, if the attempt has a send schedule.
 
     The error names topic, partition and offset. Also raised if the broker does not answer.
     """
@@ -133,7 +133,7 @@ def remove_recordings(run: Run) -> list[str]:
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
-    """Copy the service starts since the attempt's turn; they show restarts after faults."""
+    """Copy the service starts since the attempt got the machine; they show restarts after faults."""
     since = attempt.begun_at_ns()
     lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
     write_lines(attempt.services_journal, lines)

@@ -33,7 +33,7 @@ def harvest(run: RunContext) -> None:
     if not plan.tuples:
         raise ConfigError(
             f"{attempt.id}: got an attempt of an earlier version; expected one whose plan says how to harvest; "
-            "fix: clear the step judge alone, which reads the tables that are there, or the whole run"
+            "fix: clear only the step judge, which reads the existing tables, or the whole run"
         )
     configuration = collect_raw_data(run)
     require_complete(plan)

@@ -1,7 +1,7 @@
-"""Recoveries of an attempt during its measurement, by the judge's rules for t2, t4 and t5.
+"""Recoveries of an attempt during its measurement: t2 (fault detected), t4 (state loaded) and t5 (caught up).
 
-They use the engine's output so far, so the record may differ. An instant that cannot be observed online is None and is
-not shown.
+The judge's rules are applied to the engine's output so far, so the experiment record may differ. An instant that cannot
+be observed online is None and is not shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LiveRecovery:
     """Recovery of one injection; instants in seconds after the signal, None if not observed (yet).
 
     `number` counts from 1; `injection` is its text. `has_loaded_state`: whether `ready_s` is the end of a state reload;
-    otherwise it is the first task after the loss. `outcome`: why it is not a recovery; empty for a recovery.
+    otherwise `ready_s` is the first task after the loss. `outcome`: why there is no recovery; empty if there is one.
     `is_over`: whether a later poll adds nothing.
     """
 
@@ -49,7 +49,7 @@ class LiveRecovery:
 
     @property
     def text(self) -> str:
-        """`killed executor 1; detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s`."""
+        """Text such as `killed executor 1; detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s`."""
         if self.outcome:
             return f"{self.injection}: {self.outcome}"
         seen = (
@@ -85,13 +85,13 @@ class RecoveryWatch:
         now = time.time_ns() if now_ns is None else now_ns
         self._lines += self._conductor.poll()
         faults = read_conductor(by_event(self._lines), len(self._plan.faults)).injected
-        open_ones = [one for one in faults if one.t0_ns is not None and one.index not in self._reported]
-        if not open_ones:
+        unreported = [fault for fault in faults if fault.t0_ns is not None and fault.index not in self._reported]
+        if not unreported:
             return []
         traces = self._traces()
-        found = [self._recovery(one, faults, traces, now) for one in open_ones]
-        self._reported |= {one.number - 1 for one in found if one.is_over}
-        return found
+        recoveries = [self._recovery(fault, faults, traces, now) for fault in unreported]
+        self._reported |= {recovery.number - 1 for recovery in recoveries if recovery.is_over}
+        return recoveries
 
     def _recovery(
         self, fault: InjectedFault, faults: Sequence[InjectedFault], traces: Traces, now_ns: int
@@ -106,9 +106,9 @@ class RecoveryWatch:
         caught_up = seen.get("t5")
         # Before t5 another state load may follow.
         ready = seen.get("t4") if caught_up is not None else None
-        whole = {"t2", "t4", "t5"} <= seen.keys()
-        waited = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
-        ended = until_ns is not None or any(events(self._lines, name) for name in FINAL_EVENTS)
+        is_complete = {"t2", "t4", "t5"} <= seen.keys()
+        is_grace_over = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
+        is_ended = until_ns is not None or any(events(self._lines, name) for name in FINAL_EVENTS)
         return LiveRecovery(
             number,
             injection,
@@ -117,11 +117,11 @@ class RecoveryWatch:
             ready_s=_seconds_after(fault.t0_ns, ready),
             has_loaded_state=ready is not None and ("t3" not in seen or ready.wall_ns != seen["t3"].wall_ns),
             caught_up_s=_seconds_after(fault.t0_ns, caught_up),
-            is_over=whole or waited or ended,
+            is_over=is_complete or is_grace_over or is_ended,
         )
 
     def _evidence(self, fault: InjectedFault, traces: Traces, until_ns: int | None) -> FaultEvidence:
-        """Return the judge's evidence without the harvest's: bins, tuples and thresholds."""
+        """Return the judge's evidence without what only the harvest knows: time bins, tuples and thresholds."""
         assert fault.t0_ns is not None
         return FaultEvidence(
             engine=self._engine,

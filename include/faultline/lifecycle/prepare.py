@@ -47,7 +47,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 @dataclass(frozen=True)
 class Order:
-    """Ordered experiment: a configuration and the coordinates of its cell."""
+    """Ordered experiment: a configuration and the coordinates of its cell, its place in a sweep."""
 
     config: Configuration
     repetition: int = 0
@@ -57,7 +57,7 @@ class Order:
     sweep_id: str | None = None
     parent_run_id: str | None = None
     logical_date: str | None = None
-    # Airflow run that measures it; None if this process does.
+    # Airflow run that measures the experiment; None if this process does.
     run_id: str | None = None
     # Build under test, in place of the installed programs and settings.
     build_spec: BuildSpec = BuildSpec()
@@ -126,7 +126,7 @@ def make_attempt(
 def _places(config: Configuration, settings: Settings, engine: Engine, *, is_external: bool) -> Places:
     """Return files, tags and ports of the attempt.
 
-    `elsewhere`: on a target, without the embedded services.
+    `is_external`: on a target (an external cluster), without the embedded services.
     """
     mark = instance(settings).get("instance")
     holds = {} if is_external else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
@@ -144,14 +144,14 @@ def _places(config: Configuration, settings: Settings, engine: Engine, *, is_ext
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
     """Store and return a `failed` or `cancelled` record with the reason, for the sweep."""
     attempt = Attempt(settings.attempts / new_attempt_id(settings.attempts))
-    order_of_it = labelled_order(order, settings, java)
-    record = refused_record({**attempt_description(attempt, order, settings, java), **asdict(order_of_it)}, error)
+    labelled = labelled_order(order, settings, java)
+    record = refused_record({**attempt_description(attempt, order, settings, java), **asdict(labelled)}, error)
     Store(settings.results).write(record)
     return record
 
 
 def copy_job(config: Configuration, attempt: Attempt) -> None:
-    """Copy the user's files under test: they may change before the harvest."""
+    """Copy the user's files under test, because they may change before the harvest."""
     for name, path in config.kind.files(config.own).items():
         (attempt.job / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, attempt.job / name)
@@ -162,8 +162,8 @@ def labelled_order(order: Order, settings: Settings, java: str, built: Build | N
 
     `built`: the build under test; None if it could not be made, as in the record of a refusal.
     """
-    made = None if order.build_spec.installed else built
-    build = order.build or default_build(settings, java, made, job=job_hashes([order.config]))
+    tested = None if order.build_spec.installed else built
+    build = order.build or default_build(settings, java, tested, job=job_hashes([order.config]))
     return Ordered(
         config=order.config.model_dump(mode="json"),
         config_id=order.config.config_id,
@@ -227,7 +227,7 @@ def check_engine(config: Configuration) -> None:
 
 
 def check_hosts(config: Configuration) -> None:
-    """Raise ConfigError for faults of hosts without hosts, and for workloads that cannot run on several."""
+    """Raise ConfigError for host faults if there are no other hosts, and for workloads that need a single host."""
     for one in config.planned_faults():
         if one.fault.needs_hosts and not ssh_hosts(load_settings()):
             what = "a separate checkpoint disk" if one.fault.victim == DRIVER.name else "several hosts"
@@ -276,7 +276,7 @@ def pause_warning(config: Configuration) -> str | None:
         return None
     seconds = config.warmup_s + config.duration_s
     schedule = RecordedSchedule.for_duration(data.times_ms, data.round_ms, config.data_speed, seconds)
-    # Later rounds repeat the pauses of the first round and of the step to the second.
+    # Later replay cycles only repeat the pauses within the first cycle and before the second.
     records = min(schedule.count, len(data) + 1)
     due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
     pause_s, begin_s = max((after - before, before) for before, after in zip(due_s, due_s[1:], strict=False))
@@ -289,7 +289,7 @@ def pause_warning(config: Configuration) -> str | None:
 
 
 def _recorded_count(data: Data, config: Configuration, seconds: float) -> int:
-    """Return the number of records due of data with its recorded pace.
+    """Return the number of records that are due if the data keeps its recorded pace.
 
     Raises ConfigError if they exceed the highest rate.
     """
@@ -332,7 +332,7 @@ def _load_data(config: Configuration) -> Data | None:
     if config.data is None:
         return None
     try:
-        # Copies: this process and each sender.
+        # Copies: one in this process and one in each process of the generator.
         named = (config.data, config.data_key, config.data_time, config.data_time_unit)
         data = read_data(*named, copies=config.generator_processes + 1)
         if config.data_pace == "recorded":

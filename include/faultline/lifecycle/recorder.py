@@ -1,7 +1,7 @@
 """Recorder: samples /proc by role, Kafka's offsets and the engine once a second.
 
-It holds the machine lock while it runs, so that one machine measures one experiment at a time. Its death makes the
-record invalid.
+It holds the machine lock while it runs, so that one machine measures one experiment at a time. If the recorder dies,
+the experiment record is invalid. The turn file names the attempt that holds the machine.
 
     python -m faultline.lifecycle.recorder --attempt-dir DIR --machine NAME --turn FILE --wait S faultline-run=ATTEMPT
 """
@@ -50,10 +50,10 @@ def local_roles(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     instance = plan.places.instance
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
     # Processes on other hosts are counted there.
-    apart = bool(plan.endpoints.hosts)
+    has_hosts = bool(plan.endpoints.hosts)
     child_roles = {"supervisor": "driver", **sampler.child_roles}
     return ProcessTable(
-        [*sampler.rules, *kafka], child_roles, reread_s=MAX_DELAY_S, own_namespace_only=apart, delay_roles=ROLES
+        [*sampler.rules, *kafka], child_roles, reread_s=MAX_DELAY_S, own_namespace_only=has_hosts, delay_roles=ROLES
     )
 
 
@@ -122,12 +122,12 @@ class Recorder:
             mark = {"lowered": True} if key in lowered else {}
             self._seen[key] = {"kind": "proc", **usage.as_json(), **mark, "final": False}
             self._journal.append(self._seen[key])
-        # Keep the last counters of a dead process: its CPU time counts.
+        # Journal the last counters of a process that ended: its CPU time counts.
         for key in [key for key in self._seen if key not in present]:
             self._journal.append({**self._seen.pop(key), "final": True})
 
     def _lower_background(self, measured: set[Key]) -> set[Key]:
-        """Lower the priority of background processes during a measured window, and restore it after it.
+        """Lower the priority of background processes during a measured window, and restore it afterwards.
 
         Returns the lowered processes.
         """
@@ -162,8 +162,8 @@ def record_attempt(
 ) -> None:
     """Sample until `stop` is set; journal late samples, since a gap weakens the figures read from them.
 
-    `after`: the attempt that held the machine before; see `claim_turn`. `keep`: raises when the attempt has lost its
-    target.
+    `after`: the attempt that held the machine before; see `claim_turn`. `keep`: function that raises once the attempt
+    has lost its target.
     """
     with Journal(run.attempt.recorder_journal) as journal:
         recorder = Recorder(run, journal)
@@ -191,9 +191,9 @@ def record_attempt(
 
 @contextlib.contextmanager
 def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
-    """Hold the attempt's target; yield a function that refreshes the lock.
+    """Hold the attempt's target; yield a function that refreshes the target lock.
 
-    The embedded target is covered by the machine lock.
+    The embedded services need none, because the machine lock covers them.
     """
     endpoints = run.plan.endpoints
     if not endpoints.is_external:
@@ -207,9 +207,10 @@ def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[C
 
 
 def claim_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
-    """Write in `turn` that the attempt holds the machine; return the previous holder, None for the first.
+    """Write in the file `turn` that the attempt holds the machine; return the previous attempt, None for the first.
 
-    The result is its id, or its folder if that is elsewhere: of another installation only the awaited attempt is known.
+    `waited_for`: the claim that the attempt waited for. Only it can belong to another installation; the attempt's
+    folder is then returned, else its id.
     """
     before = None
     with contextlib.suppress(OSError, KeyError, InfrastructureError):

@@ -1,6 +1,7 @@
 """Steps of one experiment, from its topics to the end of its processes.
 
-The started processes outlive the step and its process. The fault scheduler, never a step, does what needs exact timing.
+The started processes outlive the step and its process. Only the fault scheduler, never a step, does what needs exact
+timing.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from generators.kafka_credentials import CREDENTIALS_ENV
 RECORDER_START_S = 15.0
 # Interval of cancellation checks, each of which is an API call to Airflow.
 CANCEL_CHECK_S = 5.0
-# The same while an experiment waits for its turn during another one's window.
+# The same while an experiment waits for the machine during the measured window of another one.
 QUEUE_CANCEL_CHECK_S = 10.0
-# Timeout of the previous experiment, whose window may last hours.
+# Longest wait for the previous experiment, whose window may last hours.
 MAX_TURN_WAIT_S = 6 * 3600.0
 # Includes the end of the previous experiment's processes.
 SERVICES_TIMEOUT_S = 120.0
@@ -115,14 +116,14 @@ def start_recorder(run: RunContext) -> LedgerEntry:
         ],
         stdout=attempt.logs / "recorder.out",
     )
-    now_and_then = rate_limited(cancelled, QUEUE_CANCEL_CHECK_S)
+    cancelled_sparsely = rate_limited(cancelled, QUEUE_CANCEL_CHECK_S)
     wait_until(
-        lambda: last_line(attempt.recorder_journal, kind="start") or _raise_if_cancelled(now_and_then),
+        lambda: last_line(attempt.recorder_journal, kind="start") or _raise_if_cancelled(cancelled_sparsely),
         timeout_s=MAX_TURN_WAIT_S + RECORDER_START_S,
         what="recorder: the first sample",
         alive=lambda: exit_message(attempt, entry),
     )
-    # The previous experiment may have ended by cancelling the sweep.
+    # The previous experiment may have ended because the sweep was cancelled.
     _raise_if_cancelled(cancelled)
     await_services(run)
     if wait_s := max_wait_s():
@@ -155,9 +156,9 @@ def await_services(run: RunContext) -> None:
 
 
 def start_generator(run: RunContext) -> LedgerEntry | None:
-    """Start the generator: it prepares its data, sends the primer and waits at the start barrier.
+    """Start the generator: it prepares its data, sends the primer (warm-up records) and waits at the start barrier.
 
-    None if the engine generates the events.
+    Returns None if the engine generates the events.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     if plan.generator is None:
@@ -179,8 +180,8 @@ def start_generator(run: RunContext) -> LedgerEntry | None:
 def submit_workload(run: RunContext) -> LedgerEntry:
     """Start the workload and its companions; return once the primer or preload is committed.
 
-    A query with event time must also have its watermark, so that late records of the schedule are dropped. Raises
-    Cancelled if the parent sweep was stopped.
+    A query with event time must also have set its watermark by then, so that it drops late records of the schedule.
+    Raises Cancelled if the parent sweep was stopped.
     """
     attempt, plan = run.attempt, run.plan
     attempt.scratch.mkdir(exist_ok=True)
@@ -226,11 +227,11 @@ def _start_with_primer(run: RunContext) -> LedgerEntry:
     )
     entry = _start_supervisor(attempt, run.settings)
 
-    def taken() -> bool:
+    def is_committed() -> bool:
         batches = progress.covering(primed["end_offsets"])
         return batches >= run.plan.primed_batches or (batches > 0 and is_idle(progress, run.plan.checkpoint_interval_s))
 
-    _await_commit(run, entry, "its input", taken)
+    _await_commit(run, entry, "its input", is_committed)
     return entry
 
 
@@ -270,9 +271,9 @@ def _await_commit(
 
 
 def inject_fault(run: RunContext) -> dict[str, Any]:
-    """Start the fault scheduler, and wait until every fault is settled.
+    """Start the fault scheduler, and wait until the outcome of every fault is journalled ("settled").
 
-    Returns the last journal line on them; that of the start barrier for a control run.
+    Returns the journal line of the last outcome; for a control run, the line of the start barrier.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
     entry = spawn_process(
@@ -296,8 +297,9 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
         what="conductor: the start barrier",
         alive=alive,
     )
+    line = gate
     for one in plan.faults:
-        gate = wait_until(
+        line = wait_until(
             lambda index=one.index: (  # type: ignore[misc]
                 last_line(attempt.conductor_journal, event="settled", fault=index)
                 or last_line(attempt.conductor_journal, event="not_normal")
@@ -307,7 +309,7 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
             what=f"conductor: the outcome of fault {one.index}",
             alive=alive,
         )
-    return gate
+    return line
 
 
 def await_end(run: RunContext) -> dict[str, Any]:

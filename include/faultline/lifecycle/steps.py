@@ -98,7 +98,7 @@ class RefusedError(FaultlineError):
 
 
 class AlreadyMeasuredError(FaultlineError):
-    """Order for missing cells whose cell has a usable record."""
+    """Order that measures only missing cells, for a cell that has a usable record."""
 
 
 def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
@@ -226,14 +226,14 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
 
 def _perform(step: Step, run: RunContext) -> None:
     """Perform a step, with retries if it is repeatable."""
-    for left in reversed(range(TRIED_AGAIN + 1 if step.is_repeatable else 1)):
+    for retries_left in reversed(range(TRIED_AGAIN + 1 if step.is_repeatable else 1)):
         try:
             perform(step, run)
             return
         except UnfinishedError:
             raise
         except Exception as error:
-            if not left:
+            if not retries_left:
                 raise
             print(f"{step.name}: {type(error).__name__}: {error}; retrying in {RETRY_DELAY_S:g} s")
             time.sleep(RETRY_DELAY_S)
@@ -252,7 +252,7 @@ def _tear_down(run: RunContext) -> None:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """Ignore signals to terminate during the teardown."""
+    """Ignore SIGINT and SIGTERM inside the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
 """Workload supervisor: run the submitted commands and restart them after a crash.
 
-It acts as the cluster manager of a production driver. Each run of a process is an incarnation; all are journalled and
-part of the timeline.
+It restarts a driver as a cluster manager does in production. Each run of a process is an incarnation; all are
+journalled and part of the timeline.
 
     python -m faultline.lifecycle.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
@@ -80,10 +80,10 @@ class WorkloadSupervisor:
         with Journal(self._attempt.supervisor_journal) as journal:
             for one in self._processes:
                 self._start(journal, one)
-            decisive = self._run_until_final_exit(journal) or self._processes[0]
+            final = self._run_until_final_exit(journal) or self._processes[0]
             self._terminate_all(journal)
-            journal.write("stop", returncode=decisive.returncode, sync=True)
-        return decisive.returncode
+            journal.write("stop", returncode=final.returncode, sync=True)
+        return final.returncode
 
     def _run_until_final_exit(self, journal: Journal) -> _SupervisedProcess | None:
         """Return the process that is not restarted; None after `stop`."""
@@ -151,8 +151,8 @@ class WorkloadSupervisor:
 
     def _journal_exit(self, journal: Journal, one: _SupervisedProcess) -> None:
         code, one.child = one.returncode, None
-        number = -code if code < 0 else None
-        journal.write("exit", role=one.role, incarnation=one.incarnation, returncode=code, signal=number, sync=True)
+        signum = -code if code < 0 else None
+        journal.write("exit", role=one.role, incarnation=one.incarnation, returncode=code, signal=signum, sync=True)
 
     def _terminate_all(self, journal: Journal) -> None:
         """Terminate all processes, and kill them after a grace period."""

@@ -254,5 +254,5 @@ def test_an_attempt_of_an_earlier_version_is_not_harvested_again(
     write_json(attempt.folder / "attempt.json", {**attempt.read(), "config": run.plan.order.config})
     attempt.plan.unlink()
     monkeypatch.setattr("faultline.lifecycle.finish.collect_raw_data", lambda run: pytest.fail("was gathered"))
-    with pytest.raises(ConfigError, match="fix: clear the step judge alone"):
+    with pytest.raises(ConfigError, match="fix: clear"):
         perform(STEPS["harvest"], context_of(attempt, run.settings))

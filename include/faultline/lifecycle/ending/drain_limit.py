@@ -1,4 +1,4 @@
-"""Time limits for the drain: an engine may take as long as its commits advance."""
+"""Time limits for the drain, the wait until all input is committed: it may last as long as commits advance."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from faultline.lifecycle.context import RunContext
 from faultline.system.errors import InfrastructureError
 from faultline.system.waiting import wait_until
 
+# Limits without a commit: see `drain_limit_s`.
 DRAIN_LIMIT_S = 60.0
 DRAIN_INTERVALS = 3
 DRAIN_RESTARTS = 3
-# Time without a commit, in addition to DRAIN_INTERVALS: without input an engine plans no batch.
+# An engine counts as idle after this time, plus DRAIN_INTERVALS checkpoint intervals, without a commit.
 IDLE_S = 30.0
 # Upper bound of the whole drain.
 MAX_DRAIN_S = 600.0
@@ -41,9 +42,9 @@ class StallDetector:
 
 
 def await_drained(run: RunContext, problems: list[str]) -> bool:
-    """Wait until every sent record is committed, while commits advance; return whether it is.
+    """Wait, while commits advance, until every sent record is committed; return whether that happened.
 
-    Otherwise append the reason to `problems`.
+    If not, append the reason to `problems`.
     """
     attempt, plan, progress = run.attempt, run.plan, run.progress
     done = last_line(attempt.generator_journal, event="done")
@@ -70,7 +71,7 @@ def await_drained(run: RunContext, problems: list[str]) -> bool:
 
 
 def is_idle(progress: Progress, checkpoint_interval_s: float) -> bool:
-    """Return whether no further batch is expected: without a watermark, an engine without input runs none."""
+    """Return whether no further batch is expected: a query without a watermark runs none without input."""
     since_s = (time.time_ns() - progress.last_commit_ns()) / 1e9
     return since_s > IDLE_S + DRAIN_INTERVALS * checkpoint_interval_s
 
@@ -93,15 +94,16 @@ def await_last_batch(run: RunContext, problems: list[str]) -> bool:
 def drain_limit_s(attempt: Attempt, plan: AttemptPlan, progress: Progress) -> float:
     """Return the seconds without a commit after which a drain ends.
 
-    This is 60 s plus three intervals, or three times the engine's delay from the last fault to its next commit.
+    This is 60 s plus three checkpoint intervals, or if longer, three times the delay from the last fault to the next
+    checkpoint cycle.
     """
     limit_s = DRAIN_LIMIT_S + DRAIN_INTERVALS * plan.checkpoint_interval_s
     delivered = last_line(attempt.conductor_journal, event="delivered")
     if delivered is None:
         return limit_s
     since_ns = int(delivered["wall_ns"])
-    again_ns = progress.await_cycle("checkpoint", since_ns, time.monotonic_ns() + POLL_NS)
-    restart_s = ((time.time_ns() if again_ns is None else again_ns) - since_ns) / 1e9
+    cycle_ns = progress.await_cycle("checkpoint", since_ns, time.monotonic_ns() + POLL_NS)
+    restart_s = ((time.time_ns() if cycle_ns is None else cycle_ns) - since_ns) / 1e9
     return max(limit_s, DRAIN_RESTARTS * restart_s)
 
 

@@ -118,6 +118,6 @@ def _remove_partial_records(records: Path) -> None:
         pid = part.name.split(".")[-2]
         with contextlib.suppress(FileNotFoundError):
             # Its writer may run on another machine that shares the folder.
-            settled = time.time() - part.stat().st_mtime > MIN_AGE_S
-            if settled and pid.isdigit() and not psutil.pid_exists(int(pid)):
+            is_old = time.time() - part.stat().st_mtime > MIN_AGE_S
+            if is_old and pid.isdigit() and not psutil.pid_exists(int(pid)):
                 part.unlink()

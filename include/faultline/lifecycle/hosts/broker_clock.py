@@ -1,6 +1,7 @@
 """Clock of a target's broker whose host is not reached over SSH, measured by the timestamps of its records.
 
-It ends latencies stamped there. The recorder measures it at start and end, and journals it like a host's clock.
+The clock matters where the broker stamps the outputs, which end the latencies. The recorder measures it at start and
+end, and journals it like a host's clock.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def record_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """
     if KAFKA_HOST in endpoints.hosts:
         return
-    found = check_rights(broker_of(endpoints))
-    # As for a host: the offset is exact within half a round trip.
-    round_trip_s = 2 * found.uncertain_ms / 1000
-    note({"kind": "clock", "host": KAFKA_HOST, "offset_s": found.ahead_ms / 1000, "round_trip_s": round_trip_s})
+    bound = check_rights(broker_of(endpoints))
+    # Journalled like a host's clock, whose offset is exact within half a round trip.
+    round_trip_s = 2 * bound.uncertain_ms / 1000
+    note({"kind": "clock", "host": KAFKA_HOST, "offset_s": bound.ahead_ms / 1000, "round_trip_s": round_trip_s})
 
 
 def record_final_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:

@@ -21,7 +21,7 @@ from faultline.system.journal import Line, read_finished
 from faultline.system.process_tags import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
-# Time for start and drain, after which an orphaned recording stops by itself.
+# Time for start and drain beyond the measured window; an orphaned recording then stops by itself.
 MARGIN_S = 1800.0
 _PART = 4 * 2**20
 # Enough samples for one undisturbed round trip.

@@ -10,7 +10,7 @@ from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import JournalReader, events
 
-# The verdict is on p99: it is certain once this share of the schedule was late.
+# The judge limits the 99th percentile, which certainly exceeds the limit once this share of the schedule was late.
 CERTAIN_SHARE = 0.01
 
 

@@ -77,7 +77,7 @@ class SignalReader:
         self.signals: list[CommitSignal] = []
 
     def poll(self) -> list[CommitSignal]:
-        """Read new commits and return all since T0, in order of time."""
+        """Read new commits and return all since T0, in chronological order."""
         since_ns = self.signals[-1].wall_ns if self.signals else self._t0.wall_ns
         for commit in self._progress.commits_since(since_ns):
             elapsed_ns = commit.committed_ns - self._t0.wall_ns
@@ -134,27 +134,28 @@ def thresholds_before(
 def recovered_since(
     signals: Sequence[CommitSignal], limits: Limits, offsets: Offsets, *, fault_ns: int, now_ns: int
 ) -> int | Violation:
-    """Return the commit (wall ns) since which lag and latency kept their thresholds for H, else the violation.
+    """Return the commit (wall ns) from which lag and latency kept their thresholds for the stability window H.
 
-    `offsets`: end offsets of the input at the fault, which a commit must cover first. `fault_ns`: its signal.
+    If there is none yet, return what violates the rule. `offsets`: end offsets of the input at the fault, which a
+    commit must cover first. `fault_ns`: instant of the fault.
     """
-    after = [one for one in signals if one.wall_ns > fault_ns]
-    reached = next((place for place, one in enumerate(after) if covers(one.ends, offsets)), None)
+    after = [commit for commit in signals if commit.wall_ns > fault_ns]
+    reached = next((index for index, commit in enumerate(after) if covers(commit.ends, offsets)), None)
     if reached is None:
         return Violation("commits", None, None)
     hold_ns = round(limits.hold_s * NS)
-    begins = [fault_ns, *(one.wall_ns for one in after)]
-    good = [_violation(one, limits) is None for one in after]
-    for place in range(reached, len(after)):
-        start_ns, end_ns = after[place].wall_ns, after[place].wall_ns + hold_ns
+    begins = [fault_ns, *(commit.wall_ns for commit in after)]
+    is_good = [_violation(commit, limits) is None for commit in after]
+    for first in range(reached, len(after)):
+        start_ns, end_ns = after[first].wall_ns, after[first].wall_ns + hold_ns
         if end_ns > now_ns:
             break
-        if good[place]:
+        if is_good[first]:
             # Time without a commit counts as a violation.
             held_ns = sum(
-                max(0, min(one.wall_ns, end_ns) - max(begins[number], start_ns))
-                for number, one in enumerate(after)
-                if good[number]
+                max(0, min(commit.wall_ns, end_ns) - max(begins[index], start_ns))
+                for index, commit in enumerate(after)
+                if is_good[index]
             )
             if held_ns >= HELD_SHARE * hold_ns:
                 return start_ns
