@@ -31,7 +31,7 @@ MIN_SAVING = 0.1
 class Costs:
     """Machine time in seconds: of a run without injections, and of each injection with its baseline window.
 
-    `measured`: which of both are measured; the other is assumed.
+    `measured`: for each of the two, whether it was measured rather than assumed.
     """
 
     start_s: float
@@ -43,10 +43,10 @@ class Costs:
 class Allocation:
     """Variation of recoveries over several runs, and the best number of injections.
 
-    `censored`: censored recoveries, counted with their lower bound, so that variances are too small rather than too
-    large. `injections`: median number of recoveries of a run. `best`, `least`, `most`: injections per run with the
-    narrowest interval per machine-hour, and the range that the variances allow; None for single runs. `saving`: share
-    of machine time that `best` saves at an equal interval.
+    `censored`: number of censored recoveries; they count with their lower bound, so variances tend to be too small.
+    `injections`: median number of recoveries of a run. `best`: number of injections per run that gives the narrowest
+    confidence interval per machine-hour; `least`, `most`: its range at the ends of the variance ratio's interval; None
+    if no configuration has two runs. `saving`: share of machine time that `best` saves at an equally wide interval.
     """
 
     components: Components
@@ -61,11 +61,11 @@ class Allocation:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether another number of injections saves enough for a new sweep."""
+        """Whether `best` saves enough machine time to justify a new sweep."""
         return self.saving >= MIN_SAVING
 
     def equivalent_runs(self, runs: int) -> int:
-        """Return the runs with `best` injections that give the same interval as `runs` with the present number."""
+        """Return how many runs with `best` injections give as narrow an interval as `runs` runs with `injections`."""
         ratio = self.components.ratio
         if self.best is None or ratio is None or math.isinf(ratio.value):
             return runs
@@ -99,11 +99,11 @@ def allocation_of(points: Sequence[Point], entries: Iterable[IndexEntry] = ()) -
 
 
 def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> Costs:
-    """Return the costs of `runs`, each with at least one injection, from the clock of their records.
+    """Return the costs of `runs`, each with at least one injection, from the times in their records.
 
     `entries`: all attempts of their sweeps. The cost of a start is the median time from the end of one measured window
-    to the start of the next warm-up; by default OVERHEAD_S and the warm-up. The cost of an injection is the median time
-    between two injections of a run; by default its share of the window.
+    to the T0 (start of warm-up) of the next attempt; without enough attempts OVERHEAD_S plus the warm-up. The cost of
+    an injection is the median time between two injections of a run; if no run has two, its share of the window.
     """
     gaps = list(_gaps(entries))
     spacings = [one.spacing_s for one in runs if one.spacing_s]
@@ -118,7 +118,7 @@ def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> 
 
 
 def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
-    """Yield the time from T0 to T0 of consecutive attempts of one sweep on one host, less the first window, in s."""
+    """Yield, for consecutive attempts of one sweep on one host, the time from T0 to T0 less the first window, in s."""
     found: dict[tuple[str | None, str | None], list[tuple[float, float]]] = {}
     for one in entries:
         if one.window is not None:
@@ -132,9 +132,10 @@ def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
 # Variance components of recoveries: between runs and within a run
 
 
-# Recoveries that a run needs for a slope.
+# Number of recoveries that a run needs for a slope.
 MIN_FOR_SLOPE = 3
-# Beyond this number a start takes less than a tenth of a run, so more injections save little.
+# Ratio of injection time to start time in one run; beyond it a start takes less than a tenth of the run, so more
+# injections save little.
 STARTS_PER_RUN = 9
 MAX_INJECTIONS = 64
 
@@ -144,11 +145,10 @@ Runs = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Components:
-    """Variance components in the square of the values' unit, pooled over configurations.
+    """Variance components within and between runs, in the squared unit of the values, pooled over configurations.
 
-    `between`: None if no configuration has two runs; never below 0. `ratio`: between ÷ within with its 95 % interval,
-    None like `between`; infinite without variance within runs. `runs`: number of runs with a value; `values`: number of
-    their values.
+    `between`: None if no configuration has two runs; never below 0. `ratio`: between ÷ within with its 95 % interval;
+    None if `between` is, infinite if `within` is 0. `runs`: number of runs with a value; `values`: number of values.
     """
 
     within: float
@@ -199,10 +199,10 @@ def components(configurations: Sequence[Runs]) -> Components | None:
 
 
 def best_injections(ratio: float, start_s: float, injection_s: float) -> int:
-    """Return the injections per run that minimise variance per machine-hour (Kalibera and Jones 2013).
+    """Return the number of injections per run that minimises variance × machine time (Kalibera and Jones 2013).
 
-    sqrt((cost of a start ÷ cost of an injection) ÷ ratio), where `ratio` is the variance between runs ÷ that within. At
-    most the number at which a start takes a tenth of a run, also without variance between runs.
+    It is sqrt((cost of a start ÷ cost of an injection) ÷ ratio), where `ratio` is the variance between runs divided by
+    the variance within runs. It is never above the number at which a start takes a tenth of a run.
     """
     most = max(1, min(MAX_INJECTIONS, math.ceil(STARTS_PER_RUN * start_s / injection_s)))
     if ratio <= 0:
@@ -215,7 +215,7 @@ def best_injections(ratio: float, start_s: float, injection_s: float) -> int:
 
 
 def price(ratio: float, injections: float, start_s: float, injection_s: float) -> float:
-    """Return machine time × variance of the estimate, in units of the variance within; proportional to the cost."""
+    """Return machine time × variance of the estimate, in units of the variance within a run."""
     if math.isinf(ratio):
         return start_s + injections * injection_s
     return (start_s + injections * injection_s) * (ratio + 1 / injections)
@@ -224,7 +224,7 @@ def price(ratio: float, injections: float, start_s: float, injection_s: float) -
 def slope(runs: Sequence[Sequence[tuple[int, float]]]) -> Slope | None:
     """Return the change of values with the number of the injection; None without a run of MIN_FOR_SLOPE injections.
 
-    The slope of a run is that of least squares; runs have equal weights, since recoveries of one run are not
+    The slope of each run is fitted by least squares. Runs have equal weights, because recoveries of one run are not
     independent.
     """
     enough = [run for run in runs if len({number for number, _ in run}) >= MIN_FOR_SLOPE]

@@ -1,8 +1,8 @@
 """Candidates of a recommendation: combinations of the settings that an engineer chooses, each at its worst.
 
-A user of a stream processor chooses settings such as the checkpoint interval or the state store, but neither load,
-state size nor faults. A *candidate* is one combination of chosen settings. If load or fault vary too, it was measured
-under several *circumstances*; its figure is then the worst over them.
+A user of a stream processor chooses settings such as the checkpoint interval or the state store, but not the load, the
+state size or the faults. A *candidate* is one combination of chosen settings. If load or fault vary too, each
+combination of these is a *circumstance*; the figure of a candidate is then its worst over all circumstances.
 
 Confidence is the share of random draws in which a statement holds. A draw moves each figure by its variation (Student's
 t), jointly within a block, and places each recovery time within its known interval.
@@ -43,7 +43,7 @@ DRAWS, SEED = 1_000, 1
 class Candidate:
     """One combination of settings; `points`: its measurements under each circumstance, in the same order.
 
-    `label`: its values without the names of the axes.
+    `label`: values of the settings without their names.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Candidate:
         return max(worst)
 
     def lower_bound(self, key: str) -> float:
-        """Return the lower bound of a figure that is infinite."""
+        """Return a lower bound for a figure that is infinite: the median of the repetitions' lower bounds."""
         return max(float(np.median([value.low for value in repetitions_of(p, key).values()])) for p in self.points)
 
     @property
@@ -90,8 +90,8 @@ class Candidate:
 class ParetoChoice:
     """All candidates in the order of the axes.
 
-    `axes`: axes of the settings; `circumstance_axes`: axes of the circumstances; `circumstances`: their texts.
-    Configurations that are no candidates, by name: `incomplete` (not measured under all circumstances), `overloaded`
+    `axes`: axes of the settings; `circumstance_axes`: axes of the circumstances; `circumstances`: a text for each.
+    Names of configurations that are not candidates: `incomplete` (not measured under all circumstances), `overloaded`
     (load not sustained, so low CPU means little), `unusable` (no usable run).
     """
 
@@ -105,21 +105,21 @@ class ParetoChoice:
 
 
 def choice_of(points: Sequence[Point]) -> ParetoChoice:
-    """Return the candidates among the valid points; controls are no candidates."""
+    """Return the candidates among the points with usable records; controls are not candidates."""
     measured, _ = split_controls([point for point in points if point.valid])
     axes = axes_of(measured)
     chosen = tuple(axis for axis in axes if axis.key in CHOICES or is_setting(axis.key))
     varied = tuple(axis for axis in axes if axis not in chosen)
-    gathered: dict[str, dict[tuple[object, ...], Point]] = {}
+    by_name: dict[str, dict[tuple[object, ...], Point]] = {}
     ordered = sorted(measured, key=lambda point: [sort_key(axis.of(point)) for axis in chosen])
-    places_text: dict[tuple[object, ...], str] = {}
+    circumstance_texts: dict[tuple[object, ...], str] = {}
     labels: dict[str, str] = {}
     for point in ordered:
         name = ", ".join(axis.text_of(point) for axis in chosen)
         labels[name] = ", ".join(axis.value_text(point) for axis in chosen)
-        place = tuple(sort_key(axis.of(point)) for axis in varied)
-        gathered.setdefault(name, {})[place] = point
-        places_text[place] = ", ".join(
+        circumstance = tuple(sort_key(axis.of(point)) for axis in varied)
+        by_name.setdefault(name, {})[circumstance] = point
+        circumstance_texts[circumstance] = ", ".join(
             condition_text(point.config) if axis.key == FAULT else axis.text_of(point) for axis in varied
         )
     judged, _ = split_controls([point for point in points if point.valid or point.invalid])
@@ -128,16 +128,19 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
     choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)
     lacking = [point for point in judged if choosable and not point.valid]
     unusable = [", ".join(axis.text_of(point) for axis in every) for point in lacking]
-    places = sorted(places_text, key=str)
-    whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
-    found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
+    circumstances = sorted(circumstance_texts, key=str)
+    complete = {name: rows for name, rows in by_name.items() if len(rows) == len(circumstances)}
+    found = [
+        Candidate(name, labels[name], tuple(rows[circumstance] for circumstance in circumstances))
+        for name, rows in complete.items()
+    ]
     return ParetoChoice(
-        tuple(one for one in found if one.is_sustained),
+        tuple(candidate for candidate in found if candidate.is_sustained),
         chosen,
         varied,
-        tuple(places_text[place] for place in places),
-        tuple(name for name in gathered if name not in whole),
-        tuple(one.name for one in found if not one.is_sustained),
+        tuple(circumstance_texts[circumstance] for circumstance in circumstances),
+        tuple(name for name in by_name if name not in complete),
+        tuple(candidate.name for candidate in found if not candidate.is_sustained),
         tuple(unusable),
     )
 
@@ -146,7 +149,7 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
 class SampledFronts:
     """Random draws of the figures under the worst circumstance: by metric, an array of shape (draws, candidates).
 
-    `highest`: with recovery times at their upper ends, for limits.
+    A recovery time is known as an interval: `likely` holds a value inside, `highest` the upper end, for limits.
     """
 
     likely: Mapping[str, Floats]
@@ -156,12 +159,12 @@ class SampledFronts:
 def sample_figures(
     candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None
 ) -> SampledFronts:
-    """Draw the figures `keys`, which all candidates know.
+    """Draw the figures `keys`; each must be known for all candidates.
 
     `repetitions`: number to assume per candidate; None: the measured number.
     """
-    chance = _Sampler(repetitions)
-    found = {key: [[chance.drawn(repetitions_of(point, key)) for point in one.points] for one in candidates]
+    sampler = _Sampler(repetitions)
+    found = {key: [[sampler.draw(repetitions_of(point, key)) for point in one.points] for one in candidates]
              for key in keys}  # fmt: skip
     likely, highest = (
         {key: np.stack([np.max([each[end] for each in points], axis=0) for points in all_of], axis=1)
@@ -174,47 +177,49 @@ def sample_figures(
 class _Sampler:
     """Random numbers shared by all figures.
 
-    Measurements of one block move together. All recovery times lie at the same relative position of their intervals.
+    In a draw, the measurements of one block move together, and all recovery times lie at the same relative position
+    within their intervals.
     """
 
     def __init__(self, repetitions: int | None) -> None:
         self._rng, self._repetitions = np.random.default_rng(SEED), repetitions
-        self._way: Floats = self._rng.random(DRAWS)
+        # The relative position within all intervals, by draw.
+        self._position: Floats = self._rng.random(DRAWS)
         self._blocks: dict[int, Floats] = {}
         self._scales: dict[int, Floats] = {}
 
-    def drawn(self, values: Mapping[int, ValueRange]) -> tuple[Floats, Floats]:
-        """Return draws of a figure, within its known range and at its upper end.
+    def draw(self, values: Mapping[int, ValueRange]) -> tuple[Floats, Floats]:
+        """Draw a figure from its `values` by block: inside its known range, and at its upper end.
 
-        Means follow Student's t, on a log scale if all values are positive. A draw is infinite as often as half of all
-        recoveries may be censored (Jeffreys prior).
+        Means follow Student's t, on a log scale if all values are positive. The share of infinite draws is the
+        probability that at least half of all recoveries are censored (Jeffreys prior).
         """
-        known = {number: value for number, value in sorted(values.items()) if math.isfinite(value.high)}
+        known = {block: value for block, value in sorted(values.items()) if math.isfinite(value.high)}
         ends = [np.array([(value.low, value.high)[end] for value in known.values()]) for end in (0, 1)]
         if known:
-            ratio = min(value.low for value in known.values()) > 0
-            low, high = (self._means(list(known), np.log(one) if ratio else one) for one in ends)
-            likely = low + self._way * (high - low)
-            found = [np.exp(one) if ratio else one for one in (likely, high)]
+            is_log = min(value.low for value in known.values()) > 0
+            low, high = (self._means(list(known), np.log(end) if is_log else end) for end in ends)
+            likely = low + self._position * (high - low)
+            found = [np.exp(one) if is_log else one for one in (likely, high)]
         else:
             found = [np.full(DRAWS, math.inf)] * 2
-        if is_open := len(values) - len(known):
-            never = stats.beta.sf(0.5, is_open + 0.5, len(known) + 0.5)
-            found = [np.where(self._rng.random(DRAWS) < never, math.inf, one) for one in found]
+        if censored := len(values) - len(known):
+            infinite = stats.beta.sf(0.5, censored + 0.5, len(known) + 0.5)
+            found = [np.where(self._rng.random(DRAWS) < infinite, math.inf, one) for one in found]
         return found[0], found[1]
 
-    def _means(self, numbers: Sequence[int], values: Floats) -> Floats:
+    def _means(self, blocks: Sequence[int], values: Floats) -> Floats:
         n = len(values)
         if n < 2:
             return np.full(DRAWS, values.mean())
-        for number in numbers:
-            if number not in self._blocks:
-                self._blocks[number] = self._rng.standard_normal(DRAWS)
-        wanted = self._repetitions or n
-        if wanted not in self._scales:
-            self._scales[wanted] = np.sqrt((wanted - 1) / self._rng.chisquare(wanted - 1, DRAWS))
-        off = (values - values.mean()) @ np.array([self._blocks[number] for number in numbers])
-        return np.asarray(values.mean() + off / math.sqrt((n - 1) * wanted) * self._scales[wanted])
+        for block in blocks:
+            if block not in self._blocks:
+                self._blocks[block] = self._rng.standard_normal(DRAWS)
+        assumed = self._repetitions or n
+        if assumed not in self._scales:
+            self._scales[assumed] = np.sqrt((assumed - 1) / self._rng.chisquare(assumed - 1, DRAWS))
+        deviation = (values - values.mean()) @ np.array([self._blocks[block] for block in blocks])
+        return np.asarray(values.mean() + deviation / math.sqrt((n - 1) * assumed) * self._scales[assumed])
 
 
 # Pareto front over CPU, recovery time and latency
@@ -230,8 +235,8 @@ CERTAIN = 0.95
 class ParetoEntry:
     """A candidate with its figures in the order of `ParetoFront.keys`.
 
-    `dominated_by`: name of a candidate that is no worse in any median and better in one; None on the front.
-    `confidence`: share of the draws that confirm the position.
+    `dominated_by`: name of a candidate that is no worse in any median and better in at least one; None for an entry on
+    the front. `confidence`: share of the draws that agree with that.
     """
 
     candidate: Candidate
@@ -247,7 +252,7 @@ class ParetoEntry:
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Pareto front over `keys`: all candidates with known figures, those on the front first, by CPU."""
+    """Pareto front over `keys`; `entries`: all candidates with known figures, those on the front first, by CPU."""
 
     keys: tuple[str, ...]
     entries: tuple[ParetoEntry, ...]
@@ -256,8 +261,8 @@ class ParetoFront:
 def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
     """Return the Pareto front by medians, with the confidence of each position.
 
-    A metric that no candidate knows is omitted, such as recovery time without faults. A candidate that lacks one of the
-    others is omitted, too.
+    A metric that is unknown for all candidates is omitted, such as recovery time without faults. A candidate that lacks
+    one of the remaining metrics is omitted as well.
     """
     keys = tuple(key for key in FRONT if any(one.figure(key) is not None for one in candidates))
     known = [one for one in candidates if keys and all(one.figure(key) is not None for key in keys)]
@@ -265,25 +270,25 @@ def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
         return ParetoFront(keys, ())
     medians = np.array([[float(one.figure(key) or 0.0) for key in keys] for one in known])
     drawn = sample_figures(known, keys)
-    # (draw, candidate, figure)
+    # Shape (draws, candidates, figures).
     draws = np.stack([drawn.likely[key] for key in keys], axis=2)
-    places = [_entry_of(number, known, medians, draws) for number in range(len(known))]
-    ordered = sorted(places, key=lambda place: (place.dominated_by is not None, place.figures))
+    entries = [_entry_of(index, known, medians, draws) for index in range(len(known))]
+    ordered = sorted(entries, key=lambda entry: (entry.dominated_by is not None, entry.figures))
     return ParetoFront(keys, tuple(ordered))
 
 
 def dominates(a: Floats, b: Floats) -> np.ndarray:
-    """Return whether `a` is no worse than `b` in any figure and better in one, over the last axis."""
+    """Return whether `a` is no worse than `b` in any figure and better in one; figures lie on the last axis."""
     return np.asarray((a <= b).all(axis=-1) & (a < b).any(axis=-1))
 
 
-def _entry_of(number: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> ParetoEntry:
-    mine = medians[number]
-    better = [other for other in range(len(known)) if other != number and bool(dominates(medians[other], mine))]
+def _entry_of(index: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> ParetoEntry:
+    figures = medians[index]
+    better = [other for other in range(len(known)) if other != index and bool(dominates(medians[other], figures))]
     if better:
-        # If several dominate it, the one that does so most often counts.
-        shares = {other: float(dominates(draws[:, other], draws[:, number]).mean()) for other in better}
+        # If several candidates dominate this one, the entry names the one that does so in most draws.
+        shares = {other: float(dominates(draws[:, other], draws[:, index]).mean()) for other in better}
         first = max(shares, key=lambda other: shares[other])
-        return ParetoEntry(known[number], tuple(map(float, mine)), known[first].name, shares[first])
-    beaten = dominates(draws, draws[:, number : number + 1]).any(axis=1)
-    return ParetoEntry(known[number], tuple(map(float, mine)), None, float(1 - beaten.mean()))
+        return ParetoEntry(known[index], tuple(map(float, figures)), known[first].name, shares[first])
+    is_dominated = dominates(draws, draws[:, index : index + 1]).any(axis=1)
+    return ParetoEntry(known[index], tuple(map(float, figures)), None, float(1 - is_dominated.mean()))

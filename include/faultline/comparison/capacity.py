@@ -13,11 +13,11 @@ from faultline.records.judge.validity import DISTURBED_CORES, INTERVAL_EXCESS, L
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 
-# Resolution of rates: repeated runs do not agree better than this factor.
+# A search stops at this factor between two rates; repeated searches do not agree more closely.
 PRECISION = 1.1
 # Rates are rounded to this many digits, so that a repeated search measures the same rates.
 DIGITS = 3
-# Reasons that show an overloaded engine; any other leaves the result unknown.
+# Codes of reasons that show an overloaded engine; any other code leaves the result unknown.
 INTERVAL_NOT_HELD = "interval-not-held"
 OVERLOADED = frozenset({"overloaded", INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
@@ -27,8 +27,8 @@ GENERATOR_LATE = "schedule-lag"
 class Capacity:
     """Result of a capacity search.
 
-    `sustained`: highest sustained rate, None if none was. `exceeded`: lowest rate that was not sustained, None if all
-    were. `tried`: measured rates in order, with their results.
+    `sustained`: highest rate that was sustained, or None. `exceeded`: lowest rate that was not sustained, or None.
+    `tried`: measured rates in order of measurement, each with whether it was sustained.
     """
 
     sustained: float | None
@@ -39,10 +39,11 @@ class Capacity:
 def highest_sustained(
     is_held: Callable[[float], bool], low: float, high: float, precision: float = PRECISION
 ) -> Capacity:
-    """Find the highest sustained rate in [`low`, `high`] by `is_held(rate)`, to the factor `precision`.
+    """Find the highest rate in [`low`, `high`] that `is_held(rate)` accepts, to within the factor `precision`.
 
-    Both ends are measured first, so a range that is too narrow is detected at once: the missing end is None. A repeated
-    search measures the same rates in the same order. Raises ValueError unless 0 < low < high and precision > 1.
+    Both ends are measured first. If the limit lies outside the range, the search ends there, and `sustained` or
+    `exceeded` is None. A repeated search measures the same rates in the same order. Raises ValueError unless
+    0 < low < high and precision > 1.
     """
     if not 0 < low < high:
         raise ValueError(f"rates: got {low:g} to {high:g}; expected 0 < low < high")
@@ -59,8 +60,8 @@ def highest_sustained_near(
 ) -> Capacity:
     """Find the highest sustained rate near a guess: double or halve it until the result changes, then bisect.
 
-    If the guess is right within a factor of 2, four rates suffice for a precision of 1.25. Rates stay at most `most`
-    and at least a thousandth of the guess.
+    If the guess is right within a factor of 2, four measurements suffice for a precision of 1.25. Rates stay between a
+    thousandth of the guess and `most`.
     """
     if not 0 < guess <= most:
         raise ValueError(f"guess: got {guess:g}; expected a rate in (0, {most:g}]")
@@ -79,7 +80,7 @@ def highest_sustained_near(
 
 
 class _RateTests:
-    """Measured rates and their results. `precision`: the factor to stop at."""
+    """Measures rates and keeps the results. `precision`: factor between two rates at which the search stops."""
 
     def __init__(self, is_held: Callable[[float], bool], precision: float) -> None:
         if precision <= 1:
@@ -111,14 +112,14 @@ def _rounded(rate: float) -> float:
 def is_sustained(record: Record) -> bool | None:
     """Return whether the engine sustained the rate of this record; None if unknown.
 
-    It did if the consumer lag did not grow (`sustained`) and the commits kept their interval. An invalid record answers
-    only if all its reasons show an overloaded engine, with or without a late generator.
+    The engine did if the consumer lag did not grow (`sustained`) and the commits kept their interval. An invalid record
+    gives an answer only if all its reasons show an overloaded engine; a late load generator may be among them.
     """
     nominal = float(record.config["checkpoint_interval_s"])
     effective = record.metrics.effective_interval_s
     too_slow = effective is not None and effective > INTERVAL_EXCESS * nominal
     if record.status == "valid":
-        # An engine that is far too slow leaves too few batches to judge the lag.
+        # If the engine is far too slow, there are too few batches to judge the lag.
         return False if too_slow else None if effective is None else record.metrics.sustained
     if record.status not in ("unmet", "invalid"):
         return None
@@ -157,24 +158,23 @@ def search_capacity(
 ) -> tuple[Capacity, dict[float, Record]]:
     """Find the highest rate that `config` sustains; return it with the record of each measured rate.
 
-    `search(is_sustained)`: the search to run, such as `highest_sustained`. `known(config)`: an existing record, so that
-    an interrupted search resumes. A rate at which the generator is always late counts as not sustained. Raises
-    InfrastructureError if a rate has no result after MOST_MEASUREMENTS measurements for another reason.
+    `search(is_sustained)`: the search to run, such as `highest_sustained`. `known(config)`: an existing record, with
+    which an interrupted search resumes. A rate that MOST_MEASUREMENTS measurements never show to be sustained counts as
+    not sustained if the engine was overloaded or the generator late. Raises InfrastructureError for other reasons.
     """
     records: dict[float, Record] = {}
 
-    def ask(rate: float) -> bool:
-        there = at_rate(config, rate)
-        record = known(there)
+    def measure_rate(rate: float) -> bool:
+        config_at_rate = at_rate(config, rate)
+        record = known(config_at_rate)
         for _ in range(MOST_MEASUREMENTS):
             if record is not None and (verdict := is_sustained(record)) is not None:
                 records[rate] = record
                 return verdict
-            record = measure(there)
+            record = measure(config_at_rate)
         if record is not None and (verdict := is_sustained(record)) is not None:
             records[rate] = record
             return verdict
-        # A rate that is never shown to be sustained counts as not sustained.
         if record is not None and (
             record.status == "valid" or (record.status == "invalid" and _codes(record) <= OVERLOADED | {GENERATOR_LATE})
         ):
@@ -183,4 +183,4 @@ def search_capacity(
         why = "; ".join(record.reasons) if record else "no record"
         raise InfrastructureError(f"rate {rate:g}: no result after {MOST_MEASUREMENTS} measurements: {why}")
 
-    return search(ask), records
+    return search(measure_rate), records

@@ -51,7 +51,7 @@ _COLUMNS = {
     "Configuration": "cell", "Metric": "metric", "A": "before", "B": "after", "Change": "change", "p": "p",
     "Verdict": "verdict", "": "remark",
 }  # fmt: skip
-# Fewer series do not show how much series vary.
+# A series is a group of runs that may be averaged; fewer series do not show how much series vary.
 MIN_SERIES = 3
 Key = TypeVar("Key", bound=Hashable)
 
@@ -77,9 +77,9 @@ _STYLES = {
 class Comparison:
     """Comparison of one metric between two sides.
 
-    `p`: corrected for the other comparisons of the family. `change`: relative change from before to after, with its 95
-    % interval. `detectable`: minimum detectable relative change at 80 % power; None if the variation is unknown.
-    `floor`: noise floor, as a share. `why`: what prevents a verdict.
+    `p`: corrected for the other comparisons of the metric. `change`: relative change from before to after, with its
+    95 % interval. `detectable`: minimum detectable relative change at 80 % power; None if the variation is unknown.
+    `floor`: noise floor (variation without any change), as a share. `why`: what prevents a verdict.
     """
 
     before: Values
@@ -117,8 +117,8 @@ class ComparisonTable:
 def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> ComparisonTable:
     """Compare two sides by name.
 
-    `metrics`: paths of the metrics; empty: the default ones. Raises ConfigError if a side has no usable record, if both
-    sides share a record, or if no configuration is on both.
+    `metrics`: keys of the metrics; empty: the default ones. Raises ConfigError if a side has no usable record, if a
+    record is on both sides, or if no configuration is.
     """
     settings = load_settings()
     chosen = metrics_named(metrics or USUAL)
@@ -135,7 +135,7 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
 
 
 def metrics_named(names: Sequence[str]) -> list[Metric]:
-    """Return the metrics with these paths. Raises ConfigError if one is unknown or not comparable."""
+    """Return the metrics with these keys. Raises ConfigError if one is unknown or not comparable."""
     names = [renamed_figure(name) for name in names]
     for name in names:
         if name not in COMPARABLE:
@@ -144,7 +144,7 @@ def metrics_named(names: Sequence[str]) -> list[Metric]:
 
 
 def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Metric]) -> ComparisonTable:
-    """Compare the configurations on both sides; each metric is a family, corrected across configurations."""
+    """Compare the configurations that both sides have; p values are corrected per metric, across configurations."""
     sides = [{point.config_id: point for point in points_of(side.entries)} for side in (before, after)]
     both = [point for config_id, point in sides[0].items() if config_id in sides[1]]
     axes = axes_of(both)
@@ -178,10 +178,10 @@ def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Met
 def compare(
     pairs: Mapping[Key, tuple[Values, Values]], *, lower_is_better: bool, floors: Mapping[Key, float] | None = None
 ) -> dict[Key, Comparison]:
-    """Compare one metric across cells; `pairs`: (before, after) by cell.
+    """Compare one metric in several configurations; `pairs`: values (before, after) by configuration.
 
-    `floors`: noise floor by cell, as a share. A difference counts if its corrected p is at most 0.05 and its size
-    exceeds both the floor and 5 %. Two sides are the same if the difference is shown to be below 5 %.
+    `floors`: noise floor by configuration, as a share. A difference counts if its corrected p is at most 0.05 and its
+    size exceeds both the floor and 5 %. Two sides are equivalent if the difference is shown to be below 5 %.
     """
     drafts = {key: _Draft.of(*pair) for key, pair in pairs.items() if min(map(len, pair)) >= MIN_REPETITIONS}
     differ = holm({key: draft.found.p for key, draft in drafts.items()})
@@ -198,7 +198,7 @@ def compare(
             verdict = draft.verdict(p, close[key], lower_is_better, floor)
             why = draft.why(p, floor) if verdict is ComparisonVerdict.INCONCLUSIVE else ""
             seen = draft.detectable(ALPHA / len(drafts))
-            # An effect within the noise floor is not accepted.
+            # An effect within the noise floor is not reported as a difference, so it is not detectable.
             seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
             found[key] = Comparison(before, after, verdict, p, draft.change, seen, floor, why)
     return found
@@ -206,7 +206,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Draft:
-    """Two sides before the correction. `ratio`: whether `found` is of logarithms, else in the metric's unit."""
+    """Comparison before p is corrected. `ratio`: whether `found` estimates logarithms instead of the metric's unit."""
 
     before: Values
     after: Values
@@ -265,9 +265,9 @@ class _Draft:
 
 
 def series_noise(series: Sequence[Values]) -> float:
-    """Return by which share one more series may differ from these without any change.
+    """Return by how much a further series may differ from these without any change, as a share of their mean.
 
-    This is the half-width of the 95 % prediction interval of their medians. A disturbance of an hour shifts all
+    This is the half-width of the 95 % prediction interval for the next median. A disturbance of an hour shifts all
     repetitions of a nightly run together, so repetitions within one run do not show it. Returns 0 for fewer than
     MIN_SERIES known medians.
     """
@@ -285,7 +285,7 @@ def _logarithm(value: ValueRange) -> ValueRange:
 def _noise_floor(point: Point, controls: Sequence[Point], key: str) -> float:
     """Return the largest relative variation of runs without a fault: controls with equal settings, else all controls.
 
-    Returns 0 for a control, whose own repetitions show it, and if no control has the metric.
+    Returns 0 for a control, because its own repetitions show the variation, and if no control has the metric.
     """
     if point.is_control:
         return 0.0
@@ -307,7 +307,7 @@ def _without_fault(point: Point) -> str:
 
 
 def row_texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
-    """Return a row as texts by column."""
+    """Return the cells of a row as text, by column."""
     metric, one = row.metric, row.comparison
     change = one.change
     return {
@@ -339,9 +339,9 @@ def print_comparison(compared: ComparisonTable, before: str, after: str) -> None
 
 def side_text(metric: Metric, values: Values) -> str:
     """Return median, number of repetitions and number of censored ones as text."""
-    median, is_open = median_of(values), sum(math.isinf(value.high) for value in values)
-    ended = metric.text(median) if math.isfinite(median) else f"> {metric.text(max(value.low for value in values))}"
-    return f"{ended} (n={len(values)}{f', {is_open} censored' if is_open else ''})"
+    median, censored = median_of(values), sum(math.isinf(value.high) for value in values)
+    text = metric.text(median) if math.isfinite(median) else f"> {metric.text(max(value.low for value in values))}"
+    return f"{text} (n={len(values)}{f', {censored} censored' if censored else ''})"
 
 
 def _remark(one: Comparison) -> str:
@@ -372,8 +372,8 @@ def as_json(compared: ComparisonTable) -> list[dict[str, Any]]:
 
 
 def _side(values: Values) -> dict[str, float | None]:
-    is_open = sum(math.isinf(value.high) for value in values)
-    return {"median": finite_or_none(median_of(values)), "n": len(values), "censored": is_open}
+    censored = sum(math.isinf(value.high) for value in values)
+    return {"median": finite_or_none(median_of(values)), "n": len(values), "censored": censored}
 
 
 def _change(change: Interval | None) -> dict[str, float | None] | None:

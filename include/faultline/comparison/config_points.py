@@ -24,9 +24,10 @@ from faultline.system.text import sort_key
 
 FAULT, RELOAD = "fault", "recovery.reload_s"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
-_ORDER = {name: number for number, name in enumerate(_DEFAULTS)}
-# The fault's text contains these.
+_ORDER = {name: index for index, name in enumerate(_DEFAULTS)}
+# Parameters that the text of the fault axis contains.
 _IN_FAULT = frozenset({"fault", "fault_action"})
+# Parameters that may follow from others.
 _DERIVED_FROM = {
     "fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT),
     "duration_s": ("checkpoint_interval_s", FAULT),
@@ -39,9 +40,9 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Figure:
-    """Summary of one metric over `n` repetitions; `median`, `low`, `high` are None if a value is unknown.
+    """Summary of one metric over `n` repetitions; `median`, `low`, `high` are None if any repetition lacks it.
 
-    `bound`: whether some repetitions are censored, so that the true median is at least `median`.
+    `bound`: whether some repetitions are censored, so the true median is at least `median`.
     """
 
     n: int
@@ -71,12 +72,12 @@ class Point:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """Parameters of the configuration; each named setting is a parameter."""
+        """Parameters of the configuration; each named engine setting counts as one."""
         return spread_settings(self.config)
 
     @cached_property
     def valid(self) -> tuple[IndexEntry, ...]:
-        """Usable entries; only they make figures."""
+        """Usable entries (valid or unmet); only these enter figures."""
         return tuple(entry for entry in self.entries if entry.is_usable)
 
     @cached_property
@@ -92,7 +93,7 @@ class Point:
         return fault_of(self.config) == CONTROL
 
     def figure(self, key: str) -> Figure:
-        """Return the summary of one metric over the valid repetitions."""
+        """Return the summary of one metric over the usable repetitions."""
         if key not in self._figures:
             self._figures[key] = _summarise(self.valid, key)
         return self._figures[key]
@@ -110,7 +111,7 @@ def value_or_bound(entry: IndexEntry, key: str) -> tuple[float, bool] | None:
     """Return a metric of one record and whether it is a lower bound; None if unknown."""
     value = value_of(entry, key)
     if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
-        # A censored recovery is a lower bound, so the median is one as well.
+        # The end of a censored recovery was not observed; the time observed is a lower bound.
         value = value_of(entry, CENSORED_AT)
         return None if value is None else (value, True)
     return None if value is None else (value, False)
@@ -153,7 +154,7 @@ class Axis:
 
     @property
     def noun(self) -> str:
-        """Readable name without unit; of a named setting its own name."""
+        """Readable name without unit; a named setting keeps its name."""
         if (parts := split_name(self.key)) is not None:
             return parts[1]
         return self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
@@ -185,12 +186,12 @@ class Axis:
         return f"{label(value)} {self.unit}" if self.unit and is_number(value) else label(value)
 
     def text_of(self, point: Point) -> str:
-        """Return name and value, such as `checkpoint interval 5 s`; a fault without a name."""
+        """Return name and value, such as `checkpoint interval 5 s`; for the fault axis the value only."""
         return self.value_text(point) if self.key == FAULT else f"{self.noun} {self.value_text(point)}"
 
 
 def points_of(entries: Sequence[IndexEntry]) -> list[Point]:
-    """Return one point per configuration. `entries` must belong to one group, since builds are never mixed."""
+    """Return one point per configuration. `entries` must belong to one group, because builds are never mixed."""
     gathered: dict[str, list[IndexEntry]] = {}
     for entry in entries:
         gathered.setdefault(entry.config_id, []).append(entry)
@@ -207,7 +208,7 @@ def groups_of(entries: Sequence[IndexEntry]) -> list[str]:
 
 
 def split_controls(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """Return points and controls; without any fault, all points and no controls."""
+    """Return (points with a fault, controls); if no point has a fault, (all points, no controls)."""
     breaking = [point for point in points if not point.is_control]
     return (breaking, [point for point in points if point.is_control]) if breaking else (list(points), [])
 
@@ -215,7 +216,7 @@ def split_controls(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
 def axes_of(points: Sequence[Point]) -> list[Axis]:
     """Return the parameters in which the points differ, numeric ones first, each in configuration order.
 
-    Controls do not make the fault an axis.
+    Controls are ignored, so a fault and its control alone do not make an axis.
     """
     breaking, _ = split_controls(points)
     keys = {key for point in breaking for key in point.parameters} | {FAULT}
@@ -228,9 +229,9 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
     axes = [axis for axis in axes if not _is_derived(axis.key, breaking)]
-    # The fault's text suffices if each plan has a text of its own.
-    words = next((axis for axis in axes if axis.key == FAULT), None)
-    axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
+    # The plan itself is an axis only if two different plans have the same text.
+    texts = next((axis for axis in axes if axis.key == FAULT), None)
+    axes = [axis for axis in axes if axis.key != "fault_plan" or texts is None or len(texts.values) < len(axis.values)]
     return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
 
 
@@ -246,7 +247,7 @@ def names_of(points: Sequence[Point]) -> dict[str, str]:
 def _is_derived(key: str, points: Sequence[Point]) -> bool:
     """Return whether a parameter follows from other parameters.
 
-    That includes parameters of some workloads only, if they differ only where the workload does.
+    A parameter that only some workloads have also counts if it differs only where the workload does.
     """
     sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key)
     if not sources:
@@ -259,7 +260,7 @@ def _is_derived(key: str, points: Sequence[Point]) -> bool:
 
 
 def sort_points(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
-    """Return the points sorted along the axes, the last axis fastest, controls last."""
+    """Return the points sorted along the axes (the last axis varies fastest), controls last."""
     return sorted(
         points,
         key=lambda point: (
@@ -298,7 +299,7 @@ def is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class AxisStep:
-    """A step from one value of an axis to the next, measured with equal values on all other axes."""
+    """A step from one value of an axis to the next, with equal values on all other axes."""
 
     axis: Axis
     before: Point
@@ -313,7 +314,7 @@ class AxisStep:
 def axis_steps(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> list[AxisStep]:
     """Return the steps between neighbours along `axis`, with the other `axes` fixed.
 
-    The order is that of the other axes, then of this one. Controls among faults take part in no step.
+    Steps are sorted by the other axes, then by this one. If there are points with a fault, controls are ignored.
     """
     breaking, _ = split_controls(points)
     rest = [other for other in axes if other.key != axis.key]

@@ -33,18 +33,18 @@ from faultline.system.text import suggest
 
 @dataclass(frozen=True)
 class Gap:
-    """Missing cells of one plan: of a sweep, or of a preset that was never triggered (`sweep_id` None)."""
+    """Missing cells of one plan: that of a sweep, or that of a preset without a sweep (`sweep_id` None)."""
 
     matrix: str
     sweep_id: str | None
     series: str
     planned: int
     missing: tuple[Missing, ...]
-    # Axes of the sweep; those of its matrix if not recorded.
+    # Axes of the sweep; empty if not recorded, in which case those of its matrix count.
     axes: tuple[str, ...] = ()
 
     def cells(self) -> list[PlannedCell]:
-        """Return the missing cells, to be measured in the gap's series."""
+        """Return the missing cells as cells to measure in the gap's series."""
         found = [one.cell for one in self.missing]
         return [PlannedCell(parse_configuration(one.config), one.repetition, self.series) for one in found]
 
@@ -58,10 +58,10 @@ def gaps_of(
     series: str | None = None,
     now: datetime | None = None,
 ) -> list[Gap]:
-    """Return the missing cells of a sweep, of a preset in a series, or else of the newest sweep.
+    """Return the missing cells of `sweep` or of `preset` in `series`; without either, those of the newest sweep.
 
-    The default series is the installed build. For a nightly set, all nightly runs up to `now` are included. Raises
-    ConfigError if matrix, sweep or preset is unknown.
+    The default series is the installed build. For a nightly set without either, all nightly runs up to `now` are
+    included. Raises ConfigError if matrix, sweep or preset is unknown.
     """
     plans, index = SweepPlans(settings.results).of_matrix(matrix), Index(settings.results, settings.home)
     if is_nightly(matrix) and not plans:
@@ -112,7 +112,7 @@ def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[s
 def missed_runs(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
     """Return the nightly runs up to `now` that were due but have no plan; each lacks all cells of the newest plan.
 
-    If the schedule changed between two runs, only dates in both schedules count, since the time of the change is
+    If the schedule changed between two runs, only dates in both schedules count, because the time of the change is
     unknown.
     """
     if not nights:
@@ -121,7 +121,7 @@ def missed_runs(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
     moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
     dated = sorted(moments, key=itemgetter(0))
     due: list[str] = []
-    dated = [one for one in dated if one[0] <= now]  # a future run shows nothing about others
+    dated = [one for one in dated if one[0] <= now]  # a run with a future date does not show what was due
     if not dated:
         return []
     for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
@@ -132,7 +132,7 @@ def missed_runs(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
 
 
 def cell_text(gap: Gap, one: Missing) -> str:
-    """Return a cell as text by the axes of its sweep, else by its fault."""
+    """Return a cell as text: its values on the axes of the sweep, its fault and its repetition."""
     config = one.cell.config
     axes = gap.axes or (MATRICES[gap.matrix].axes if gap.matrix in MATRICES else ())
     texts = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]

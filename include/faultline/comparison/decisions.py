@@ -1,4 +1,8 @@
-"""Decisions of a sequential sweep: effect size, or required pairs, per comparison."""
+"""Decisions of a sequential sweep: the effect size, or the number of pairs still required, per comparison.
+
+A sequential sweep repeats its cells in blocks and stops when its comparisons are decided. A pair consists of two
+neighbours along an axis, measured in one block.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SequentialPlan, SweepPlan
 from faultline.system.errors import ConfigError
 
-# An estimate beyond this multiple of the measured pairs is of no use.
+# An estimate of further pairs beyond this multiple of the measured ones counts as unknown.
 _MAX_FACTOR = 1000
 
 
@@ -40,9 +44,9 @@ class Decision:
 
     `change`: relative change from before to after, with an interval that holds over all interim analyses and
     comparisons of the sweep; None without pairs; ends may be infinite. `margin`: equivalence margin as a share, at
-    least the resolution of the metric. `pairs`: measured pairs; `decided_at`: pairs at the deciding analysis.
-    `more_pairs`: further pairs that would decide at the present variation; None if decided or unknown. `where`: values
-    on the other axes.
+    least the resolution of the metric. `pairs`: number of measured pairs; `decided_at`: that at the deciding analysis.
+    `more_pairs`: number of further pairs that would decide at the present variation; None if decided or unknown.
+    `where`: values on the other axes.
     """
 
     step: AxisStep
@@ -62,7 +66,10 @@ class Decision:
 
     @property
     def at_least(self) -> float | None:
-        """Bound of the change nearer to 0, if the sides differ: −0.31 is a decrease of at least 31 %."""
+        """End of the change's interval that is nearer to 0; None unless the sides differ.
+
+        −0.31 means a decrease by at least 31 %.
+        """
         if self.outcome is not SequentialDecision.DIFFERS or self.change is None:
             return None
         return self.change.low if self.change.low > 0 else self.change.high
@@ -99,8 +106,8 @@ class Decision:
 def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decision]:
     """Return one decision per comparison of a sweep's plan, in the order of its axes; empty without a sequential plan.
 
-    `entries`: records of its configurations. The newest usable record of each cell counts if series and build match,
-    whichever sweep measured it, unless the plan is `fresh`.
+    `entries`: records of its configurations. Per cell, the newest usable record of the plan's series and build counts;
+    another sweep may have measured it, unless the plan is `fresh`.
     """
     question = plan.decide
     if question is None:
@@ -116,14 +123,14 @@ def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decisio
 
 def decided_configurations(decisions: Sequence[Decision]) -> frozenset[str]:
     """Return the ids of the configurations whose comparisons are all decided; they need no further cells."""
-    open_ones = compared_configurations(one.step for one in decisions if not one.is_decided)
-    return frozenset(compared_configurations(one.step for one in decisions) - open_ones)
+    undecided = compared_configurations(one.step for one in decisions if not one.is_decided)
+    return frozenset(compared_configurations(one.step for one in decisions) - undecided)
 
 
 def decided_in_plan(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset[str]:
-    """Return the decided configurations of a sweep's plan.
+    """Return the ids of a plan's configurations that need no further cells.
 
-    All of its configurations are decided once its budget of experiments is spent; none without a sequential plan.
+    These are all configurations once the budget of experiments is spent, and none without a sequential plan.
     """
     entries = list(entries)
     if _is_budget_spent(plan, counted_entries(plan, entries)):
@@ -165,7 +172,7 @@ def log_ratio(before: Pair, after: Pair) -> Pair:
 
 
 def change_of(judged: SequentialResult) -> Interval:
-    """Return the relative change for logarithms of ratios, clipped to the range that the analyses left."""
+    """Return the relative change and its interval, from logarithms of ratios; the change is clipped to the interval."""
     value = min(max(judged.value, judged.low), judged.high)
     return Interval(*(share_of(one) for one in (value, judged.low, judged.high)))
 
@@ -212,9 +219,9 @@ def _decide(
 def _pairs(
     before: Mapping[int, IndexEntry], after: Mapping[int, IndexEntry], key: str
 ) -> tuple[list[Pair], list[float]]:
-    """Return logarithms of ratios in the order in which their pairs were completed.
+    """Return the logarithms of ratios, in the order in which their pairs were completed.
 
-    Also return the resolution of the metric in each record, as a share of it.
+    Also return the resolution of the metric in each record, as a share of its value.
     """
     found: list[tuple[str, Pair]] = []
     widths: list[float] = []
@@ -228,19 +235,20 @@ def _pairs(
 
 
 def _missing_pairs(judged: SequentialResult, pairs: int, margin: float) -> int | None:
-    """Return the pairs after which the half width of the last analysis would be small enough."""
+    """Return how many further pairs would make the interval of the last analysis narrow enough; None if unknown."""
     if judged.outcome is not SequentialDecision.INCONCLUSIVE or not math.isfinite(judged.half) or not judged.half:
         return None
-    off = abs(judged.value)
-    room = max(off, math.log1p(margin) - off)
-    needed = pairs * (judged.half / room) ** 2 - pairs
+    distance = abs(judged.value)
+    # The half width must fit between the value and either 0 or the margin.
+    enough = max(distance, math.log1p(margin) - distance)
+    needed = pairs * (judged.half / enough) ** 2 - pairs
     return max(1, math.ceil(needed)) if needed < _MAX_FACTOR * pairs else None
 
 
 # Planning of a sequential sweep: compared cells, number of blocks, and bounds
 
 
-# Multiple of the payable blocks that is planned, in case comparisons are decided early.
+# Multiple of the blocks that the budget pays for; further blocks are planned in case comparisons are decided early.
 EXTRA_BLOCKS = 2
 # Metrics for which a relative change is meaningful.
 FIGURES = {
@@ -248,12 +256,12 @@ FIGURES = {
     for metric in COMPARABLE.values()
     if metric.group not in ("Audit", "Stages")
     and metric.key != "sustained"
-    # The macro recovery is bounded from below if censored, so no pair is omitted for being slow.
+    # A censored macro recovery still has a lower bound, so no pair is omitted because it is slow.
     and (metric.group != "Recovery" or metric.key == MACRO)
 }
-# Time of an experiment outside its window in s, a conservative share.
+# Conservative time of an experiment outside warm-up and window, in s.
 OVERHEAD_S = 35.0
-# Recovery times may be censored or intervals, and have the heaviest tails.
+# Recovery times may be censored or known as intervals only, and have the heaviest tails, so they are ranked.
 _RANK_GROUP = "Recovery"
 
 
@@ -265,7 +273,7 @@ def method_of(metric: Metric) -> Method:
 def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tuple[list[AxisStep], list[Axis]]:
     """Return the steps along an axis, and all axes. `configurations`: by id.
 
-    Without steps, `along` is none of the axes in which the configurations differ.
+    There are no steps if the configurations do not differ along the axis.
     """
     points = [Point(config_id, config, ()) for config_id, config in configurations.items()]
     axes = axes_of(points)
@@ -281,9 +289,9 @@ def compared_configurations(steps: Iterable[AxisStep]) -> set[str]:
 def planned_cells(
     matrix: Matrix, asked: Any, series: str, plans: Sequence[SweepPlan], *, fresh: bool = False
 ) -> tuple[list[PlannedCell], SequentialPlan]:
-    """Return the cells and the plan of a sequential sweep with the form field `decide`.
+    """Return the cells and the sequential plan for the value `asked` of the form field `decide`.
 
-    `plans`: plans of the matrix. Raises ConfigError if the field cannot be satisfied.
+    `plans`: earlier plans of the matrix. Raises ConfigError if the field cannot be satisfied.
     """
     question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
     if question is None:
@@ -296,10 +304,10 @@ def plan_blocks(
 ) -> tuple[list[PlannedCell], SequentialPlan]:
     """Return all cells that the budget may allow, and the sequential plan.
 
-    Cells without a comparison, such as controls, are measured as often as the matrix plans. `earlier`: plans of the
-    matrix; if one of them has the same question in this series, its number of blocks stays the basis of the error
-    spending, so that a budget may be raised. `fresh`: count only records of this sweep. Raises ConfigError naming the
-    key and the required number.
+    Cells without a comparison, such as controls, are repeated as the matrix specifies. `earlier`: plans of the matrix;
+    if one of them has the same question in this series, the error is still spent over its number of blocks, so the
+    budget may be raised. `fresh`: count only records of this sweep. Raises ConfigError with the key and the required
+    number.
     """
     usual = matrix.cells(series)
     configurations = {cell.config.config_id: cell.config for cell in usual}
@@ -319,7 +327,7 @@ def plan_blocks(
     horizon = (
         paid if fresh else next((one.horizon for one in _same_questions(earlier, series, asked, len(steps))), paid)
     )
-    # Comparisons decided at the first analysis leave their experiments to the last two cells.
+    # At best only one comparison, of two cells, remains after the first analysis and gets the rest of the budget.
     most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
     room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
     blocks = max(paid, min(most, EXTRA_BLOCKS * paid, room, MAX_PAIRS))
@@ -334,18 +342,20 @@ def plan_blocks(
 def _payable_blocks(
     asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, min_blocks: int
 ) -> int:
-    """Return the blocks that the budget allows with every cell; `min_blocks`: fewest that can decide anything."""
+    """Return how many blocks of all cells the budget allows; `min_blocks`: fewest with which a decision is possible."""
     block_s, others_s = (
         sum(one.warmup_s + one.duration_s + OVERHEAD_S for one in configs) for configs in (ours, others)
     )
     least = min_blocks * len(ours) + len(others)
-    requirement = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {min_blocks} blocks at least"
+    requirement = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take at least {min_blocks} blocks"
     if least > MAX_CONFIGURATIONS:
         raise ConfigError(
             f"decide: {requirement}, more than {MAX_CONFIGURATIONS} experiments; fix: split an axis over several sweeps"
         )
     if asked.experiments is not None and asked.experiments < least:
-        raise ConfigError(f"decide.experiments: got {asked.experiments}; expected {least} or more, since {requirement}")
+        raise ConfigError(
+            f"decide.experiments: got {asked.experiments}; expected {least} or more, because {requirement}"
+        )
     if asked.experiments is not None and asked.experiments > MAX_CONFIGURATIONS:
         raise ConfigError(
             f"decide.experiments: got {asked.experiments}; expected at most {MAX_CONFIGURATIONS}; fix: lower it, and "

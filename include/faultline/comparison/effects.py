@@ -1,12 +1,12 @@
 """Effects of the steps along an axis on CPU, latency, recovery time and throughput.
 
-A step leads from one value of an axis to the next. If other axes vary too, it is measured in several *rows*, one per
-combination of their values. Its effect is the average over these rows; the interval holds for these rows only (see
+A step leads from one value of an axis to the next. If other axes vary too, the step is measured in several *rows*, one
+per combination of their values. Its effect is the average over these rows; the interval holds for these rows only (see
 `estimate`).
 
-CPU, latency and throughput are compared as ratios on a log scale, recovery times as differences in seconds. A recovery
-time takes part as an interval. An effect "differs" or is "equivalent" if its p is at most 0.05 after the correction for
-all lines of the table (Holm 1979).
+CPU, latency and throughput are compared as ratios on a log scale, recovery times as differences in seconds, where each
+time is an interval. An effect "differs" or is "equivalent" if the p of the respective test is at most 0.05 after the
+correction for all lines of the table (Holm 1979).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class EffectVerdict(StrEnum):
 class Effect:
     """Effect of one step on one metric.
 
-    `before`, `after`: both values as text. `found`: estimate, of logarithms if `ratio`, else in the metric's unit. `p`:
-    corrected p of no difference. `margin`: equivalence margin in the unit of `found`. `more_repetitions`: further
-    repetitions per configuration that would decide; None if decided or unknown. `why`: what prevents a verdict other
-    than noise.
+    `before`, `after`: the axis' values as text. `found`: estimate, of logarithms if `ratio`, else in the metric's unit.
+    `p`: corrected p of no difference. `margin`: equivalence margin in the unit of `found`. `more_repetitions`: number
+    of further repetitions per configuration that would decide; None if decided or unknown. `why`: what other than noise
+    prevents a verdict.
     """
 
     axis: Axis
@@ -90,7 +90,7 @@ def repetitions_of(point: Point, key: str) -> dict[int, ValueRange]:
 def axis_effects(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence[Axis]) -> list[Effect]:
     """Return the effects of all steps along each of `wanted`, corrected together.
 
-    `points`: points of one group; `axes`: all axes in which they differ. The order is axes, their values, FIGURES.
+    `points`: points of one group; `axes`: all axes in which they differ. Effects are sorted by axis, value and FIGURES.
     """
     drafts = [
         (effect, rows)
@@ -152,7 +152,7 @@ def _draft_effect(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | N
 
 
 def _is_offered_load(step: AxisStep) -> bool:
-    """Return whether the throughput equals the offered load, so that it is not a result."""
+    """Return whether the throughput equals the offered load and is therefore not a result."""
     points = (step.before, step.after)
     kept = all(entry.metrics.get("sustained") is not False for point in points for entry in point.valid)
     return kept and any(has_schedule(point.config) for point in points)
@@ -175,8 +175,8 @@ def _negligible_s(values: Sequence[ValueRange]) -> float:
 
 def _judge_effect(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
     found, margin = effect.found, effect.margin
-    apart = any(abs(row) > margin for row in found.rows)
-    if p_same <= ALPHA and not apart:
+    is_row_beyond = any(abs(row) > margin for row in found.rows)
+    if p_same <= ALPHA and not is_row_beyond:
         return replace(effect, p=p, verdict=EffectVerdict.EQUIVALENT)
     if p <= ALPHA:
         return replace(effect, p=p, verdict=EffectVerdict.DIFFERS)

@@ -33,7 +33,8 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.steady import level_begins
 from faultline.records.sweep_plan import BASELINE
 
-# Minimum length of a level in runs, and the p that a change needs, so that a single outlier does not count.
+# A level (values between two change points) has at least MIN_RUNS runs, and a change needs a p of at most CERTAIN, so a
+# single outlier does not count.
 MIN_RUNS, CERTAIN = 3, 0.01
 EMPTY_TABLE = ComparisonTable((), (), (0, 0))
 
@@ -95,9 +96,9 @@ def nightly_runs_of(entries: Iterable[IndexEntry]) -> list[NightlyRun]:
 def baseline_of(run: NightlyRun, runs: Sequence[NightlyRun], window: int) -> list[NightlyRun]:
     """Return the nightly runs that `run` is compared with.
 
-    Of the last `window` earlier runs with a usable record, these are the runs of one build: the newest with enough
-    repetitions of the configurations of `run`, so that an aborted run hides no baseline; else the newest of all. Builds
-    are never averaged.
+    These are, of the last `window` earlier runs with a usable record, all runs of one build, because builds are never
+    averaged: the newest build with enough repetitions of the configurations of `run`, else the newest build. Thus an
+    aborted run does not hide a baseline.
     """
     before = [one for one in runs if one.date < run.date and one.valid][-window:] if window > 0 else []
     wanted = {entry.config_id for entry in run.valid}
@@ -106,9 +107,9 @@ def baseline_of(run: NightlyRun, runs: Sequence[NightlyRun], window: int) -> lis
         return [one for one in before if one.build == build]
 
     def is_enough(build: str | None) -> bool:
-        there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
+        counts = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
         # A configuration without a usable record of this build must not hide the baseline of the others.
-        return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= MIN_REPETITIONS
+        return min((counts[config_id] for config_id in wanted & counts.keys()), default=0) >= MIN_REPETITIONS
 
     builds = list(dict.fromkeys(one.build for one in reversed(before)))
     return of(next(filter(is_enough, builds), builds[0])) if builds else []
@@ -154,7 +155,7 @@ def _compare_runs(run: NightlyRun, baseline: Sequence[NightlyRun], metrics: Sequ
 
 
 def _lines(compared: ComparisonTable, verdict: ComparisonVerdict) -> tuple[str, ...]:
-    """Return a line for each metric with this verdict: change and p."""
+    """Return one line per metric with this verdict, with change and p."""
     rows = [(row_texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
     return tuple(
         f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})" for one, p in rows
@@ -162,7 +163,7 @@ def _lines(compared: ComparisonTable, verdict: ComparisonVerdict) -> tuple[str, 
 
 
 def history_of(runs: Sequence[NightlyRun], config_id: str, metric: Metric) -> MetricHistory:
-    """Return one metric over the nightly runs; runs in which it is unknown or mostly censored have no level."""
+    """Return one metric over the nightly runs; runs in which it is unknown or mostly censored belong to no level."""
     own = {run.date: [one for one in run.valid if one.build == run.build] for run in runs}
     return _history(own, config_id, metric)
 
@@ -191,25 +192,25 @@ def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric:
         if len(found) == 1 and math.isfinite(only := found[0].high):
             interval = Interval(only, only, only)
         values.append(interval)
-    known = [number for number, one in enumerate(values) if one is not None and math.isfinite(one.value)]
-    edges = change_points([one.value for number in known if (one := values[number]) is not None])
-    return MetricHistory(config_id, metric, tuple(places), tuple(values), tuple(known[number] for number in edges))
+    known = [index for index, one in enumerate(values) if one is not None and math.isfinite(one.value)]
+    edges = change_points([one.value for index in known if (one := values[index]) is not None])
+    return MetricHistory(config_id, metric, tuple(places), tuple(values), tuple(known[index] for index in edges))
 
 
 def change_points(values: Sequence[float]) -> list[int]:
     """Return the indices of the values with which a new level begins, ascending.
 
-    Starting from `level_begins`, the change with the largest p is removed, and its levels are merged, until all
-    remaining levels differ by Student's t.
+    Candidates come from `level_begins`. The change with the largest p (Student's t between the levels on both sides) is
+    removed and its levels merged, until every p is at most CERTAIN.
     """
     edges = [0, *level_begins(np.asarray(values, dtype=np.float64), MIN_RUNS), len(values)]
     while len(edges) > 2:
-        doubts = {
+        p_values = {
             edge: estimate([PairedRow.unpaired(exact_values(values[before:edge]), exact_values(values[edge:after]))]).p
             for before, edge, after in zip(edges, edges[1:], edges[2:], strict=False)
         }
-        worst = max(doubts, key=lambda edge: doubts[edge])
-        if doubts[worst] <= CERTAIN:
+        worst = max(p_values, key=lambda edge: p_values[edge])
+        if p_values[worst] <= CERTAIN:
             break
         edges.remove(worst)
     return edges[1:-1]
@@ -232,7 +233,7 @@ def environment_changes(runs: Sequence[NightlyRun]) -> dict[str, str]:
 
 
 def _summary(compared: ComparisonTable, days: Sequence[str], beyond: int) -> str:
-    """Return the number of violated limits and of metrics by verdict, and the baseline."""
+    """Return a line with the number of violated limits, the number of metrics by verdict, and the baseline."""
     before = f"{beyond} beyond a limit; " if beyond else ""
     if not compared.rows:
         return f"{before}nothing to compare"
@@ -240,7 +241,7 @@ def _summary(compared: ComparisonTable, days: Sequence[str], beyond: int) -> str
 
 
 def _power(compared: ComparisonTable) -> str:
-    """Return the minimum detectable effect of each metric, the smallest over the configurations.
+    """Return a text with each metric's minimum detectable effect, the smallest over the configurations.
 
     Empty if nothing was compared.
     """

@@ -13,7 +13,7 @@ from faultline.experiment.cell import is_sweep_id
 from faultline.records.renames import VERDICTS, renamed, renamed_figure
 
 Lines = tuple[str, ...]
-# Rows of figures, which tasks do not need.
+# Fields with rows of figures; later tasks do not need them.
 ROWS = frozenset({"cells", "comparisons"})
 
 
@@ -23,14 +23,14 @@ class NightlyVerdict(BaseModel):
     Attributes:
         date: Logical date (ISO 8601).
         baseline: Dates of the earlier runs, or build and specification of the reference build.
-        red: Whether the regression gate fails; only of pairs, None otherwise.
+        red: Whether the regression gate fails; None without pairs.
         problem: Why no verdict, or not every verdict, was possible; None if there is no problem.
-        power: Minimum detectable effect, without pairs.
-        reasons: One line for each metric that became worse; `improvements`: better; `suspicions`: of pairs, worse in
-            this run only.
+        power: Minimum detectable effects, without pairs.
+        reasons: One line for each metric that became worse; `improvements`: for each that became better; `suspicions`:
+            with pairs, for each that is worse in this run only.
         visible: Minimum detectable effect of each pair.
         cells, comparisons: Figures behind the verdict, with and without pairs.
-        limits: SLOs by metric; `beyond`: one line for each violated one; `doubtful`: for each unknown one.
+        limits: SLOs by metric; `beyond`: one line for each violated SLO; `doubtful`: for each unknown or uncertain one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,11 +73,11 @@ class NightlyVerdict(BaseModel):
         return self.cells or self.comparisons
 
     def without_figures(self) -> dict[str, Any]:
-        """Return the verdict as JSON values for the tasks after the one that judged."""
+        """Return the verdict as JSON values, without rows, for the tasks that follow."""
         return self.model_dump(mode="json", exclude_unset=True, exclude=set(ROWS))
 
     def store(self, results: Path, sweep_id: str) -> None:
-        """Write the verdict below `results`, with the keys of its kind."""
+        """Write the verdict below `results`, with the keys that were set."""
         folder = results / "nights"
         folder.mkdir(parents=True, exist_ok=True)
         content = self.model_dump(mode="json", exclude_unset=True)

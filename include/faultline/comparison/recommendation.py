@@ -12,19 +12,20 @@ from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, Samp
 from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats
 from faultline.system.errors import ConfigError
 
-# Share of the draws that makes a recommendation conclusive: an error in one of five costs less than further
-# measurements, and the confidence is shown.
+# Share of the random draws (see candidates.py) that the choice must win to be conclusive. An error in 20 % of the cases
+# costs less than further measurements, and the confidence is shown.
 MIN_CONFIDENCE = 0.8
-# Smallest share of draws of a contender; other candidates need no further repetitions.
+# A candidate that wins a smaller share of the draws is not a contender and needs no further repetitions.
 MIN_CONTENDER_SHARE = 0.05
+# Numbers of repetitions to try.
 _SIZES = (5, 6, 8, 10, 15, 20, 30, 50, 80)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Objective of a recommendation: minimise `minimise`, a key of COSTS, within `limits` by key.
+    """Objective of a recommendation: minimise the cost `minimise`, a key of COSTS, within `limits` by key of COSTS.
 
-    An infinite limit requires a finite figure, such as an observed recovery.
+    A limit of infinity only requires that the figure is finite, for example that the recovery was observed.
     """
 
     minimise: str
@@ -34,7 +35,7 @@ class Objective:
         for key in (self.minimise, *self.limits):
             if key not in COSTS:
                 raise ValueError(f"{key}: unknown; expected one of {', '.join(COSTS)}")
-        if not all(limit > 0 for limit in self.limits.values()):  # nor NaN
+        if not all(limit > 0 for limit in self.limits.values()):  # also rejects NaN
             raise ValueError("limits: expected numbers above 0")
 
 
@@ -42,11 +43,12 @@ class Objective:
 class Recommendation:
     """Recommended configuration.
 
-    `best`: by medians, the least cost within the limits; None if no candidate meets them. `nearest` then violates the
-    limits least, by the figures `missed`. `confidence`: share of the draws in which `best` is best; `runner_up`: the
-    candidate that is best most often otherwise, with its share. `is_conclusive`: whether the confidence suffices.
-    `experiments`: further experiments that would suffice, each contender repeated up to `target_repetitions` times;
-    None if unknown. `unknown`: names of candidates that lack a figure.
+    `best`: candidate with the lowest median cost among those within all limits; None if there is none. In that case
+    `nearest` is the candidate closest to the limits, and `missed` holds its figures that violate one. `confidence`:
+    share of the draws that `best` wins; `runner_up`: the candidate with the next largest share, and that share.
+    `is_conclusive`: whether the confidence suffices. `experiments`: number of further experiments after which it would,
+    with each contender repeated `target_repetitions` times in all; None if unknown. `unknown`: names of candidates that
+    lack a figure.
     """
 
     objective: Objective
@@ -62,47 +64,52 @@ class Recommendation:
 
 
 def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
-    """Return the recommendation. Raises ConfigError without a choice, or if no candidate has a figure."""
+    """Return the recommendation.
+
+    Raises ConfigError if there are fewer than two candidates, or if no candidate has one of the required figures.
+    """
     if len(choice.candidates) < 2:
         raise ConfigError(_no_choice_text(choice))
     costs = tuple(dict.fromkeys((objective.minimise, *objective.limits)))
     keys = tuple(COSTS[cost] for cost in costs)
-    figures = [{cost: one.figure(COSTS[cost]) for cost in costs} for one in choice.candidates]
+    figures = [{cost: candidate.figure(COSTS[cost]) for cost in costs} for candidate in choice.candidates]
     for cost in costs:
         if all(figure[cost] is None for figure in figures):
-            raise ConfigError(
-                f"{cost}: unknown for every configuration of the sweep; expected one of {', '.join(COSTS)}"
-            )
-    whole = [place for place, figure in enumerate(figures) if None not in figure.values()]
-    unknown = tuple(one.name for place, one in enumerate(choice.candidates) if place not in whole)
-    known = [choice.candidates[place] for place in whole]
-    # An unknown figure meets no limit.
-    values = [{cost: math.inf if (one := figures[place][cost]) is None else one for cost in costs} for place in whole]
-    within = [place for place, figure in enumerate(values) if _meets_limits(figure, objective)]
+            others = ", ".join(key for key in COSTS if key != cost)
+            raise ConfigError(f"{cost}: not measured in any configuration of the sweep; fix: choose one of {others}")
+    known: list[Candidate] = []
+    values: list[dict[str, float]] = []
+    for candidate, figure in zip(choice.candidates, figures, strict=True):
+        measured = {cost: value for cost, value in figure.items() if value is not None}
+        if len(measured) == len(costs):
+            known.append(candidate)
+            values.append(measured)
+    unknown = tuple(candidate.name for candidate in choice.candidates if candidate not in known)
+    within = [index for index, figure in enumerate(values) if _meets_limits(figure, objective)]
     # On a tie, the first candidate.
-    number = min(within, key=lambda place: values[place][objective.minimise], default=None)
-    if number is None:
-        nearest = min(range(len(known)), key=lambda place: _excess(values[place], objective), default=None)
+    best_index = min(within, key=lambda index: values[index][objective.minimise], default=None)
+    if best_index is None:
+        nearest = min(range(len(known)), key=lambda index: _excess(values[index], objective), default=None)
         if nearest is None:
             return Recommendation(objective, None, unknown=unknown)
         limits = {objective.minimise: math.inf, **objective.limits}
         missed = {key: values[nearest][key] for key in limits if not _is_within(values[nearest][key], limits[key])}
         return Recommendation(objective, None, nearest=known[nearest], missed=missed, unknown=unknown)
-    best = known[number]
+    best = known[best_index]
     shares = _shares(sample_figures(known, keys), objective)
-    others = [other for other in range(len(known)) if other != number]
-    next_best = max(others, key=lambda other: shares[other], default=None)
+    rest = [index for index in range(len(known)) if index != best_index]
+    next_best = max(rest, key=lambda index: shares[index], default=None)
     second = None if next_best is None or not shares[next_best] else (known[next_best], float(shares[next_best]))
-    contenders = sorted({number, *(other for other in others if shares[other] >= MIN_CONTENDER_SHARE)})
-    # With few repetitions all draws are alike, so that they show no contenders.
-    few = [place for place, one in enumerate(known) if one.repetitions < MIN_REPETITIONS]
-    sure = float(shares[number])
-    if not few and sure >= MIN_CONFIDENCE:
-        return Recommendation(objective, best, sure, second, is_conclusive=True, unknown=unknown)
-    up_to = MIN_REPETITIONS if few else _sufficient_repetitions(known, keys, objective, number)
-    measured = few or contenders
-    experiments = None if up_to is None else _count_experiments([known[place] for place in measured], up_to)
-    return Recommendation(objective, best, sure, second, False, experiments, up_to, unknown=unknown)
+    contenders = sorted({best_index, *(index for index in rest if shares[index] >= MIN_CONTENDER_SHARE)})
+    # With too few repetitions the draws barely differ, so they reveal no contenders.
+    few = [index for index, candidate in enumerate(known) if candidate.repetitions < MIN_REPETITIONS]
+    confidence = float(shares[best_index])
+    if not few and confidence >= MIN_CONFIDENCE:
+        return Recommendation(objective, best, confidence, second, is_conclusive=True, unknown=unknown)
+    target = MIN_REPETITIONS if few else _sufficient_repetitions(known, keys, objective, best_index)
+    repeated = [known[index] for index in few or contenders]
+    experiments = None if target is None else _count_experiments(repeated, target)
+    return Recommendation(objective, best, confidence, second, False, experiments, target, unknown=unknown)
 
 
 def _is_within(value: float, limit: float) -> bool:
@@ -117,13 +124,14 @@ def _meets_limits(figure: Mapping[str, float], objective: Objective) -> bool:
 
 
 def _excess(figure: Mapping[str, float], objective: Objective) -> tuple[int, float, float]:
-    """Return by how much the limits are exceeded: infinite figures, largest ratio, and the cost."""
+    """Return a sort key: number of infinite figures, largest ratio of a figure to its limit, cost."""
     known = [figure[key] / limit for key, limit in objective.limits.items() if math.isfinite(figure[key])]
     return len(objective.limits) - len(known), max(known, default=0.0), figure[objective.minimise]
 
 
 def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
-    """Return in which share of the draws each candidate is best within the limits; ties are shared."""
+    """Return, per candidate, the fraction of draws that it wins within the limits; a tie is split evenly."""
+    # Limits compare with the upper end of a recovery time's known interval, the cost with a value inside.
     cost = drawn.likely[COSTS[objective.minimise]].copy()
     for key, limit in objective.limits.items():
         drawn_key = drawn.highest[COSTS[key]]
@@ -134,26 +142,30 @@ def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
 
 
 def _sufficient_repetitions(
-    known: Sequence[Candidate], keys: Sequence[str], objective: Objective, number: int
+    known: Sequence[Candidate], keys: Sequence[str], objective: Objective, best_index: int
 ) -> int | None:
-    """Return the repetitions that would make the choice conclusive if the measured figures are true."""
-    usual = known[number].repetitions
+    """Return how many repetitions would make the choice conclusive, if the measured figures are the true ones.
+
+    None if more than the largest of _SIZES are needed.
+    """
     for size in _SIZES:
-        if size > usual and _shares(sample_figures(known, keys, repetitions=size), objective)[number] >= MIN_CONFIDENCE:
+        if size <= known[best_index].repetitions:
+            continue
+        if _shares(sample_figures(known, keys, repetitions=size), objective)[best_index] >= MIN_CONFIDENCE:
             return size
     return None
 
 
-def _count_experiments(candidates: Sequence[Candidate], up_to: int) -> int:
+def _count_experiments(candidates: Sequence[Candidate], target: int) -> int:
+    points = (point for candidate in candidates for point in candidate.points)
     # A repetition that two sweeps have measured counts once.
-    measured = (len({entry.repetition for entry in point.valid}) for one in candidates for point in one.points)
-    return sum(max(0, up_to - number) for number in measured)
+    return sum(max(0, target - len({entry.repetition for entry in point.valid})) for point in points)
 
 
 def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: not measured in all of these cases: {'; '.join(choice.circumstances)}; "
+            f"{choice.incomplete[0]}: not measured in every one of these cases: {'; '.join(choice.circumstances)}; "
             "fix: measure the missing cells, see `./faultline missing`"
         )
     if choice.overloaded:
@@ -161,9 +173,6 @@ def _no_choice_text(choice: ParetoChoice) -> str:
         return f"{'; '.join(choice.overloaded)}: load not sustained, {kept}; fix: lower the rate"
     if choice.unusable:
         return f"choice: no usable run of {'; '.join(choice.unusable)}; fix: measure it again"
-    varied, given = (
-        " and ".join(axis.noun for axis in choice.circumstance_axes),
-        "is" if len(choice.circumstance_axes) == 1 else "are",
-    )
-    what = f"it varies {varied}, which {given} given" if varied else "it has one configuration"
+    varied = " and ".join(axis.noun for axis in choice.circumstance_axes)
+    what = f"it varies only {varied}, which you do not choose" if varied else "it has one configuration"
     return f"the sweep leaves nothing to choose: {what}; vary a setting, such as checkpoint_interval_s"

@@ -26,7 +26,7 @@ COMMIT_DIGITS = 12
 
 @dataclass(frozen=True)
 class RecordGroup:
-    """Usable records of one build, under the name of their selection."""
+    """Usable records of one build. `name`: the name that selected them."""
 
     name: str
     entries: tuple[IndexEntry, ...]
@@ -65,7 +65,7 @@ def select_group(index: Index, name: str, root: Path, *, matrix: str | None = No
 
 
 def _split_build(name: str) -> tuple[str, str | None]:
-    """Return a side's name, and the build after its last `@`; Git's `@{…}` is not a build."""
+    """Split a side's name from the build after its last `@`; Git's `@{…}` is not a build."""
     what, at, build = name.rpartition("@")
     return (what, build) if at and what and build and not build.endswith("}") else (name, None)
 
@@ -107,7 +107,7 @@ def _find_entries(index: Index, name: str, root: Path) -> list[IndexEntry]:
 
 
 def _commit(name: str, root: Path) -> str | None:
-    """Return the commit of a Git revision; None if there is none, or no Git."""
+    """Return the commit of a Git revision; None if it does not exist or Git is missing."""
     command = ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
@@ -120,10 +120,10 @@ def _commit(name: str, root: Path) -> str | None:
 
 
 def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[IndexEntry]:
-    """Return a sweep's own records and substitutes for planned cells without a usable one.
+    """Return a sweep's own records, and a substitute for each planned cell without a usable one.
 
-    The substitute is the newest usable record of the cell's series. Only records that the plan counts are included,
-    whichever sweep measured them. Without a plan, or without any own record, only its own records are returned.
+    The substitute is the newest usable record of the cell in the plan's series that the plan counts; another sweep may
+    have measured it. Without a plan or an own record there are no substitutes.
     """
     own = index.of_sweep(sweep_id)
     plan = None if sweep_id is None or not own else SweepPlans(results).read(sweep_id)
@@ -135,5 +135,5 @@ def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[
     for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
         cell = one.config_id, one.repetition
         if one.is_usable and one.series == plan.series and cell in lacking and plan.counts(one):
-            newest[cell] = one  # in order of attempt
+            newest[cell] = one  # records come in the order of attempts
     return [*own, *newest.values()]

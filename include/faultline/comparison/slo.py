@@ -1,4 +1,4 @@
-"""SLOs: limits on metrics that a nightly run must meet, whatever earlier runs measured."""
+"""SLOs: limits on metrics that a nightly run must meet, independent of earlier runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SLO:
 
     @property
     def text(self) -> str:
-        """`at most 30.00 s`."""
+        """The limit as text: `at most 30.00 s`."""
         side = "at least" if self.metric.better == MORE else "at most"
         return f"{side} {self.metric.text(self.bound)} {self.metric.unit}".rstrip()
 
@@ -41,8 +41,8 @@ class SLO:
 class SLOResult:
     """Median of one configuration's `n` usable values, compared with an SLO.
 
-    `low`, `high`: 95 % interval of the median, equal to it for a single value. `at_least`: whether most values are
-    censored, so that `value` is a lower bound.
+    `low`, `high`: 95 % interval of the median; both are the value itself if there is only one. `at_least`: whether the
+    median is censored, so `value` is a lower bound.
     """
 
     limit: SLO
@@ -77,7 +77,7 @@ class SLOResult:
 
 
 def parse_slos(given: Mapping[str, Any] | None) -> tuple[SLO, ...]:
-    """Return the SLOs by the metric's path in the record. Raises ConfigError naming the key and the fix."""
+    """Parse SLOs, given as limits by metric key. Raises ConfigError naming the key and the fix."""
     found = []
     for key, bound in ((renamed_figure(str(key)), bound) for key, bound in (given or {}).items()):
         if key not in COMPARABLE:
@@ -106,7 +106,7 @@ class SLOReport:
         """One line for each SLO whose result is unknown or uncertain."""
         known = {one.limit.metric.key for one in self.results}
         absent = [one.metric.name for one in self.limits if one.metric.key not in known]
-        return [f"{name}: unknown, since no usable record has it" for name in absent] + [
+        return [f"{name}: unknown, because no usable record has it" for name in absent] + [
             one.text for one in self.results if not one.is_violated and not one.is_certain
         ]
 
@@ -125,20 +125,20 @@ def check_slos(entries: Iterable[IndexEntry], limits: Sequence[SLO]) -> SLORepor
     """Check each SLO for each configuration with a usable record that has the metric."""
     points = points_of([one for one in entries if one.is_usable])
     axes = axes_of(points)
-    held = []
+    results = []
     for limit in limits:
         for point in sort_points(points, axes):
             values = values_of(point.valid, limit.metric.key)
             if values:
                 cell = [*(axis.text_of(point) for axis in axes), *([CONTROL] * point.is_control)]
-                held.append(_check_slo(limit, ", ".join(cell), values))
-    return SLOReport(tuple(limits), tuple(held))
+                results.append(_check_slo(limit, ", ".join(cell), values))
+    return SLOReport(tuple(limits), tuple(results))
 
 
 def _check_slo(limit: SLO, cell: str, values: Values) -> SLOResult:
     median = median_of(values)
     if math.isinf(median):
-        # Censored values count with the length of their watch; the true median is no less.
+        # A censored value counts with the time for which it was observed; the true median is at least the result.
         least = statistics.median(value.low for value in values)
         return SLOResult(limit, cell, len(values), least, least, math.inf, at_least=True)
     interval = median_interval(values) or Interval(median, median, median)

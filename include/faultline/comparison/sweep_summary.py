@@ -23,7 +23,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
 
-# Each value of these axes is another program, so their steps are not effects by default.
+# Each value of these axes is a different program, so a step along them is not an effect, except on request.
 PROGRAMS = frozenset({"workload", "query"})
 
 
@@ -31,9 +31,9 @@ PROGRAMS = frozenset({"workload", "query"})
 class SweepSummary:
     """Summary of a sweep, for one build.
 
-    `axes`: axes in which its points differ. `min_repetitions`, `max_repetitions`: usable repetitions per configuration.
-    `recommendation`: None without a choice; `why` gives the reason. `placebo`: None without a placebo test.
-    `allocation`: variation of recoveries between and within runs; None if no run has several.
+    `axes`: axes in which its configurations differ. `min_repetitions`, `max_repetitions`: usable repetitions per
+    configuration. `recommendation`: None if there is nothing to choose, for the reason `why`. `placebo`: None without a
+    placebo test. `allocation`: variation of recoveries between and within runs; None if no run has several recoveries.
     """
 
     axes: tuple[Axis, ...]
@@ -62,21 +62,21 @@ class SweepSummary:
 def summary_of(entries: Sequence[IndexEntry], objective: Objective | None = None) -> SweepSummary | None:
     """Return the summary of the newest group among `entries`; None without a usable record.
 
-    `objective`: of the recommendation; None: least CPU among the configurations that recover. Raises ConfigError if no
-    configuration has one of its figures.
+    `objective`: objective of the recommendation; None: least CPU among the configurations that recover. Raises
+    ConfigError if `objective` needs a figure that no configuration has.
     """
-    sound = [entry for entry in entries if entry.is_usable]
-    if not sound:
+    usable = [entry for entry in entries if entry.is_usable]
+    if not usable:
         return None
-    group = groups_of(sound)[0]
-    members = [entry for entry in sound if entry.group == group]
+    group = groups_of(usable)[0]
+    members = [entry for entry in usable if entry.group == group]
     points = points_of(members)
     breaking, _ = split_controls(points)
     axes = axes_of(points)
     choice = choice_of(points_of([entry for entry in entries if entry.group == group]))
-    advice, why = None, ""
+    recommendation, why = None, ""
     try:
-        advice = recommend(choice, objective or _default_objective(choice))
+        recommendation = recommend(choice, objective or _default_objective(choice))
     except ConfigError as error:
         if objective is not None and len(choice.candidates) > 1:
             raise
@@ -87,7 +87,7 @@ def summary_of(entries: Sequence[IndexEntry], objective: Objective | None = None
         effects=tuple(axis_effects(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
         choice=choice,
         front=front_of(choice.candidates),
-        recommendation=advice,
+        recommendation=recommendation,
         why=why,
         min_repetitions=min(counts),
         max_repetitions=max(counts),
@@ -100,11 +100,11 @@ def summary_of(entries: Sequence[IndexEntry], objective: Objective | None = None
 def _default_objective(choice: ParetoChoice) -> Objective:
     """Return the default objective: least CPU, among those that recover if faults were injected.
 
-    Raises ConfigError without an offered load, since lower CPU may then only mean less work.
+    Raises ConfigError if a workload has no offered load, because lower CPU may then only mean less work.
     """
     unpaced = any(not has_schedule(point.config) for one in choice.candidates for point in one.points)
     if unpaced and len(choice.candidates) > 1:
-        raise ConfigError("rate: unlimited, so that lower CPU may mean less work; compare the throughput instead")
+        raise ConfigError("rate: unlimited, so lower CPU may mean less work; compare the throughput instead")
     recovers = any(one.figure(COSTS["recovery"]) is not None for one in choice.candidates)
     return Objective("cpu", {"recovery": math.inf} if recovers else {})
 
@@ -134,9 +134,9 @@ def summary_of_sweep(sweep: str, settings: Settings, objective: Objective | None
 
 
 def effects_of_axis(sweep: str, key: str, settings: Settings) -> list[Effect]:
-    """Return the effects along one axis of a sweep, corrected for these alone.
+    """Return the effects along one axis of a sweep, corrected for the number of these effects only.
 
-    Raises ConfigError for an axis that the sweep does not vary, naming those that it does.
+    If the sweep does not vary the axis, raises ConfigError naming the axes that it does vary.
     """
     points = points_of(_select_sweep(sweep, settings).entries)
     axes = axes_of(points)
@@ -170,10 +170,10 @@ _CLOCKS_S = 0.01
 
 @dataclass(frozen=True)
 class Placebo:
-    """Placebo test over `controls`, of which `unrecovered` were judged as not recovered.
+    """Placebo test: the recovery rule applied to runs without a fault, of which `unrecovered` did not "recover".
 
-    `macro_s`: median macro recovery, infinite if half are unrecovered. `resolution_s`: its resolution; None if no
-    control recovered.
+    `controls`: number of these runs. `macro_s`: median macro recovery, infinite if half are unrecovered.
+    `resolution_s`: its resolution; None if no control recovered.
     """
 
     controls: int
@@ -183,7 +183,7 @@ class Placebo:
 
     @property
     def share(self) -> float:
-        """Share of controls that the recovery rule calls unrecovered."""
+        """Share of controls that are unrecovered by the recovery rule."""
         return self.unrecovered / self.controls
 
     @property
@@ -198,16 +198,16 @@ class Placebo:
 
 def placebo_of(entries: Sequence[IndexEntry]) -> Placebo | None:
     """Return the placebo test over the usable controls; None if there is none."""
-    asked = [entry for entry in entries if entry.is_usable and "placebo.recovered" in entry.metrics]
-    if not asked:
+    tested = [entry for entry in entries if entry.is_usable and "placebo.recovered" in entry.metrics]
+    if not tested:
         return None
-    macros = [math.inf if (value := value_of(entry, "placebo.macro_s")) is None else value for entry in asked]
-    blurs = [blur for entry in asked if (blur := value_of(entry, "placebo.resolution_s")) is not None]
+    macros = [math.inf if (value := value_of(entry, "placebo.macro_s")) is None else value for entry in tested]
+    resolutions = [value for entry in tested if (value := value_of(entry, "placebo.resolution_s")) is not None]
     return Placebo(
-        len(asked),
-        sum(entry.metrics["placebo.recovered"] is False for entry in asked),
+        len(tested),
+        sum(entry.metrics["placebo.recovered"] is False for entry in tested),
         statistics.median(macros),
-        statistics.median(blurs) if blurs else None,
+        statistics.median(resolutions) if resolutions else None,
     )
 
 
@@ -221,10 +221,10 @@ def has_recoveries(entries: Sequence[IndexEntry]) -> bool:
 
 @dataclass(frozen=True)
 class InvalidRuns:
-    """Runs without a usable record, of the group that the summary covers.
+    """Runs without a usable record, in the group (build and series) that the summary covers.
 
-    `entries`: one per run. `usable`: number of usable runs. `codes`: runs by the code of their first reason. `effects`:
-    effects of usable and invalid runs together, which support no claim.
+    `entries`: one per run. `usable`: number of usable runs. `codes`: number of runs by the code of their first reason.
+    `effects`: effects computed from usable and invalid runs together, which support no claim.
     """
 
     entries: tuple[IndexEntry, ...]
@@ -239,9 +239,9 @@ class InvalidRuns:
 
 
 def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
-    """Return the invalid runs among `entries`; None if each run has a usable record, or no figures.
+    """Return the invalid runs among `entries`; None if each run has a usable record or no figures.
 
-    If a run was measured again without success, its newest record counts.
+    A run that was repeated but never became usable counts with its newest record.
     """
     judged = [entry for entry in entries if entry.status in WITH_FIGURES]
     if not judged:

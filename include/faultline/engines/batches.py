@@ -1,6 +1,6 @@
-"""File `batches.json` of an attempt: its commits, by which the harvest assigns records to batches.
+"""File `batches.json` of an attempt: its commits, from which the harvest knows the batch of each record.
 
-Content:
+Content (`lineage` is the state epoch):
 
 {"method", "batches": [{"lineage", "batch", "planned_wall_ns", "committed_wall_ns", "end_offsets", "start_offsets"}],
 "reached"}

@@ -1,6 +1,7 @@
-"""Interfaces and data types of engines: common form of the evidence, and the requests that an engine serves.
+"""Interfaces and data types of engines: the evidence in a common form, and the operations that an engine implements.
 
-Instants are wall-clock nanoseconds since the epoch. Offsets map a partition to an exclusive end.
+Instants are wall-clock nanoseconds since 1970. Offsets map a partition to an exclusive end. A *state epoch* is a
+history of state that starts after a deliberate loss of all state.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def uncommitted_count(committed: Offsets, wanted: Offsets) -> int:
 class Commit:
     """Commit that ends a batch.
 
-    `epoch`: the state epoch, from 0; `number`: counts within the epoch. `planned_ns`: None if not recorded. `starts`:
-    where a later epoch started; only on its first commit.
+    `epoch`: the state epoch, from 0; `number`: the batch within the epoch. `planned_ns`: None if not recorded.
+    `starts`: start offsets of the epoch; only on the first commit of an epoch after 0.
     """
 
     epoch: int
@@ -80,8 +81,8 @@ class Commit:
 class EngineEvent:
     """Observed event of an engine, with the raw file and text that it is read from.
 
-    `role`: of the process that the event concerns. `process`: its name, `<application>/<name>` if names repeat. `task`:
-    the task that caused the event, unique within its process. `store`: the state store concerned.
+    `role`: role of the process that the event concerns; `process`: name of that process, `<application>/<name>` if
+    names repeat. `task`: the task that caused the event, unique within the process. `store`: the state store concerned.
     """
 
     kind: str
@@ -168,14 +169,14 @@ class Collections:
 class Traces:
     """Evidence of one attempt, read from the raw files of its engine.
 
-    `method`: how the harvest finds a tuple's first output: `batch`, `id` or `rank`. `commits`: ordered by epoch and
-    number. `reached`: the offsets committed at the end. `events`: of each kind in order of time. `process_runs`: of the
-    supervised process. `batches`: those reported with their times. `totals`: samples in order of time. `collections`:
-    of each process that logged them.
+    `method`: how the harvest finds a tuple's first output: by `batch`, `id` or `rank`. `commits`: sorted by epoch and
+    number. `reached`: the offsets committed at the end. `events`: sorted by time within each kind. `process_runs`: runs
+    of the supervised process. `batches`: the batches that were reported with times. `totals`: samples, sorted by time.
+    `collections`: one entry per process that logged them.
 
     `state_rows`: live rows after the last batch that reported them. `state_bytes`: size of the last snapshot and the
-    later changelog, as a recovery would read them; None if not measured. `late_rows`: rows dropped as late. `settings`:
-    those of a user job or program; None if not collected.
+    later changelog, which a recovery would read; None if not measured. `late_rows`: rows dropped as late. `settings`:
+    settings of a user job or program; None if not collected.
     """
 
     method: str
@@ -246,7 +247,7 @@ class Progress(Protocol):
     """Progress of a running workload; each call reads it again."""
 
     def committed(self) -> Offsets:
-        """Return the offsets of the newest commit; before the first, where the query started, or nothing."""
+        """Return the offsets of the newest commit; before the first, those where the query started, or none."""
 
     def covering(self, offsets: Offsets) -> int:
         """Return the number of commits that cover all records below `offsets`."""
@@ -255,7 +256,7 @@ class Progress(Protocol):
         """Return the commits made after an instant, in order."""
 
     def runs(self) -> int:
-        """Return how often the query was started; the last start counts once it has committed."""
+        """Return how often the query was started; the last start counts only after its first commit."""
 
     def last_commit_ns(self) -> int:
         """Return the instant of the newest commit; 0 before the first."""
@@ -267,8 +268,9 @@ class Progress(Protocol):
 class EvidenceReader(Protocol):
     """Reader of an engine's raw files, used after a run.
 
-    `roles`: of the engine's processes that a fault can hit, and of those that it depends on. `replacer`: description of
-    what replaces a lost worker process. `job_settings`: prefix of the settings that a user job or program may set.
+    `roles`: roles of the engine's processes that a fault can hit, and of processes that the engine depends on.
+    `replacer`: description of what replaces a lost worker process. `job_settings`: prefix of the settings that a user
+    job or program may set.
     """
 
     roles: frozenset[str]
@@ -285,20 +287,19 @@ class EvidenceReader(Protocol):
         """Return whether the traces need this line of a log with this name under `spark-logs/`."""
 
     def detect(self, hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-        """Return when the engine or its supervisor detected the loss of the victims; the last one counts."""
+        """Return the event by which the engine or its supervisor detected the loss of the last victim; None if none."""
 
     def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
-        """Return why the loss of these victims did not affect the run; None if it did."""
+        """Return why the loss of these victims did not affect the run, or None if it did."""
 
 
 class Engine(EvidenceReader, Protocol):
     """Engine that runs workloads, with its operations before, during and after a run.
 
-    `exclusive_workloads`: those that only this engine runs; empty for the default engine. `packages`: the installed
-    distributions that it consists of, with their descriptions; an environment names their versions. `parameters`: those
-    of a configuration that this engine reads and some other engine does not. `programs`: the folder of the checkout
-    with its programs; None if it runs no programs of a build. `error_line`: matches log lines that state why a workload
-    ended.
+    `exclusive_workloads`: workloads that only this engine runs; empty for the default engine. `packages`: the installed
+    Python distributions that it consists of, with descriptions; records contain their versions. `parameters`:
+    configuration parameters that this engine reads and some other engine does not. `programs`: folder of the checkout
+    with the programs of a build; None if it runs none. `error_line`: matches log lines that state why a workload ended.
     """
 
     name: str
@@ -310,20 +311,19 @@ class Engine(EvidenceReader, Protocol):
     error_line: re.Pattern[str]
 
     def build_settings(self) -> dict[str, str]:
-        """Return the settings common to all experiments; they enter the label of a build."""
+        """Return the settings common to all experiments; they are part of the label of a build."""
 
     def settings(self, config: Configuration) -> dict[str, str]:
         """Return all settings of an experiment, as the record shows them."""
 
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
-        """Raise ConfigError for a build under test that this engine cannot run.
+        """Raise ConfigError, naming the key, for a build under test that this engine cannot run.
 
-        Rejected are settings of other programs and reserved settings; an engine without programs rejects every build.
-        The error names the key.
+        Settings of other programs and reserved settings are rejected; an engine without programs rejects every build.
         """
 
     def program_hashes(self, folder: Path) -> dict[str, str]:
-        """Return the SHA-256 of each program that enters the label of a build, by relative path."""
+        """Return the SHA-256 of each program that is part of the label of a build, by relative path."""
 
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         """Return the options and `heap_mb` of its JVMs by role, with placeholders for paths.
@@ -377,9 +377,9 @@ class Engine(EvidenceReader, Protocol):
         """Return a reader of partial traces during the run; each call reads what is new."""
 
     def collect(self, run: Run) -> None:
-        """Copy evidence from outside the attempt's folder into it, and write `batches.json`.
+        """Copy evidence from other places into the attempt's folder, and write `batches.json`. Idempotent.
 
-        Idempotent. Raises InfrastructureError if the evidence cannot be read.
+        Raises InfrastructureError if the evidence cannot be read.
         """
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:
@@ -389,7 +389,7 @@ class Engine(EvidenceReader, Protocol):
         """
 
     def keep_logs(self, run: Run) -> None:
-        """Release memory and processes of a finished run, and keep what a later harvest reads. Idempotent."""
+        """Release memory and processes of a finished run, but keep the files that a later harvest reads. Idempotent."""
 
     def discard(self, run: Run) -> None:
-        """Remove what the run made outside its raw files, after harvest or abandonment. Idempotent."""
+        """Remove files that the run created outside its raw files, after harvest or abandonment. Idempotent."""

@@ -66,8 +66,8 @@ class Submission:
 class BatchJob:
     """Batch job: a program of `spark_jobs/` that reads existing data and ends.
 
-    `large`: reads enough data that Spark's optimisations pay off. `run`: the run whose topics it reads and whose
-    process tag it bears; None if it reads only files.
+    `large`: reads enough data that Spark's optimisations pay off. `run`: the run whose topics it reads; the job's
+    processes carry the tag of that run, by which teardown finds them. None if it reads only files.
     """
 
     program: str
@@ -98,7 +98,7 @@ def write_program_configuration(run: Run, by_engine: Mapping[str, Any]) -> Path:
 class Sampler(Protocol):
     """Source of the engine samples that the recorder writes each second.
 
-    `rules`: the roles of the run's processes by command line. `child_roles`: the role of child processes by the role of
+    `rules`: how to find the role of a process from its command line. `child_roles`: role of child processes by that of
     their parent, where the two differ.
     """
 
@@ -110,7 +110,7 @@ class Sampler(Protocol):
 
 
 class StateGuardian(Protocol):
-    """Guardian that discards state after a loss where the engine would keep it (commit mode `none`)."""
+    """Guardian that discards state after a loss in commit mode `none`, because the engine itself would keep it."""
 
     def watch(self, journal: Journal) -> None:
         """Check once and journal the actions; called several times a second while the workload runs."""

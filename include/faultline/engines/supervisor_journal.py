@@ -17,7 +17,7 @@ DRIVER = "driver"
 def process_runs_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessRun, ...]:
     """Return every run of a process, ordered by start or, if that is not recorded, by end."""
     found: list[ProcessRun] = []
-    # Journals written before there were several roles name none and concern the driver.
+    # Journals of earlier versions lack the role; all their lines concern the driver.
     for line in (one for one in lines if one.get("role", DRIVER) == role):
         if line.get("event") == "start":
             found.append(ProcessRun(int(line["incarnation"]), int(line["wall_ns"]), None))
@@ -61,7 +61,8 @@ _MAX_LENGTH = 300
 def exit_reason(log: Path, pattern: re.Pattern[str]) -> str:
     """Return the most informative line of a dead process's log.
 
-    Preference: the last exception of Python, the last match of the pattern, the last error, warning, or any line.
+    In order of preference: the exception of the last Python traceback, the last match of `pattern`, the last error, the
+    last warning, the last line.
     """
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

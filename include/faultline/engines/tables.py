@@ -1,8 +1,8 @@
 """Tables that every harvest writes, with the schemas of `spark_jobs/harvest.py`.
 
-This module also harvests events that an engine generates and numbers itself. No topic holds them, so `batches.json` is
-the only source. An event is available when its batch is planned, and done when its batch is committed. A batch takes
-all of its events at once, so its duration is their latency.
+This module also harvests events that an engine generates and numbers itself. They are in no topic, so `batches.json` is
+the only source. All events of a batch become available when it is planned, and are done when it is committed, so the
+duration of the batch is their latency.
 """
 
 from __future__ import annotations

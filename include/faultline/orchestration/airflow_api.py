@@ -25,7 +25,7 @@ RETRY_LIMIT_S = 60.0
 
 
 class AirflowApi:
-    """Client with the installation's user; logs in on first use and when the token expires."""
+    """Client that logs in as the installation's user, on first use and when the token expires."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class AirflowApi:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def has_dag(self, dag_id: str, *, unpaused: bool = True) -> bool:
-        """Return whether the DAG has been parsed and, with `unpaused`, is not paused."""
+        """Return whether the DAG has been parsed and, if `unpaused`, is also not paused."""
         try:
             return not (self._call("GET", f"/api/v2/dags/{dag_id}")["is_paused"] and unpaused)
         except ConfigError:
@@ -96,7 +96,7 @@ class AirflowApi:
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         if method == "POST":
             return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
-        # Reads, notes and states may be repeated if the server is busy or its database locked.
+        # Reading, and setting a note or state, is retried if the server is busy or its database is locked.
         for attempt in Retrying(
             retry=retry_if_exception_type(InfrastructureError),
             stop=stop_after_attempt(2) if method == "PATCH" else stop_after_delay(RETRY_LIMIT_S),
@@ -120,7 +120,7 @@ class AirflowApi:
         """Return whether the server at the port belongs to this installation."""
         try:
             self._require_own_server()
-        except (FaultlineError, ValueError):  # Airflow replies to unknown paths with a page
+        except (FaultlineError, ValueError):  # another Airflow answers the unknown path with an HTML page
             return False
         return True
 
@@ -140,7 +140,7 @@ class AirflowApi:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **headers},
         )
-        # Checked on each request: another process may take the port of a dead server.
+        # The owner of the port is checked on each request, because another process may take the port of a dead server.
         require_own_listener(self._settings)
         try:
             with self._opener.open(request, timeout=30) as answer:
@@ -195,7 +195,7 @@ def note_run(settings: Settings, context: Any, note: str) -> None:
 def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:
     """Set the note of a run through Airflow's API; return None, or why it failed.
 
-    Never raises, since a note must not fail a run.
+    Never raises, because a note must not fail a run.
     """
     try:
         AirflowApi(settings).set_note(dag_id, run_id, note[:MAX_NOTE])

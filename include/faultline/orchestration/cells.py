@@ -1,4 +1,7 @@
-"""Decisions about the cells of a sweep: measure, wait, skip or give up. Independent of Airflow."""
+"""Decisions about the cells of a sweep: measure, wait, skip or give up. Independent of Airflow.
+
+A cell is one repetition of one configuration; each attempt to measure it leaves a record.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from faultline.system.settings import Settings
 # Name of the parameter `keep_invalid` in runs of earlier versions.
 OLD_KEEP_INVALID = "keep_unsound"
 
-# Failed attempts after which a reference build that never ran is given up.
+# If a reference build never runs, it is given up after this number of failed attempts.
 MAX_REFERENCE_FAILURES = 3
 ACTIVE_STATES = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True)
 class CellDecision:
-    """Next action for a cell and its reason; `done`: no further action."""
+    """Next action for a cell, and the reason; the action `done` means that nothing is left to do."""
 
     action: Literal["done", "wait", "trigger", "skip", "give_up"]
     reason: str = ""
@@ -36,8 +39,8 @@ class CellDecision:
 class RunningCell:
     """Cell of a running sweep.
 
-    `conf`: configuration and labels of its experiment. `params`: the sweep's. `started_at`: when the sweep's run
-    started or was cleared.
+    `conf`: configuration and labels of its experiment. `params`: parameters of the sweep. `started_at`: when the
+    sweep's run started, or was cleared last.
     """
 
     settings: Settings
@@ -57,9 +60,10 @@ class RunningCell:
         return [one for one in Store(self.settings.results).of(self.cell) if one.sweep_id == sweep]
 
     def is_done(self) -> bool:
-        """Return whether a usable record ends the cell.
+        """Return whether the cell has a usable record, so it needs no further measurement.
 
-        With `only_missing`, any record of the cell counts; otherwise only this sweep's, such as one of an earlier try.
+        With `only_missing`, any record of the cell counts; otherwise only this sweep's, for example from an earlier try
+        of the task.
         """
         if any(record.is_usable for record in self.own_records()):
             return True
@@ -70,7 +74,7 @@ class RunningCell:
 def decide_before_run(cell: RunningCell, child_state: Callable[[], str | None]) -> CellDecision:
     """Return the decision on a cell before it is measured.
 
-    `child_state`: state of the run that measures it; None without one.
+    `child_state`: returns the state of the DAG run that measures it; None if there is no such run.
     """
     if cell.is_done():
         return CellDecision("done", "cell skipped: already measured")
@@ -95,7 +99,7 @@ def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_
     if not new:
         raise InfrastructureError(f"{run_id}: no record; fix: see its first failed task")
     error = error_of(new[-1])
-    assert error is not None, "a usable record of this sweep is what is_done looks for"
+    assert error is not None, "is_done has found no usable record of this sweep"
     invalid_count = sum(record.status == "invalid" for record in own[-max(1, tries) :])
     if isinstance(error, InvalidMeasurement) and invalid_count >= cell.max_measurements:
         if cell.params.get("keep_invalid") or cell.params.get(OLD_KEEP_INVALID):
@@ -105,7 +109,7 @@ def decide_after_run(cell: RunningCell, known: Collection[str], tries: int, run_
 
 
 def skip_reason(cell: RunningCell) -> str | None:
-    """Return why a cell need not be measured: its comparisons are decided, or its reference build never runs."""
+    """Return why a cell need not be measured, such as decided comparisons or a failing reference build; else None."""
     settings = cell.settings
     plan = SweepPlans(settings.results).read(str(cell.conf.get("sweep_id")))
     if plan is not None and plan.baseline is not None:
@@ -128,7 +132,7 @@ def _is_decided(cell: RunningCell, plan: SweepPlan) -> bool:
 
 
 def _reference_failure(cell: RunningCell, series: str) -> str | None:
-    """Return why a reference build is not retried: it failed repeatedly and never ran in this run."""
+    """Return the reason if a reference build failed repeatedly and never ran in this run of the sweep, else None."""
     if cell.conf.get("series") != series:
         return None
     sweep = Store(cell.settings.results).query(sweep=str(cell.conf.get("sweep_id")))
@@ -139,7 +143,7 @@ def _reference_failure(cell: RunningCell, series: str) -> str | None:
 
 
 def _records_since(records: Sequence[Record], since: datetime | None) -> list[Record]:
-    """Return the records of attempts since then."""
+    """Return the records of attempts that started at or after `since`; None: all."""
     # An attempt's id starts with its UTC time, to the second.
     first = f"{since.astimezone(UTC):%Y%m%dT%H%M%SZ}" if since else ""
     return [record for record in records if record.attempt >= first]

@@ -1,4 +1,4 @@
-"""Connections of this installation's Airflow: queries, and import of targets."""
+"""Connections of this installation's Airflow: queries, and import of targets (external clusters)."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def query_connections(
     make: Mapping[str, Mapping[str, Any]] | None = None,
     remove: Sequence[str] = (),
 ) -> ConnectionReply:
-    """Query Connections by `ids`, create missing ones of `make`, and first remove those of `remove`.
+    """Remove the Connections `remove`, create those of `make` that are missing, and return those with these `ids`.
 
-    Only Connections that `make` created are removed. Raises InfrastructureError if the query fails.
+    Only Connections that an earlier `make` created are removed. Raises InfrastructureError if the query fails.
     """
     check_folders(settings)
     if not (settings.airflow_home / "airflow.cfg").exists():
@@ -82,14 +82,14 @@ def check_targets(settings: Settings, names: Iterable[str]) -> None:
 
 
 def active_experiment(settings: Settings) -> str | None:
-    """Return the experiment that a preflight check would disturb, in words; None without one.
+    """Return the running experiment that a preflight check would disturb, as text; None if there is none.
 
-    It may be any on this machine, or one of this installation.
+    It may belong to this installation or to another one on this machine.
     """
     if (holder := MachineLock(settings.machine).holder()) is not None:
         return holder.text
     if supervisor_pid(settings) is None:
-        # Without services, open attempts are orphans.
+        # If no services run, an open attempt is orphaned: its owner has died.
         return None
     return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
 
@@ -100,7 +100,7 @@ def preflight_targets(settings: Settings, names: Iterable[str], progress: Progre
     Errors are reported once and leave no record. Raises the first error.
     """
     if active_experiment(settings) is not None:
-        # The experiment runs the preflight checks at its turn.
+        # A requested experiment waits for the running one and then does the preflight checks itself.
         return check_targets(settings, names)
     for name in names:
         if (one := find_target(settings, name)) is not None:

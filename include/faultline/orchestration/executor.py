@@ -1,8 +1,8 @@
 """Executor of Airflow's scheduler: a LocalExecutor that waits for the end of a task instead of a timer.
 
-The scheduler loop checks for due work, then sleeps. A short sleep costs a tenth of a core next to the measurement. This
-executor continues the loop when a task ends, or after the longest permitted delay of new work, which is largest during
-a measured window.
+The scheduler loop checks for due work, then sleeps. With a short sleep, the loop would take a tenth of a core from the
+measurement. This executor continues the loop when a task ends, or after the longest time for which new work may wait;
+that time is longest during a measured window.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIBRARIES = (
     "pydantic",
     "scipy.stats",
 )
-# Own packages: a task whose files changed since imports them again.
+# Own packages: if their files have changed since the scheduler started, a task imports them again.
 PACKAGES = ("faultline", "fault", "generators")
 PROJECT_MODULES = (
     "faultline.orchestration.experiment",
@@ -63,7 +63,7 @@ class EventExecutor(LocalExecutor):
         own = LoadedCode.of(PACKAGES)
         os.register_at_fork(after_in_child=lambda: own.unload() if own.is_stale() else None)
         settings = load_settings()
-        # Tasks are forked from this process.
+        # Tasks are forked from this process, so they inherit this.
         guard_tokens(Client, settings)
         self._window_lock = settings.window_lock
         super().start()
@@ -71,6 +71,6 @@ class EventExecutor(LocalExecutor):
     def sync(self) -> None:
         """Wait for a worker's message, at most as long as new work may wait; then process all messages."""
         wait_s = MEASURED_WAIT_S if is_measured(self._window_lock) else IDLE_WAIT_S
-        with contextlib.suppress(AttributeError):  # without this attribute the scheduler's own sleep remains
+        with contextlib.suppress(AttributeError):  # if Airflow lacks this attribute, only the scheduler's sleep waits
             self.result_queue._reader.poll(wait_s)
         super().sync()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline.lifecycle.context import RunContext
     from faultline.records.record import Record
 
-# XCom key of the reason why `prepare` refused, for `require_accepted`.
+# XCom key under which `require_accepted` finds the reason why `prepare` refused the experiment.
 REFUSED = "refused"
 DOC = """\
 ### One experiment
@@ -66,14 +66,14 @@ def experiment_dag() -> DAG:
             judge(attempt),
         ]
         chain(attempt, *steps, end)
-        # Not directly after `prepare`: a task after a setup considers only the setup's success.
+        # Not directly after `prepare`, because a task that follows a setup runs only if the setup succeeded.
         chain(topics, require_accepted())
         end.as_teardown(setups=attempt)
     return dag
 
 
 def publish_note(record: Record) -> None:
-    """Set the note of the run to the record's headline, and print the address of its page."""
+    """Set the note of the run to the headline of the record, and print the address of the record's page."""
     from faultline.reports.notes import experiment_note, experiment_path
 
     print(f"results: {load_settings().endpoints.airflow}{experiment_path(record)}")
@@ -113,10 +113,7 @@ def prepare() -> str:
 
 
 def skip_refused(error: FaultlineError) -> Exception:
-    """Return the exception that skips all steps of a refused experiment.
-
-    `require_accepted` then fails the run with the one reason.
-    """
+    """Return the exception that skips all steps of a refused experiment; `require_accepted` then fails the run."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     get_current_context()["ti"].xcom_push(key=REFUSED, value=str(error))
@@ -143,7 +140,7 @@ def open_task_run(attempt_id: str, **hooks: Any) -> RunContext:
 
 
 def step_task(name: str) -> Any:
-    """Return the task that performs a step once; its value is the started pid or the step's value."""
+    """Return the task that performs a step once; it returns the pid of the started process, or the step's value."""
 
     @task(task_id=name)
     def body(attempt_id: str) -> Any:
@@ -228,7 +225,7 @@ def teardown(attempt_id: str) -> dict[str, Any]:
         run = open_task_run(attempt_id)
     outcome: dict[str, Any] = perform(TEARDOWN, run)
     settings, attempt = run.settings, run.attempt
-    judged = (attempt.folder / "audit.json").exists()  # its note is set
+    judged = (attempt.folder / "audit.json").exists()  # `judge` has set the note
     records = [] if judged else Store(settings.results).read(run.plan.order.config_id).records
     for record in (one for one in records if one.attempt == attempt.id):
         publish_note(record)

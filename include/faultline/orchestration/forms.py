@@ -25,7 +25,7 @@ def workload_sections() -> list[str]:
 
 
 def workload_section_fields(section: str) -> tuple[str, ...]:
-    """Return the workload parameters of `section`, each in its first section only."""
+    """Return the workload parameters of `section`; a parameter of several sections is only in the first."""
     first: dict[str, str] = {}
     for one in WORKLOADS.values():
         for name in one.parameters.model_fields:
@@ -60,7 +60,7 @@ def section_of(name: str) -> str:
 
 @functools.cache
 def _properties() -> dict[str, Any]:
-    """Return the JSON schema of the configuration's fields, cached since it takes 5 ms."""
+    """Return the JSON schema of the configuration's fields; cached, because it takes 5 ms."""
     properties: dict[str, Any] = Configuration.model_json_schema()["properties"]
     return properties
 
@@ -111,7 +111,7 @@ def configuration_params(**defaults: Any) -> dict[str, Param]:
 
 
 def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
-    """Return an initially empty form field; its help lists the values of the `presets` that set it."""
+    """Return an initially empty form field; its help lists the value of each of the `presets` that sets it."""
     schema = field_schema(name)
     schema.pop("description", None)
     default = schema.pop("default", None)
@@ -121,7 +121,7 @@ def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
         schema["enum"] = [*(value for value in schema["enum"] if value is not None), None]
         schema["values_display"] = {"null": "empty"}
     if "boolean" in types:
-        # A switch cannot be empty; with several types the form uses the first, and offers the examples.
+        # A switch cannot be empty, so this is a text field: the form uses the first type and offers the examples.
         schema |= {"type": ["null", "string", "boolean"], "examples": ["true", "false"]}
     field = Configuration.model_fields[name]
     return Param(
@@ -159,7 +159,7 @@ def axis_param(name: str, presets: Mapping[str, Sequence[Any]]) -> Param:
     texts = "; ".join(f"{preset}: {axis_text(values)}" for preset, values in presets.items())
     return Param(
         None,
-        # With several types the form uses the first; with examples it is a one-line field.
+        # The form uses the first type other than null.
         type=["null", "string", "array", "number", "integer"],
         examples=list(dict.fromkeys(axis_text(values) for values in presets.values())),
         title=name,

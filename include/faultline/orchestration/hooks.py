@@ -27,7 +27,7 @@ TASK_SUPERVISOR_DIED = "airflow: the task's supervisor process died; the experim
 class AirflowHooks:
     """Implementation of `faultline.lifecycle.context.Hooks`.
 
-    `context`: the task's. `batch`: runs a batch job, in tasks that have one.
+    `context`: context of the task. `batch`: runs a batch job; None in tasks without one.
     """
 
     def __init__(self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None) -> None:
@@ -40,8 +40,8 @@ class AirflowHooks:
     def command(self, program: Program) -> list[str]:
         """Return the program's complete command.
 
-        Raises InfrastructureError if the Connection `spark_default` is missing, for which the provider's hook silently
-        falls back to YARN.
+        Raises InfrastructureError if the Connection `spark_default` is missing; the provider's hook would silently fall
+        back to YARN.
         """
         if not isinstance(program, SparkProgram):
             return list(program.command)
@@ -73,7 +73,7 @@ class AirflowHooks:
         self._batch(job)
 
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the hosts by their Connections, which may be edited in the UI."""
+        """Return the hosts as described by their Connections, which users may edit in the UI."""
         from airflow.sdk import BaseHook
         from airflow.sdk.exceptions import AirflowException
 
@@ -109,5 +109,5 @@ class AirflowHooks:
         return run_state(self._context, matrix, parent) not in ACTIVE_STATES
 
     def cause_of(self, error: Exception) -> Exception:
-        """Return the death of the task's supervisor process as the cause, if it died, else `error`."""
+        """Return the error to report: the death of the task's supervisor process if it died, else `error`."""
         return error if os.getppid() == self._supervisor_pid else InfrastructureError(TASK_SUPERVISOR_DIED)

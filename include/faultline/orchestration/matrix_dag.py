@@ -72,7 +72,7 @@ def matrix_dag(name: str) -> DAG:
 
 
 def run_experiments(planned: Any) -> Any:
-    """Return `run_experiment`, mapped over a plan: one cell is measured while the next one starts."""
+    """Return `run_experiment`, mapped over a plan; while one cell is measured, the next one already starts."""
     return RunExperiment.partial(
         task_id="run_experiment",
         max_active_tis_per_dagrun=MAX_ACTIVE_RUNS,
@@ -84,7 +84,7 @@ def run_experiments(planned: Any) -> Any:
 
 
 def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
-    """Return the form of a matrix: preset, axes, sweep and other fields, empty for the preset to fill."""
+    """Return the form of a matrix: preset, axes, sweep and other fields; the preset fills those left empty."""
     others = [name for names in SECTIONS.values() for name in names if name not in spec.axes]
     return {
         "preset": Param(
@@ -165,7 +165,7 @@ def current_sweep_run() -> SweepRun:
 
 
 def set_planned_note(note: str) -> None:
-    """Set the note of the run to the plan; its outcome replaces it."""
+    """Set the note of the run to the plan; the outcome of the run later replaces it."""
     from faultline.orchestration.airflow_api import note_run
 
     note_run(load_settings(), get_current_context(), note)
@@ -194,7 +194,7 @@ class Aggregate(LocalSparkJob):
 
         settings = load_settings()
         self.run_batch(aggregation(settings), context)
-        # Without a plan, the note already has the reason.
+        # If there is no plan, the note already contains the reason.
         if note := sweep_outcome(settings, context["run_id"]):
             note_run(settings, context, note)
 
@@ -206,7 +206,7 @@ def aggregate() -> Aggregate:
 
 @task(trigger_rule=TriggerRule.ONE_FAILED)
 def require_success() -> None:
-    """Fail the run if one of its tasks failed, since `aggregate` always succeeds."""
+    """Fail the run if one of its tasks failed; needed because `aggregate` succeeds regardless."""
     from airflow.sdk.exceptions import AirflowFailException
 
     raise AirflowFailException(UNMEASURED)

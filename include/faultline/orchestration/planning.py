@@ -1,4 +1,7 @@
-"""Translation of a run's parameters: the order of one experiment, or the cells of a sweep. Independent of Airflow."""
+"""Translation of a DAG run's parameters to the order of one experiment or to the cells of a sweep, without Airflow.
+
+An order is a configuration with the labels of its record.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ SEARCH_PARAMS = ("search", "search_low", "search_high")
 
 
 def reject_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise ConfigError for a key without a form field: Airflow accepts any key of an API call."""
+    """Raise ConfigError for a key without a form field, because Airflow accepts any key in an API call."""
     for key in given:
         if key not in known:
             raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
@@ -86,7 +89,7 @@ class SweepRun:
         from faultline.lifecycle.environment import installed_build
         from faultline.reports.notes import plan_note
 
-        # Runs of an earlier version may have it; only their cells read it.
+        # Runs of an earlier version may have this parameter; only their cells read it.
         given = {key: value for key, value in given.items() if key != OLD_KEEP_INVALID}
         reject_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         if given["resume"]:
@@ -99,7 +102,7 @@ class SweepRun:
         series = params["series"] or build
         cells, question = self._cells(matrix, params, series)
         planned = self.write_plan(cells, series=series, build=build, params=params, question=question)
-        # The note shows the parsed values: a form field may have changed the input.
+        # The note shows the parsed values, from which the input may differ in form.
         return planned, plan_note(matrix, params, len(cells), len(planned))
 
     def _cells(
@@ -162,8 +165,8 @@ class SweepRun:
         """Write the sweep plan of this run; return its arguments of `run_experiment`.
 
         `schedule`: cron expression of a nightly run. `question`: sequential plan. `baseline`: reference build, measured
-        in pairs with each cell. `since`: earlier records do not count; by default, without `only_missing`, the present
-        time. Raises ConfigError if another run has a sweep with this id, and for an unusable target.
+        in pairs with each cell. `since`: time before which records do not count; by default the present time, or none
+        with `only_missing`. Raises ConfigError if another run has a sweep with this id, and for an unusable target.
         """
         sweep_id = sweep_id_of(self.run_id)
         labels: dict[str, Any] = {"matrix": self.matrix, "sweep_id": sweep_id, "series": series, "build": build}
@@ -207,7 +210,7 @@ class SweepRun:
 
 
 def build_mismatch(what: str, measured_with: str, at_hand: str, *, remedy: str) -> str | None:
-    """Return why a sweep or nightly run cannot be completed with another build; None with its own build."""
+    """Return the problem if a sweep or nightly run was begun with another build than the one at hand, else None."""
     if at_hand == measured_with:
         return None
     return f"{what}: got build {at_hand}; expected {measured_with}, as measured before; fix: {remedy}"
@@ -231,7 +234,7 @@ def _config_names(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
 def _check_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
     """Raise ConfigError if the series has records of another build for cells of a sequential plan.
 
-    They would count as measured without contributing to a decision.
+    Such cells would count as measured but not contribute to a decision.
     """
     others = {
         one.build for one in records if one.is_usable and one.series == series and one.config_id in configurations
@@ -244,9 +247,9 @@ def _check_one_build(records: Iterable[Record], configurations: Collection[str],
 
 
 def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:
-    """Return the id of the run that measures a cell, the same whenever the sweep is resumed.
+    """Return the id of the DAG run that measures a cell; it stays the same when the sweep is resumed.
 
-    It changes with the build: a run that is reset keeps its original labels.
+    It contains the build, because a run that is reset keeps its original labels.
     """
     return f"{sweep_id}__{planned.label}-{zlib.crc32(f'{planned.series} {build}'.encode()):08x}"
 
@@ -259,7 +262,7 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     from faultline.reports.notes import sweep_note
     from faultline.reports.views.allocation import decision_lines
 
-    # Refresh the index here, so that the first page view need not parse the new records.
+    # Refresh the index here, so the first page view does not have to parse the new records.
     index = Index(settings.results, settings.home)
     index.refresh()
     sweep_id = sweep_id_of(run_id)

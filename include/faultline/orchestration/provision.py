@@ -18,7 +18,7 @@ def provision(settings: Settings) -> None:
     wanted = connections(settings)
     stamp = settings.airflow_home / "provisioned.json"
     digest = _digest(wanted, settings)
-    # An external database may have been replaced at the same address.
+    # Only the embedded database may be skipped: an external one may have been replaced at the same address.
     if stamp.exists() and stamp.read_text() == digest and configured_database(settings) is None:
         return
     from airflow.models.connection import Connection

@@ -1,7 +1,7 @@
 """Results pages inside the Airflow UI, for logged-in users only, and links to them.
 
-Every process of Airflow loads its plugins, but only the API server serves pages: heavy imports wait for the first
-request.
+Every process of Airflow loads its plugins, but only the API server serves pages, so heavy imports are deferred to the
+first request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ResultsApp:
 
 
 class ProofApp:
-    """Server proof: shows that the server belongs to this installation; the only page without login."""
+    """Server proof, which shows that the server belongs to this installation; the only page without login."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
@@ -78,7 +78,7 @@ class ResultsLink(BaseOperatorLink):
 
 
 def results_app() -> FastAPI:
-    """Return the app, with authentication: Airflow does not authenticate sub-applications."""
+    """Return the app with its own authentication, because Airflow does not authenticate sub-applications."""
     from airflow.api_fastapi.core_api.security import requires_authenticated
 
     from faultline.reports.pages.app import build_app
@@ -117,4 +117,4 @@ def _known_runs(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) 
         with create_session() as session:
             return list(session.scalars(query.order_by(DagRun.run_after.desc()).limit(1)))
     except SQLAlchemyError:
-        return ()  # the page is complete without the link
+        return ()  # the page only lacks a link then

@@ -17,9 +17,9 @@ from faultline.system.settings import load_settings
 if TYPE_CHECKING:
     from faultline.orchestration.cells import RunningCell
 
-# Concurrent runs: one is measured while the next one starts or waits; the machine lock prevents concurrent windows.
+# Two runs at a time: one is measured while the next one starts or waits; the machine lock keeps windows apart.
 MAX_ACTIVE_RUNS = 2
-# With two concurrent runs a late notice of an end costs no time; each poll takes 10 ms of CPU.
+# Each poll takes 10 ms of CPU. With two concurrent runs, noticing an end late costs no time.
 POLL_S = 5
 # `max_measurements` bounds measurements; this bounds infrastructure failures.
 CELL_RETRIES = 9
@@ -50,15 +50,14 @@ def run_state(context: Any, dag_id: str, run_id: str) -> str:
 class RunExperiment(TriggerDagRunOperator):
     """Operator that runs the DAG `experiment` for one cell and reads its record afterwards.
 
-    It first checks the store for a usable record, then the child run, which it awaits if active, and only then triggers
-    one. A retry is a new attempt. The child checks the store again at its turn, since another sweep may have measured
-    the cell.
+    It first looks for a usable record, then for an active child run of `experiment`, which it awaits, and only then
+    triggers one. A retry is a new attempt. When it is the child's turn, the child looks for a record again, because
+    another sweep may have measured the cell.
 
-    In a sequential sweep a decided cell is skipped, as are all cells once the hours are used up. The previous cell is
-    still being measured then and may be decisive, so one cell more than needed may be measured.
+    In a sequential sweep a decided cell is skipped, as are all cells once the hours are used up. At that moment the
+    previous cell is still being measured and may be decisive, so one cell more than needed may be measured.
 
-    With `keep_invalid`, a cell with only invalid measurements is skipped, which does not fail the run; its records
-    stay.
+    With `keep_invalid`, a cell with only invalid measurements is skipped instead of failing the run; its records stay.
 
     `cell`: the name that Airflow shows for a started task in place of its map index.
     """
@@ -90,7 +89,7 @@ class RunExperiment(TriggerDagRunOperator):
         if decision.action == "done":
             self.log.info(decision.reason)
             return
-        # Identifies the attempts of this try without clocks, which may be set back.
+        # The difference to this list identifies the attempts of this try; times would not, as a clock may be set back.
         ti.xcom_push(key=KNOWN_ATTEMPTS_KEY, value=[record.attempt for record in cell.own_records()])
         if decision.action == "skip":
             raise AirflowSkipException(decision.reason)
@@ -102,10 +101,7 @@ class RunExperiment(TriggerDagRunOperator):
         super().execute(context)
 
     def execute_complete(self, context: Any, event: Any) -> None:
-        """Read the record of the run that ended.
-
-        Raises the error that its outcome means.
-        """
+        """Read the record of the run that ended; raises an error unless it ends the cell."""
         from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
         from faultline.orchestration import cells

@@ -114,7 +114,7 @@ def test_a_recovery_that_never_ends_is_in_no_limit() -> None:
 
 
 def test_a_sweep_that_leaves_nothing_to_choose_is_refused_with_what_it_varies() -> None:
-    with pytest.raises(ConfigError, match="it varies state, which is given"):
+    with pytest.raises(ConfigError, match="it varies only state"):
         advice(swept(intervals=(2.0,)))
     with pytest.raises(ConfigError, match="one configuration"):
         advice(swept(intervals=(2.0,), states=(1.0,)))
@@ -122,7 +122,7 @@ def test_a_sweep_that_leaves_nothing_to_choose_is_refused_with_what_it_varies() 
 
 def test_a_cost_that_nothing_has_is_refused() -> None:
     plain = [one for one in swept() if one.config["fault"] == "none"]
-    with pytest.raises(ConfigError, match="recovery: unknown"):
+    with pytest.raises(ConfigError, match="^recovery: "):
         advice(plain, "cpu", recovery=30.0)
     with pytest.raises(ValueError, match="speed: unknown"):
         Objective("speed")

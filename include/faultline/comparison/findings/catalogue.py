@@ -1,4 +1,4 @@
-"""Claims of papers by the matrix that tests them; no claim is about `nexmark`."""
+"""Claims of papers, by the matrix that tests them; the matrix `nexmark` tests none."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
 
 
 def correct_verdicts(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
-    """Return verdicts and evidence; verdicts that the correction rejects are inconclusive."""
+    """Return verdicts and evidence; a verdict whose p does not survive the correction becomes inconclusive."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])
     q = dict(zip(tested, shares, strict=True))

@@ -20,7 +20,7 @@ class ClaimVerdict(StrEnum):
     AGREES = "agrees"
     DISAGREES = "disagrees"
     INCONCLUSIVE = "inconclusive"
-    # Runs of other matrices cover it.
+    # The records at hand lack the required runs.
     NOT_COVERED = "not covered"
     # Another engine or a larger machine would be required.
     NOT_TESTABLE = "not testable here"
@@ -47,7 +47,7 @@ def verdict_of(holds: bool | None) -> ClaimVerdict:
 
 
 def not_covered(why: str = "no valid runs that differ in this parameter only") -> ClaimResult:
-    """Return the result for a claim that these runs do not cover; `why` gives the requirement."""
+    """Return the result for a claim that these runs do not cover; `why` names what is missing."""
     return ClaimResult(ClaimVerdict.NOT_COVERED, why)
 
 
@@ -107,8 +107,8 @@ def _cpu(record: Record, roles: Sequence[str]) -> float | None:
 
 def _machine_share(record: Record) -> float | None:
     """Return the share of the machine's cores used by engine, broker and generator."""
-    used, there = _cpu(record, (*ENGINE, "kafka", "generator")), record.environment.cores
-    return used / there if used is not None and there else None
+    used, total = _cpu(record, (*ENGINE, "kafka", "generator")), record.environment.cores
+    return used / total if used is not None and total else None
 
 
 def _ms(value: float) -> str:
@@ -119,7 +119,7 @@ def _s(value: float) -> str:
     return f"{seconds(value, 2 if abs(value) < 1 else 1)} s"
 
 
-# The fault-tolerance paper means the mean over all tuples (4.1), and the CPU of the computing nodes.
+# In the fault-tolerance paper, latency is the mean over all tuples (4.1) and CPU that of the computing nodes.
 LATENCY = measure("mean latency", "latency_ms.mean", _ms)
 CPU = Measure("CPU of the engine", lambda record: _cpu(record, ENGINE), lambda value: f"{cores(value)} cores")
 # The stock paper's latency is the time without computation (2.3); its throughput counts per second.
@@ -132,19 +132,22 @@ MACHINE = Measure("CPU of the machine", _machine_share, share)
 REPLAY = measure("replay", "recovery.replay_s", _s)
 MACRO = measure("macro recovery", "recovery.macro_s", _s)
 
-# Counts that are 0 in an exact run, by name in the audit.
+# Fields of the audit (comparison of the output with a batch recomputation) that are 0 in an exact run.
 MISCOUNTS = ("lost", "overcounted", "unexpected", "checksum_mismatches")
 
 
 def miscounts(records: Iterable[Record]) -> dict[str, int]:
-    """Return the sum over records of each of MISCOUNTS; unknown counts are 0, unknown checksums are omitted."""
+    """Return each of MISCOUNTS summed over the records; unknown counts are 0.
+
+    Checksums are omitted if no record has them.
+    """
     audits = [record.metrics.audit for record in records]
     known = MISCOUNTS if any(audit.checksum_mismatches is not None for audit in audits) else MISCOUNTS[:-1]
     return {name: sum(getattr(audit, name) or 0 for audit in audits) for name in known}
 
 
 def identifies_tuples(record: Record) -> bool:
-    """Return whether the audit identifies tuples: by checksums of hashes, or by ids in the output."""
+    """Return whether the audit identifies single tuples, by checksums of hashes or by ids in the output."""
     if record.metrics.audit.checksum_mismatches is not None:
         return True
     kind = WORKLOADS.get(str(record.config.get("workload")))

@@ -15,9 +15,9 @@ disturb it.
 Recovery from a killed process on a random node. Figures 8(a) and 8(b), Flink: reload takes the larger part, about 45 s
 with default settings, because the loss is detected by a heartbeat timeout; recovery ends within 60 s; replay grows with
 the state. Figures 9(a) and 9(b), Storm at 500 records/s, by its throughput: only the killed process restarts, in about
-10 s; recovery grows with the checkpoint interval, since messages time out later. Section 3.1: Flink's checkpoints give
-exactly-once processing; the paper claims it and measures no counts. A censored recovery proves nothing that needs its
-length.
+10 s; recovery grows with the checkpoint interval, because messages time out later. Section 3.1: Flink's checkpoints
+give exactly-once processing; the paper claims this and measures no counts. A censored recovery (end not observed) is no
+evidence for a claim that needs its length.
 
 Comparisons of Flink with Storm cannot be tested with one engine and are omitted.
 """
@@ -70,9 +70,9 @@ from faultline.records.record import Record, RecoveryPart
 from faultline.records.recoveries import is_repeated
 
 STATE, INTERVAL, SKEW, MODE, ITERATIONS = "state_mb", "checkpoint_interval_s", "skew", "commit_mode", "iterations"
-# CP+A of the paper; both modes wait for the same commits, and the first is used if both were measured.
+# CP+A of the paper. Both modes wait for the same commits; if both were measured, the first is used.
 ALIGNED = ("aligned", "aligned-changelog")
-# An interval that Storm could not keep with a larger state.
+# Checkpoint interval that Storm could not keep with a larger state.
 TOO_FREQUENT_S = 1.0
 # Minimum r² of a straight line.
 LINEAR = 0.95
@@ -85,7 +85,7 @@ NO_BARRIERS = "requires barriers within channels; Spark's real-time mode waits f
 
 
 def linear_in_state(records: Sequence[Record], measure: Measure) -> ClaimResult:
-    """Test whether the figure rises with the state, and a straight line fits the medians at three states or more."""
+    """Test whether the figure rises with the state and a straight line fits the medians at three or more states."""
     series = [one for one in series_of(without_fault(records), STATE, measure.read) if len(one.levels) > 2]
     if not series:
         return not_covered("requires three states at one interval without a fault")
@@ -98,13 +98,13 @@ def linear_in_state(records: Sequence[Record], measure: Measure) -> ClaimResult:
 
 
 def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> ClaimResult:
-    """Test whether the interval (or else the state) affects a figure more, at states from `low` to `high` MB.
+    """Test whether the interval (or, without `interval`, the state) affects a figure more, from `low` to `high` MB.
 
     An effect is the distance between the means at the ends of an axis. An axis affects the figure more if each of its
-    effects is shown to exceed each of the other's.
+    effects is shown to exceed each effect of the other axis.
     """
-    there = [record for record in without_fault(records) if low <= float(record.config.get(STATE, 0)) <= high]
-    along = {by: series_of(there, by, measure.read) for by in (INTERVAL, STATE)}
+    chosen = [record for record in without_fault(records) if low <= float(record.config.get(STATE, 0)) <= high]
+    along = {by: series_of(chosen, by, measure.read) for by in (INTERVAL, STATE)}
     if not (along[INTERVAL] and along[STATE]):
         return not_covered(f"requires two intervals at two states from {low:g} to {high:g} MB without a fault")
     effects = {by: [abs(one.change) for one in series] for by, series in along.items()}
@@ -113,17 +113,17 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         for by, sizes in effects.items()
     )
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
-    ways = ((more, less, ClaimVerdict.AGREES), (less, more, ClaimVerdict.DISAGREES))
-    chances = [
+    tests = ((more, less, ClaimVerdict.AGREES), (less, more, ClaimVerdict.DISAGREES))
+    results = [
         (min(1.0, 2 * max(_p_not_larger(a, b) for a in along[first] for b in along[second])), found)
-        for first, second, found in ways
+        for first, second, found in tests
     ]
-    p, found = min(chances, key=lambda one: one[0])
+    p, found = min(results, key=lambda result: result[0])
     return ClaimResult(found if p <= ALPHA else ClaimVerdict.INCONCLUSIVE, f"{text} (p {p_text(p)})", p)
 
 
 def _p_not_larger(one: Series, other: Series) -> float:
-    """Return the one-sided p that the first effect does not exceed the second; common runs count in both."""
+    """Return the one-sided p that the first effect does not exceed the second; shared runs count in both effects."""
     weights: dict[tuple[float, ...], float] = {}
     for series, sign in ((one, 1.0), (other, -1.0)):
         for level, end in ((series.levels[-1], 1.0), (series.levels[0], -1.0)):
@@ -186,7 +186,7 @@ def disturbed_more_when_heavy(records: Sequence[Record]) -> ClaimResult:
 
 
 def single_aligned(records: Sequence[Record]) -> list[Record]:
-    """Return the runs without a fault; of the modes with alignment only the first that is present."""
+    """Return the runs without a fault; of the commit modes with alignment only the first that was measured."""
     there = without_fault(records)
     present = [mode for mode in ALIGNED if any(record.config.get(MODE) == mode for record in there)]
     return [record for record in there if record.config.get(MODE) not in present[1:]]
@@ -206,7 +206,7 @@ def _r_squared(one: Series) -> float:
 
 
 def shares_of_reload(records: Sequence[Record]) -> tuple[list[float], str]:
-    """Return the share of reload in reload + replay, for one killed process."""
+    """Return the share of reload in reload + replay, per run with a killed process, and a text about it."""
     shares = [
         part.reload_s / (part.reload_s + part.replay_s)
         for part in _parts(records)
@@ -216,14 +216,14 @@ def shares_of_reload(records: Sequence[Record]) -> tuple[list[float], str]:
 
 
 def restarts(records: Sequence[Record]) -> tuple[list[float], str]:
-    """Return the times until a replaced executor has registered."""
+    """Return the times from the kill until the replacement of an executor has registered, and a text about them."""
     ups = [one.metrics.recovery.replacement_up_s for one in watched_kills(records) if one.config["fault"] == "executor"]
     known = [up for up in ups if up is not None]
     return known, f"the replacement is up after {min(known):.1f} to {max(known):.1f} s" if known else NO_SUCH_KILL
 
 
 def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
-    """Test the length of the reload, and the share of detection in it."""
+    """Test whether reload is as long as in the paper, and whether detection is at least half of it."""
     parts = [part for part in _parts(records) if part.reload_s is not None and part.detection_s is not None]
     if not parts:
         return not_covered(NO_SUCH_KILL)
@@ -234,20 +234,20 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
     reload_s = statistics.median(reloads)
     text = f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s{how} (n = {len(parts)})"
     waited = [part / whole if whole else 0.0 for part, whole in zip(detections, reloads, strict=True)]
-    both = (
+    tests = (
         between(contrast([reloads], (1.0,)), *FLINK_RELOAD_S),
         between(contrast([waited], (1.0,)), 0.5, math.inf),
     )
-    against = [one.p for one in both if one.holds is False]
-    if against:
-        return ClaimResult(ClaimVerdict.DISAGREES, text, min(against))
-    return ClaimResult(verdict_of(all(one.holds for one in both) or None), text, max(one.p for one in both))
+    failed = [one.p for one in tests if one.holds is False]
+    if failed:
+        return ClaimResult(ClaimVerdict.DISAGREES, text, min(failed))
+    return ClaimResult(verdict_of(all(one.holds for one in tests) or None), text, max(one.p for one in tests))
 
 
 def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
-    """Test whether every recovery ended within a minute; a shorter watch proves nothing.
+    """Test whether every recovery ended within a minute; a recovery observed for less proves nothing.
 
-    A run with several recoveries counts once, by its longest.
+    A run with several recoveries counts once, with its longest.
     """
     runs = [_recoveries(record) for record in process_kills(records)]
     if not runs:
@@ -267,10 +267,10 @@ def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
 def exactly_once(records: Sequence[Record]) -> ClaimResult:
     """Test whether the state counted every record exactly once after a kill; one miscount disproves it.
 
-    Counts alone cannot prove it, since a lost and a duplicate record cancel out.
+    Counts alone cannot prove it, because a lost and a duplicate record cancel out.
     """
-    there = [record for record in watched_kills(records) if record.config.get("commit_mode") != "none"]
-    audited = [record for record in there if record.metrics.audit.lost is not None]
+    with_checkpoints = [record for record in watched_kills(records) if record.config.get("commit_mode") != "none"]
+    audited = [record for record in with_checkpoints if record.metrics.audit.lost is not None]
     if not audited:
         return not_covered("no audited kill with checkpoints")
     faults, known = miscounts(audited), sum(identifies_tuples(record) for record in audited)
@@ -300,7 +300,7 @@ def process_kills(records: Sequence[Record]) -> list[Record]:
 
 
 def _parts(records: Sequence[Record]) -> list[RecoveryPart]:
-    """Return the recoveries from a killed process: one per run, the median of several."""
+    """Return the recoveries from a killed process: one per run, if it has several their median."""
     return [record.metrics.recovery for record in process_kills(records)]
 
 

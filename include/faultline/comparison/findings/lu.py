@@ -4,9 +4,9 @@ Source: Lu and others, *A performance optimization method based on dynamic topol
 implementation in Storm* (Acta Electronica Sinica 48(5), 2020), section 6. Six nodes, Storm 1.1.0, means of 50 runs.
 
 6.1, fast word count (table 3, figure 13), tuples/s with the method and of Storm: 60,323 and 50,836 with 1-1-1 tasks
-(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 for both with 1-4-6: 17 %
-more at best, and nothing with enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure 15): latencies of
-380 ms and 485 ms. 6.3, with a sleeping persistence (figure 16): 380 ms, growing without the queue. 6.4, overload
+(for spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 for both with 1-4-6:
+17 % more at best, and nothing with enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure 15): latencies
+of 380 ms and 485 ms. 6.3, with a sleeping persistence (figure 16): 380 ms, growing without the queue. 6.4, overload
 (figure 17): no pause with replacement, about 22 s for each `rebalance`.
 """
 
@@ -37,7 +37,7 @@ def has_slow_store(record: Record) -> bool:
 
 
 def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bool = False) -> list[Record]:
-    """Return usable runs with these numbers of tasks and a fast store; `sustained`: without overload."""
+    """Return usable runs with a parallelism in `cases` and a fast store; `sustained`: only those not overloaded."""
     there = [
         one for one in without_fault(records) if one.config.get("parallelism") in cases and not has_slow_store(one)
     ]
@@ -58,13 +58,13 @@ def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
         f"lag was stable in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
         f"{len(without)} without"
     )
-    held, grew = unanimous(with_queue), unanimous([not stayed for stayed in without])
-    wrong = held is False or grew is False
-    return ClaimResult(verdict_of(False if wrong else True if held and grew else None), text)
+    is_stable, grows = unanimous(with_queue), unanimous([not stable for stable in without])
+    is_refuted = is_stable is False or grows is False
+    return ClaimResult(verdict_of(False if is_refuted else True if is_stable and grows else None), text)
 
 
 def no_pause(records: Sequence[Record]) -> ClaimResult:
-    """Test whether replacements pause for at most one batch; a rebalance pauses longer."""
+    """Test whether a replacement pauses for at most one batch; pauses of a rebalance are reported for comparison."""
     gaps: dict[str, list[float]] = {"replacement": [], "rebalance": []}
     batches: list[float] = []
     for one in without_fault(records):

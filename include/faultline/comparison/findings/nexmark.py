@@ -1,7 +1,7 @@
 """Throughput of the Nexmark queries: per core, with and without the driver's cores, and per machine.
 
-It is not compared with other engines. That requires both engines on one machine, with the same semantics of each query
-(docs/reference/workloads.md).
+It is not compared with other engines: that would require both engines on one machine, with the same semantics of each
+query (docs/reference/workloads.md).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Kind(StrEnum):
 def per_core(records: Sequence[Record], *, kind: Kind = Kind.EMPTY, driver: bool = False) -> dict[str, list[float]]:
     """Return events per second and core of each usable record, by query.
 
-    Cores are those of executors and Python workers, and of the driver if `driver`. Only queries without a rate limit
-    and with a single configuration are included.
+    Cores are those that executors and Python workers used, with `driver` also those of the driver. Only queries without
+    a rate limit and with a single configuration are included.
     """
     return _by_query(records, kind, _with_driver if driver else lambda record: record.metrics.rps_per_core)
 
 
 def per_machine(records: Sequence[Record], *, kind: Kind = Kind.EMPTY) -> dict[str, list[float]]:
-    """Return events per second of the same records, whatever share of the machine's cores they used."""
+    """Return events per second of the same records, regardless of the cores that they used."""
     return _by_query(records, kind, lambda record: record.metrics.throughput_rps)
 
 
@@ -55,15 +55,15 @@ def with_driver(rps: float | None, rps_per_core: float | None, driver_cores: flo
 
 
 def ambiguous(records: Sequence[Record], kind: Kind = Kind.EMPTY) -> list[str]:
-    """Return the queries that were measured in several configurations, and so have no figure."""
+    """Return the queries that have no figure because they were measured in several configurations."""
     return sorted((query for query, found in _measured(records, kind).items() if len(found) > 1), key=_number)
 
 
 def without_results(records: Sequence[Record], kind: Kind) -> list[str]:
-    """Return the queries of which no run lasted until the first result; their figures exclude its cost.
+    """Return the queries of which no run lasted until the first result; their figures exclude the cost of results.
 
-    This is an estimate: event time is taken to advance at the measured speed from T0 on. Warm-up is slower, and the
-    batches before T0 are not recorded.
+    This is an estimate, which assumes that event time advances at the measured speed from T0 (start of warm-up) on.
+    In fact warm-up is slower, and batches before T0 are not recorded.
     """
     found = []
     for query, configurations in _measured(records, kind).items():

@@ -3,10 +3,11 @@
 A *series* is a set of runs that differ only in the tested parameter. Positive figures are compared as ratios. Each
 value has its own variance. A claim needs three runs at each of two values.
 
-- **Moves**: over all series the figure rises (or falls) from the first to the last value with p ≤ 0.05, the medians
-  agree, and no step between neighbours is shown to go the other way.
-- **Stays**: two one-sided tests show it within 5 % of the first value's (of differences: of their base) at every value.
-- **Exceeds**, **Lies**: a weighted sum of means is above 0, a mean is above a limit or in a range, with p ≤ 0.05.
+- **Moves**: over all series the figure rises (or falls) from the first to the last value of the parameter with
+  p ≤ 0.05, the medians move the same way, and no step between neighbours is shown to go the other way.
+- **Stays**: two one-sided tests show that at every value the figure is within 5 % of that at the first value; for
+  differences, within 5 % of their base.
+- **Steepest** (in `shi`), **Lies**: a weighted sum of means is above 0; a mean lies in a range; with p ≤ 0.05.
 
 Error rates and power: `./faultline bench calibration`.
 """
@@ -39,7 +40,7 @@ from faultline.records.format import fault_of
 from faultline.records.record import Record
 from faultline.system.text import sort_key
 
-# Most series in a line of evidence.
+# Upper bound on the series in a line of evidence.
 MAX_NAMED = 4
 ALL_FAULTY = "every run has a fault, unlike the paper's; measure the matrix with fault=none as well"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
@@ -49,7 +50,7 @@ _FAULT = ("fault", "fault_action", "fault_plan")
 
 @dataclass(frozen=True)
 class Level:
-    """Figures of all runs at one value."""
+    """Figures of all runs at one value of the parameter."""
 
     at: Any
     values: tuple[float, ...]
@@ -62,9 +63,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that differ only in `by`, with two levels or more.
+    """Runs that differ only in the parameter `by`, with two or more levels.
 
-    `name`: the other parameters. `base`: that of differences.
+    `name`: the other parameters. `base`: if figures are differences, the median that they are relative to; else None.
     """
 
     by: str
@@ -95,7 +96,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference with its standard error and degrees of freedom; `spare`: runs beyond the first of each value."""
+    """A difference with its standard error and degrees of freedom.
+
+    `spare`: number of runs beyond the first, of the smallest sample; over several contrasts the sum.
+    """
 
     value: float
     error: float
@@ -119,8 +123,8 @@ class Contrast:
         """Return the one-sided p of a true difference of at most (`below`) or at least `at`; 1 with too few runs."""
         if self.spare < MIN_FREEDOM:
             return 1.0
-        away = self.value - at if below else at - self.value
-        return float(stats.t.sf(away / self.error, self.freedom)) if self.error else float(away <= 0)
+        distance = self.value - at if below else at - self.value
+        return float(stats.t.sf(distance / self.error, self.freedom)) if self.error else float(distance <= 0)
 
 
 def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float]) -> Contrast:
@@ -166,14 +170,15 @@ class Trend:
 
 
 def trend(series: Sequence[Series]) -> Trend:
-    """Return the change along at least one series; no step between neighbours may go the other way."""
+    """Return the change along one or more series; it does not count if a step between neighbours reverses it."""
     ratio = all(one.ratio for one in series)
     step = mean_of([one.step(one.levels[0], one.levels[-1], ratio) for one in series])
     inner = [one.step(*levels, ratio) for one in series if len(one.levels) > 2 for levels in pairwise(one.levels)]
-    turns = any(part.value * step.value < 0 and part.p <= ALPHA for part in inner)
+    has_reversal = any(part.value * step.value < 0 and part.p <= ALPHA for part in inner)
     runs = sum(len(level.values) for one in series for level in one.levels)
-    believed = step.p <= ALPHA and not turns and step.value * statistics.median(one.change for one in series) > 0
-    return Trend(step, runs, int(math.copysign(believed, step.value)))
+    do_medians_agree = step.value * statistics.median(one.change for one in series) > 0
+    is_accepted = step.p <= ALPHA and not has_reversal and do_medians_agree
+    return Trend(step, runs, int(math.copysign(is_accepted, step.value)))
 
 
 def is_stable(series: Sequence[Series]) -> bool | None:
@@ -189,10 +194,10 @@ def is_stable(series: Sequence[Series]) -> bool | None:
 
 @dataclass(frozen=True)
 class SeriesClaim:
-    """A figure over `runs`, along the parameter `by`.
+    """Claim about a figure along the parameter `by`; `runs` selects the records.
 
-    `among`: values in order; None: all numbers. `repeated`: required values with several runs each; 0: none. `part`:
-    slice of them. `remark`: text added to the evidence.
+    `among`: values of `by` in order; None: all numbers. `repeated`: number of values that need several runs each; if it
+    is above 0, other values are dropped. `part`: slice of the remaining values. `remark`: text added to the evidence.
     """
 
     measure: Measure
@@ -252,7 +257,8 @@ class Stays(SeriesClaim):
         holds = still
         if self.rises:
             holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
-        # Chance cannot explain equivalence: it counts as a test, but is never corrected away.
+        # Equivalence was tested on its own. With p = 1 it counts as one of the page's tests, and no correction
+        # overturns it.
         return ClaimResult(
             verdict_of(holds), f"{medians_text(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
         )
@@ -262,7 +268,7 @@ class Stays(SeriesClaim):
 class Lies:
     """Whether a figure lies between `low` and `high`.
 
-    `sample`: its values and their text; no values if not measured.
+    `sample`: returns the figure's values and a text about them; no values if not measured.
     """
 
     sample: Callable[[Sequence[Record]], tuple[Sequence[float], str]]
@@ -298,7 +304,7 @@ class PredicateResult(NamedTuple):
 
 
 def between(found: Contrast, low: float, high: float) -> PredicateResult:
-    """Return whether the figure is in a range: distinguishable from both limits, or from the violated one."""
+    """Return whether the figure is in a range; it must differ significantly from both limits, or the violated one."""
     outside = [limit for limit, beyond in ((low, found.value < low), (high, found.value > high)) if beyond]
     p = max(found.p_at(limit) for limit in outside or (low, high))
     return PredicateResult(not outside if p <= ALPHA else None, p)
@@ -307,7 +313,7 @@ def between(found: Contrast, low: float, high: float) -> PredicateResult:
 def series_of(
     records: Sequence[Record], by: str, read: Callable[[Record], float | None], among: Sequence[Any] | None = None
 ) -> list[Series]:
-    """Return the series along `by`, without those with an unknown figure.
+    """Return the series along `by`, except those in which a run lacks the figure.
 
     `among`: values of `by`; None: all numbers.
     """
@@ -322,7 +328,10 @@ def series_of(
 def differences_of(
     records: Sequence[Record], by: str, contrast: str, values: tuple[Any, Any], read: Callable[[Record], float | None]
 ) -> list[Series]:
-    """Return series of differences: second less first value of `contrast`, within one repetition."""
+    """Return series of differences along `by`: the figure at the second less that at the first of `values`.
+
+    `values`: two values of the parameter `contrast`, compared within one repetition.
+    """
     single: dict[tuple[str, Any, int], dict[Any, float | None]] = {}
     for record in records:
         at, side = record.config.get(by), record.config.get(contrast)

@@ -68,9 +68,9 @@ SHARE_MARGIN = 0.1
 
 
 def gc_time_by_cores(records: Sequence[Record]) -> ClaimResult:
-    """Test the GC time along the cores, if each record has it from the JVMs' logs.
+    """Test the GC time along the cores; inconclusive unless each record has it from the JVMs' logs.
 
-    Spark's own figure cannot be used: it adds a pause to each running task, and more cores run more tasks at once.
+    Spark's own figure cannot be used: it counts a pause once per running task, and more cores run more tasks at once.
     """
     found = Moves(GC, CORES, remark=oversubscribed)(records)
     if all(record.metrics.gc is not None for record in without_fault(records)):
@@ -80,10 +80,10 @@ def gc_time_by_cores(records: Sequence[Record]) -> ClaimResult:
 
 @dataclass(frozen=True)
 class Steepest(SeriesClaim):
-    """Whether the last step raises the figure more than all earlier steps together; not if it hardly changes it."""
+    """Whether the last step raises the figure more than all earlier steps together, and beyond the margin."""
 
     def judge(self, series: Sequence[Series]) -> ClaimResult:
-        """Return the result; series that disagree make it inconclusive."""
+        """Return the result; it is inconclusive if the series disagree."""
         answers, texts, ps = [], [], []
         for one in series:
             ends = (one.levels[0], one.levels[-2], one.levels[-1])
@@ -104,7 +104,7 @@ class Steepest(SeriesClaim):
 
 
 def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str]:
-    """Return the machine's CPU use at the largest value of an axis, for engine, broker and generator."""
+    """Return the machine's CPU use by engine, broker and generator at the largest value of an axis, and a text."""
     there = without_fault(records)
     greatest = max((float(record.config[by]) for record in there), default=0.0)
     shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
@@ -116,7 +116,7 @@ def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str
 
 
 def threshold(records: Sequence[Record]) -> ClaimResult:
-    """Test whether the lowest rates are sustained, and none above some rate; single runs do not count."""
+    """Test whether all rates below some threshold are sustained and none above; a rate with a single run is ignored."""
     held = sustained_rates(records)
     if not held:
         return not_covered("no run with a known result for its rate")
@@ -128,7 +128,7 @@ def threshold(records: Sequence[Record]) -> ClaimResult:
 
 
 def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
-    """Whether executors outlived rates that were not sustained."""
+    """Test whether no executor was lost at rates that were not sustained."""
     there = [record for record in records if record.config.get("fault") == "none" and is_sustained(record) is False]
     lost = [record for record in records if any("executor" in why and "lost" in why for why in _control_losses(record))]
     if not there and not lost:
@@ -141,7 +141,7 @@ def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
 
 
 def latency_ratio(records: Sequence[Record]) -> ClaimResult:
-    """Test the latency at the most cores as a share of that at the fewest; the paper's cores differ by 8."""
+    """Test the ratio of the latency at the most cores to that at the fewest; the paper has 8 times the cores."""
     series = [
         one
         for one in series_of(without_fault(records), CORES, NON_COMPUTE.read)

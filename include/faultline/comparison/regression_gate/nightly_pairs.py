@@ -27,14 +27,15 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SweepPlan
 from faultline.system.text import finite_or_none
 
-# Chosen by power for 10 % more work, see docs/explanation/comparing.md; a latency before a fault rests on few batches.
+# The metrics with the most power to detect 10 % more work, see docs/explanation/comparing.md. With a fault, latency
+# before the fault rests on few batches, so CPU is used.
 WITHOUT_FAULT, WITH_FAULT, UNPACED = "latency_ms.p50", CPU_PER_MILLION, "rps_per_core"
 _ORDER = (GateStatus.WORSE, GateStatus.SUSPECTED, GateStatus.BETTER, GateStatus.NO_CHANGE, GateStatus.INCONCLUSIVE)
 MAX_REASON = 200
 
 
 def default_primary(config: Configuration) -> str:
-    """Return the metric that a configuration is judged by if the form names none."""
+    """Return the metric by which a configuration is judged if the trigger form names none."""
     if not config.paced:
         return UNPACED
     return WITH_FAULT if config.planned_faults() else WITHOUT_FAULT
@@ -76,7 +77,7 @@ def paired_runs_of(plans: Iterable[SweepPlan], entries: Sequence[IndexEntry]) ->
 
 
 def reason_text(cell: CellVerdict) -> str:
-    """Return change, certainty and start of a regression in one line."""
+    """Return one line with the change of a cell, its certainty, and since when it has been worse."""
     figure = f"{cell.metric.name} " if cell.metric else ""
     text = f"{cell.name}: {figure}{change_text(cell.change)}, n = {cell.pairs} pairs, q = {cell.q:.2g}"
     if cell.since is None:
@@ -102,7 +103,7 @@ def detectable_text(cell: CellVerdict) -> str:
 
 
 def paired_verdict(verdict: GateVerdict, spec: Mapping[str, Any], promised: SLOReport = NO_SLOS) -> NightlyVerdict:
-    """Return the verdict in its stored form. `spec`: the reference build as the form names it."""
+    """Return the verdict in its stored form. `spec`: the reference build as given in the trigger form."""
     run, violations = verdict.run, promised.violations
     red = verdict.red or bool(violations)
     counts = [f"{len(violations)} beyond a limit"] * bool(violations)
@@ -162,24 +163,24 @@ def _failure_text(entries: Sequence[IndexEntry], series: str, whose: str) -> str
     return f"{whose} {verb}: {why[:MAX_REASON]}"
 
 
-# Made-up verdicts, for a test of alerts
+# Sample verdicts, for a test of alerts
 
 
-# Change of a made-up run, and the variation of its pairs.
+# Change of the sample run, and the deviations of its pairs from it.
 CHANGE, SCATTER = 0.22, (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
 
 
 def sample_verdict(kind: str, date: str, configurations: Mapping[str, str], figure: str) -> NightlyVerdict | None:
-    """Return the verdict of a made-up nightly run, for a test of alerts; None if `broken`.
+    """Return the verdict of an invented nightly run, for a test of alerts; None if `kind` is `broken`.
 
-    `kind`: whether each configuration (name by id) is `worse` or `better`.
+    `kind`: `worse` or `better`, the same for each of `configurations` (name by id).
     """
     if kind == "broken":
         return None
     metric = next(one for one in KNOWN if one.key == figure)
     centre = math.log1p(CHANGE) * (1 if kind == "worse" else -1)
-    values = tuple(centre + SCATTER[number % len(SCATTER)] for number in range(15))
+    values = tuple(centre + SCATTER[index % len(SCATTER)] for index in range(15))
     cells = tuple(Pairs(one, name, metric, values, values, len(values)) for one, name in configurations.items())
-    # Two runs in agreement make a regression.
+    # It takes two runs that agree to make a regression.
     verdict = judge_gate([PairedRun(day, "tonight", "baseline", cells) for day in ("2026-01-01T02:00:00+00:00", date)])
     return paired_verdict(verdict, {})

@@ -2,10 +2,10 @@
 
 A pair is one repetition of one configuration by both builds, one directly after the other. Each configuration has one
 primary metric, chosen before the measurement. Only the logarithm of the ratio of both builds counts, so neither the
-level of a configuration nor the hour matters. The mean is tested by Student's t, for each configuration and for all
-pooled, at a controlled false discovery rate (Benjamini and Hochberg 1995). One significant run is a suspicion. It
-becomes a regression if the next run agrees, or at once if it is certain. A run without enough pairs fails the gate as
-well, since nothing was verified.
+level of a configuration nor the time of day matters. The mean is tested by Student's t, for each configuration and for
+all pooled, at a controlled false discovery rate (Benjamini and Hochberg 1995). A significant result in one run is a
+suspicion. It becomes a regression if the next run agrees, or at once if the result is certain. A run without enough
+pairs fails the gate as well, because nothing was verified.
 
 False-alarm rate and power, by which the thresholds were chosen: `./faultline bench gate`.
 """
@@ -31,12 +31,12 @@ from faultline.comparison.statistics.estimate import (
 from faultline.comparison.statistics.estimate import share_of as share_of_ratio
 from faultline.records.columns import MORE, Metric
 
-# False discovery rates of a suspicion, which the next run must confirm, and of a certain regression. A season of 90
-# equal runs has a false alarm with 3 %, see docs/explanation/comparing.md.
+# False discovery rates of a suspicion, which the next run must confirm, and of a certain regression. In 90 runs without
+# any change, the probability of a false alarm is 3 %, see docs/explanation/comparing.md.
 SUSPECTED, CERTAIN = 0.02, 0.0001
-# Power within two runs; each of them needs more.
+# Power that two runs have together; each of them needs more.
 POWER = 0.8
-# Assumed size of a change if all pairs are infinite: a doubling.
+# Assumed change if all pairs are infinite: a doubling.
 CENSORED_SIZE = math.log(2.0)
 # Name of the pooled configurations.
 POOLED = "all configurations together"
@@ -54,10 +54,10 @@ class GateStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Usable pairs of one configuration in one nightly run, of `planned` ones.
+    """Usable pairs of one configuration in one nightly run; `planned`: number of planned pairs.
 
-    `low`, `high`: range of the logarithm of the ratio to the reference build, infinite if a side is censored; more is
-    worse for every metric.
+    `low`, `high`: per pair, the range of the logarithm of the ratio to the reference build, with the sign chosen so
+    that more is worse; infinite if a side is censored.
     """
 
     config_id: str
@@ -100,9 +100,10 @@ SUSPICIOUS = frozenset({GateStatus.WORSE, GateStatus.SUSPECTED})
 class CellVerdict:
     """Verdict on one configuration, or on all pooled.
 
-    `change`: relative change from the reference build in the metric's direction, with its 95 % interval; None without
-    pairs. `q`: false discovery rate among all that look at least as bad (or as good). `detectable`: deterioration that
-    two runs detect with 80 % power; None if unknown. `since`: first run of the unbroken suspicion.
+    `change`: relative change of the metric from the reference build, with its 95 % interval; None without pairs. `q`:
+    false discovery rate among all configurations that look at least as bad (or as good). `detectable`: deterioration
+    that two runs detect with 80 % power; None if unknown. `since`: first of the consecutive runs with the suspicion;
+    `nights`: their number.
     """
 
     name: str
@@ -145,7 +146,7 @@ class GateVerdict:
 def judge_gate(runs: Sequence[PairedRun]) -> GateVerdict:
     """Return the verdict on the last of `runs`, which are in order of date.
 
-    Earlier runs with the same reference build show whether a suspicion is confirmed.
+    A suspicion is confirmed by earlier runs with the same reference build.
     """
     if not runs:
         raise ValueError("runs: empty; expected at least one")
@@ -160,24 +161,24 @@ def judge_gate(runs: Sequence[PairedRun]) -> GateVerdict:
 
 
 def count_tests(cells: int) -> int:
-    """Return the number of tests for this number of configurations, with the pooled one if there are several."""
+    """Return the number of tests: one per configuration, and one for all pooled if there are several."""
     return cells + 1 if cells > 1 else cells
 
 
 def min_pairs(cells: int) -> int:
-    """Return the pairs per configuration below which no change of any size is significant."""
+    """Return the number of pairs per configuration below which no change, however large, is significant."""
     return next(n for n in range(1, 64) if count_tests(cells) * min_p(n) <= SUSPECTED)
 
 
 def min_p(pairs: int) -> float:
-    """Return the smallest p of this number of pairs: that all signs agree by chance."""
+    """Return the smallest p that this number of pairs can reach: the probability that all signs agree by chance."""
     return float(2.0**-pairs)
 
 
 def p_above(differences: Sequence[float]) -> float:
     """Return the one-sided p of a positive mean; 1 without pairs.
 
-    Student's t, or Wilcoxon's signed ranks if a pair is infinite; never less than the signs alone allow.
+    The test is Student's t, or Wilcoxon's signed ranks if a pair is infinite; p is never below `min_p`.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < 2 or not values.any():
@@ -191,7 +192,7 @@ def p_above(differences: Sequence[float]) -> float:
 
 
 def replace_infinite(values: Sequence[float]) -> list[float]:
-    """Return the values with infinite ones replaced by the largest finite size."""
+    """Return the values, with infinite ones replaced by the largest finite absolute value (the sign is kept)."""
     largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or CENSORED_SIZE
     return [one if math.isfinite(one) else math.copysign(largest, one) for one in values]
 
@@ -209,7 +210,8 @@ def cell_p_values(cells: Sequence[Pairs]) -> list[tuple[float, float, float, flo
         worse.append(p_above(one.low) if enough else 1.0)
         better.append(p_above([-value for value in one.high]) if enough else 1.0)
     if len(cells) > 1:
-        # Scaling gives configurations with less variation more weight; a scale by size does not depend on the signs.
+        # Scaling gives configurations with less variation more weight. The scale must not depend on the signs, so it is
+        # the size, not the standard deviation.
         sufficient = [one for one in cells if len(one) >= needed]
         scaled = [(value / _size(one) for value in one.low) for one in sufficient]
         worse.append(p_above([value for values in scaled for value in values]))
@@ -219,7 +221,7 @@ def cell_p_values(cells: Sequence[Pairs]) -> list[tuple[float, float, float, flo
 
 
 def share_of(logarithm: float, metric: Metric | None) -> float:
-    """Return a deterioration, given as logarithm, as a relative change in the metric's direction: 0.1 is 10 % more."""
+    """Return the relative change of the metric for a deterioration given as a logarithm: 0.1 is 10 % more."""
     signed = -logarithm if metric is not None and metric.better == MORE else logarithm
     return share_of_ratio(signed)
 
@@ -244,9 +246,9 @@ def judge_cells(cells: Sequence[Pairs]) -> list[CellVerdict]:
 
 
 def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], GateStatus]], run_date: str) -> CellVerdict:
-    """Return the verdict with its start. `before`: statuses of earlier runs, the newest first.
+    """Return the verdict with `since` and `nights`. `before`: statuses of earlier runs, the newest first.
 
-    A suspicion that the previous run shares is a regression. Runs without a result neither share nor end it.
+    A suspicion that the previous run shares is a regression. A run without a result is skipped.
     """
     if one.status not in SUSPICIOUS:
         return one
@@ -285,13 +287,13 @@ def _problems(run: PairedRun, cells: Sequence[CellVerdict]) -> list[str]:
 
 
 def _size(cell: Pairs) -> float:
-    """Return the root mean square of both ends, as a scale that does not depend on signs."""
+    """Return the root mean square of all lower and upper ends, a scale that does not depend on signs."""
     values = np.array([*replace_infinite(cell.low), *replace_infinite(cell.high)])
     return float(np.sqrt((values**2).mean())) or 1.0
 
 
 def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
-    """Return the mean ratio with its 95 % interval; an infinite pair makes its end infinite."""
+    """Return the mean ratio with its 95 % interval; an infinite pair makes that end of the interval infinite."""
     if not len(cell):
         return None
     low, high = np.array(replace_infinite(cell.low)), np.array(replace_infinite(cell.high))
@@ -306,13 +308,13 @@ def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
 
 
 def _detectable(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
-    """Return the detectable change by the variation of the conservative ends."""
+    """Return the minimum detectable effect, from the variation of the lower ends; None if unknown."""
     low, high, n = replace_infinite(cell.low), replace_infinite(cell.high), len(cell)
     # Pooled configurations are scaled by their own variation, so no common share is detectable.
     if n < 2 or not cell.config_id or min_p(n) > SUSPECTED / tests:
         return None
     blur = float(np.mean(high) - np.mean(low)) / 2
-    # One-sided, and in both of two runs.
+    # The test is one-sided, and both of two runs must detect the change.
     seen = (
         detectable_effect(float(np.std(low, ddof=1)), 1 / math.sqrt(n), n - 1, 2 * SUSPECTED / tests, math.sqrt(POWER))
         + blur

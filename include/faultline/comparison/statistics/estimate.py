@@ -1,15 +1,15 @@
 """Estimation for fixed samples: effect size, confidence interval, and required repetitions.
 
-The unit is the run. Its value may be known as a range only (a recovery lies between the last late tuple and the first
-on time), possibly without upper end. A *row* is one configuration with both sides of it, equal in everything but the
-tested parameter. Within a row, repetitions of both sides are paired by number if they match, since a repetition is
+The unit is the run. Its value may be known as a range only (a recovery ends between the last late tuple and the first
+on time), possibly without upper end. A *row* holds both sides of one configuration, which are equal in everything but
+the tested parameter. Within a row, repetitions with the same number on both sides form pairs, because a repetition is
 measured as a block and a disturbance of an hour affects both. Rows differ in level and effect, so each keeps its own
-mean, and the variance about it is pooled: the interval holds for these rows only. Sides of unequal size, and the values
-of an axis, keep separate variances (Welch 1947).
+mean, and the variances about the means are pooled: the interval holds for these rows only. Sides of unequal size keep
+separate variances (Welch 1947).
 
 Values are assumed to lie at the same relative position of their ranges on both sides, as when faults hit all phases of
-a cycle. Everything is computed with all values at their lower ends and with all at their upper ends; the result holds
-for both: its interval covers both intervals, its p is the larger one.
+a cycle. Everything is computed twice, with all values at their lower ends and with all at their upper ends. The result
+holds for both: its interval covers both intervals, and its p is the larger one.
 
 If all ends are finite, this is Student's t. Otherwise, for example with censored recoveries, it is Wilcoxon's signed
 ranks for six pairs or more, else Mann and Whitney's rank sums within rows. See `./faultline bench calibration`.
@@ -36,10 +36,10 @@ ALPHA, CONFIDENCE, POWER = 0.05, 0.95, 0.8
 NEGLIGIBLE = 0.05
 # Repetitions per side that a verdict or a recommendation needs.
 MIN_REPETITIONS = 5
-# Degrees of freedom that a claim needs, those of three runs of one configuration; with two runs an interval is thirteen
-# standard errors wide.
+# Degrees of freedom that a claim needs: those of three runs of one configuration. With two runs, an interval extends 13
+# standard errors to each side.
 MIN_FREEDOM = 2
-# Smaller p depend on unverified tails of the distribution.
+# Smaller p values are not shown as numbers: they depend on unverified tails of the distribution.
 MIN_P = 0.0001
 # Upper bound on repetitions.
 MAX_PAIRS = 1_000
@@ -97,7 +97,10 @@ def spread_of(values: Values) -> float | None:
 
 
 def median_interval(values: Values) -> Interval | None:
-    """Return median and 95 % interval (Student's t, or order statistics); None for fewer than two values."""
+    """Return median and 95 % interval; None for fewer than two values.
+
+    The interval is Student's t, or that of order statistics if a value is infinite.
+    """
     if len(values) < 2:
         return None
     median, n = median_of(values), len(values)
@@ -127,7 +130,7 @@ class PairedRow:
 
     @classmethod
     def unpaired(cls, before: Values, after: Values) -> PairedRow:
-        """Return a row of two samples without blocks."""
+        """Return a row of two samples that were not measured in blocks."""
         return cls(dict(enumerate(before)), dict(enumerate(after, start=len(before))))
 
     @property
@@ -136,10 +139,9 @@ class PairedRow:
         return self.before.keys() == self.after.keys()
 
     def in_pairs(self) -> PairedRow:
-        """Return the repetitions that both sides have.
+        """Return the repetitions that both sides have, because as pairs they carry more information than others.
 
-        Returns all if these are fewer than two or than half of the smaller side. A repetition is measured as a block,
-        so common repetitions carry more information than others.
+        Returns all if these are fewer than two, or fewer than half of the smaller side.
         """
         common = self.before.keys() & self.after.keys()
         if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
@@ -150,13 +152,13 @@ class PairedRow:
 
 @dataclass(frozen=True)
 class EffectEstimate:
-    """Difference of the side after from the side before, on average over the rows.
+    """Difference of the side after from the side before, averaged over the rows.
 
-    `change`: with its 95 % interval, whose ends may be infinite. `n`: pairs, or repetitions of the smaller side of each
-    unpaired row. `freedom`: repetitions beyond the first of each row. `spread`: standard deviation of one difference;
-    `error`: of the mean difference; None if unknown. `error_freedom`: degrees of freedom of `error`. `blur`: half width
-    of the difference's range. `p`: two-sided, of no difference. `direction`: 1 for more, -1 for less, 0 for neither.
-    `rows`: middle of each row.
+    `change`: with its 95 % interval, whose ends may be infinite. `n`: number of pairs; an unpaired row counts the
+    repetitions of its smaller side. `freedom`: `n` less one per row. `spread`: standard deviation of one difference;
+    `error`: standard error of the mean difference; both None if unknown. `error_freedom`: degrees of freedom of
+    `error`. `blur`: half width of the range in which the difference is known. `p`: two-sided p of no difference.
+    `direction`: 1 for more, -1 for less, 0 for neither. `rows`: difference in each row, with values in mid-range.
     """
 
     change: Interval
@@ -180,7 +182,7 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
     ends = _at_both_ends(rows)
     middle = _Sides.of(rows, lambda value: value.middle)
     value = middle.mean
-    if not math.isfinite(value):  # the ranks' estimate, which infinite ends affect little
+    if not math.isfinite(value):  # use the estimate by ranks, which infinite values affect little
         value = ends[0].central
     spread, error, error_freedom = middle.scatter or (None, None, 0.0)
     blur = abs(ends[1].mean - ends[0].mean) / 2
@@ -204,8 +206,8 @@ def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
 def equivalence_p(rows: Sequence[PairedRow], margin: float) -> float:
     """Return the p of a true difference of `margin` or more in either direction.
 
-    Two one-sided tests (Schuirmann 1987), twice the larger p: at most 0.05 if the 95 % interval lies within the margin.
-    Two censored values count against equivalence, since their difference is unknown.
+    This is twice the larger p of two one-sided tests (Schuirmann 1987), so it is at most 0.05 if the 95 % interval lies
+    within the margin. Two censored values count against equivalence, because their difference is unknown.
     """
     ends = _at_both_ends([row.in_pairs() for row in rows])
     above = max(one.tail(-margin, below=True, unknown=0.0) for one in ends)
@@ -213,10 +215,10 @@ def equivalence_p(rows: Sequence[PairedRow], margin: float) -> float:
 
 
 def required_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | None:
-    """Return the total pairs with which a similar study decides at level `alpha` with 80 % power.
+    """Return the total number of pairs with which a similar study decides at level `alpha` with 80 % power.
 
     It decides for a difference or for equivalence within `margin`, whichever takes fewer pairs. None if the spread is
-    unknown or MAX_PAIRS do not suffice: the effect is close to the margin, or the resolution is too low.
+    unknown, or if MAX_PAIRS do not suffice because the effect is close to the margin or the resolution is too low.
     """
     if found.spread is None or not math.isfinite(found.change.value):
         return None
@@ -229,7 +231,7 @@ def required_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | 
 def detectable_effect(spread: float, error: float, freedom: float, alpha: float, power: float = POWER) -> float:
     """Return the difference that is detected at the two-sided level `alpha` with this power.
 
-    `error`: of the mean difference, in units of `spread`, the standard deviation of one.
+    `spread`: standard deviation of one difference; `error`: standard error of the mean difference, in units of it.
     """
     return float((stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)) * spread * error)
 
@@ -240,7 +242,7 @@ def share_of(logarithm: float) -> float:
 
 
 def logarithm_of(above: float, below: float) -> float:
-    """Return the logarithm of a ratio: 0 for equal values, infinite if one is zero or infinite."""
+    """Return the logarithm of above ÷ below: 0 if they are equal, else infinite if one is zero or infinite."""
     if above == below:
         return 0.0
     if above <= 0 or math.isinf(below):
@@ -283,7 +285,7 @@ def _low(value: ValueRange) -> float:
 
 
 def _lowest(value: ValueRange) -> float:
-    """Return the lower end; slightly above it if censored, so that it exceeds a value that ended there."""
+    """Return the lower end; for a censored value slightly more, so it ranks above a value that ended there."""
     return value.low if math.isfinite(value.high) else math.nextafter(value.low, math.inf)
 
 
@@ -298,9 +300,10 @@ def _t_interval(mean: float, error: float, freedom: float) -> tuple[float, float
 
 @dataclass(frozen=True)
 class _Sides:
-    """All rows with each value at one position of its range.
+    """All rows, with each value at one position of its range.
 
-    `rows`: values before and after, in the same order if `is_paired`. `ranked`: whether they are compared by ranks.
+    `rows`: values before and after, in the same order if `is_paired`. `ranked`: whether ranks are compared, as needed
+    if a value is infinite.
     """
 
     rows: tuple[Sides, ...]
@@ -337,9 +340,9 @@ class _Sides:
 
     @property
     def central(self) -> float:
-        """Shift estimated by ranks (Hodges and Lehmann 1963), of finite values."""
-        votes = ranks.walsh_averages(np.concatenate(self.pairs)) if self.signed else ranks.differences(self.rows)
-        return float(np.median(votes))
+        """Shift estimated by ranks (Hodges and Lehmann 1963)."""
+        shifts = ranks.walsh_averages(np.concatenate(self.pairs)) if self.signed else ranks.differences(self.rows)
+        return float(np.median(shifts))
 
     @property
     def scatter(self) -> tuple[float, float, float] | None:
@@ -377,17 +380,17 @@ class _Sides:
     def tail(self, at: float, *, below: bool, unknown: float = 0.5) -> float:
         """Return the one-sided p of a true difference of at most (`below`) or at least `at`.
 
-        `unknown`: weight of two infinite values as evidence against it.
+        `unknown`: weight of a pair of infinite values, whose difference is unknown, as evidence against that.
         """
         sign = 1 if below else -1
         if self.ranked and self.signed:
             return ranks.signed_tail(sign * (np.concatenate(self.pairs) - at), unknown)
         if self.ranked:
             return ranks.sums_tail([(sign * (before + at), sign * after) for before, after in self.rows], unknown)
-        found, away = self.scatter, sign * (self.mean - at)
+        found, distance = self.scatter, sign * (self.mean - at)
         if found is None:
             return 1.0
-        return float(stats.t.sf(away / found[1], found[2])) if found[1] > 0 else float(away <= 0)
+        return float(stats.t.sf(distance / found[1], found[2])) if found[1] > 0 else float(distance <= 0)
 
 
 def _pooled_variance(samples: Sequence[Floats]) -> tuple[float, float]:

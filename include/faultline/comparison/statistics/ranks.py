@@ -1,7 +1,7 @@
 """Rank tests for values of which some are infinite: signed ranks (Wilcoxon) and rank sums (Mann and Whitney).
 
-Both count votes: averages of two differences, or differences of two values, that lie above a shift. The difference of
-two infinite values is NaN and casts `unknown` of its votes, in a pair like a difference of 0 at any shift.
+Both count votes for a shift: averages of two differences, or differences of two values, that lie above it. The
+difference of two infinite values is NaN; at any shift it casts the share `unknown` of a vote (0.5: like a tie).
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ MIN_PAIRS = 6
 
 
 def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:
-    """Return the averages of each two values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
+    """Return the averages of each two values, and of each with itself, ascending; `unknown`: average of −∞ and ∞."""
     averages = _averages(values)
     averages[np.isnan(averages)] = unknown
     return np.sort(averages)
 
 
 def signed_tail(pairs: Floats, unknown: float = 0.5) -> float:
-    """Return the one-sided p of differences of at most 0; zeros count half. `unknown`: 0 counts NaN as the lowest."""
+    """Return the one-sided p of differences of at most 0; zeros count half.
+
+    `unknown`: share of a vote that NaN casts; 0: NaN ranks below all other differences.
+    """
     averages = _averages(pairs if unknown else np.where(np.isnan(pairs), -math.inf, pairs))
     votes = (averages > 0).sum() + (averages == 0).sum() / 2 + unknown * np.isnan(averages).sum()
     return float(_chances(len(pairs))[math.floor(votes) :].sum())
@@ -39,7 +42,7 @@ def signed_interval(pairs: Floats, confidence: float) -> tuple[float, float]:
     """Return the range of shifts that signed ranks do not reject."""
     averages = _averages(pairs)
     known = np.sort(averages[~np.isnan(averages)])
-    # The k-th smallest average: a sum of ranks below k has at most the chance of one tail.
+    # The interval starts at the k-th smallest average: rank sums below k have at most the probability of one tail.
     k = int((np.cumsum(_chances(len(pairs))) <= (1 - confidence) / 2 + 1e-12).sum())
     k = math.floor(k - (len(averages) - len(known)) / 2)
     return (float(known[k - 1]), float(known[-k])) if k > 0 else (-math.inf, math.inf)
@@ -49,10 +52,10 @@ def sums_tail(rows: Sequence[Sides], unknown: float) -> float:
     """Return the one-sided p of no increase, by the normal distribution; ties count half."""
     votes, variance = 0.0, 0.0
     for before, after in rows:
-        off, n = differences([(before, after)]), len(before) + len(after)
-        votes += (off > 0).sum() + (off == 0).sum() / 2 + unknown * np.isnan(off).sum() - off.size / 2
+        shifts, n = differences([(before, after)]), len(before) + len(after)
+        votes += (shifts > 0).sum() + (shifts == 0).sum() / 2 + unknown * np.isnan(shifts).sum() - shifts.size / 2
         ties = np.unique(np.concatenate((before, after)), return_counts=True)[1].astype(np.float64)
-        variance += off.size / 12 * (n + 1 - (ties**3 - ties).sum() / (n * (n - 1)))
+        variance += shifts.size / 12 * (n + 1 - (ties**3 - ties).sum() / (n * (n - 1)))
     return float(stats.norm.sf((votes - 0.5) / math.sqrt(variance))) if variance > 0 else 1.0
 
 
@@ -65,7 +68,7 @@ def sums_interval(rows: Sequence[Sides], confidence: float) -> tuple[float, floa
     k = math.ceil(len(found) / 2 - reach - unknown.sum() / 2)
     if k < 1:
         return -math.inf, math.inf
-    # Unknown differences count half on each side, and are last.
+    # Unknown differences count half on each side (in `k`), so they are sorted last.
     low, high = (float(np.sort(np.where(unknown, math.inf, one))[k - 1]) for one in (found, -found))
     return low, -high
 

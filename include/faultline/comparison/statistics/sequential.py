@@ -1,13 +1,13 @@
 """Sequential test with an interim analysis after each pair: intervals that hold over all analyses together.
 
-Pairs of equal index belong together; a value is the logarithm of a ratio, possibly known as a range only. The bounds
-are group-sequential with a spending function (Lan and DeMets 1983): the error is spent in equal parts over the planned
-analyses, and a part is reserved for later ones. The intervals are repeated at each analysis (Jennison and Turnbull
-1989); all of them hold together, and so does their intersection.
+The value of a pair is the logarithm of a ratio, possibly known as a range only. The bounds are group-sequential with a
+spending function (Lan and DeMets 1983): the permitted error is spent in equal parts over the planned analyses, and a
+share is reserved for additional ones. Intervals are computed at each analysis (Jennison and Turnbull 1989); all of them
+hold together, and so does their intersection.
 
-Two statistics: Student's t of the differences, and Wilcoxon's signed ranks, which need neither finite nor normal
-values, but symmetric differences, such as those of equal cells. The bounds of both come from one simulation of paths
-without difference.
+There are two statistics: Student's t of the differences, and Wilcoxon's signed ranks, which need neither finite nor
+normal values, but symmetric differences, such as those of equal cells. The bounds of both come from a simulation of
+sequences of pairs (paths) without difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from faultline.comparison.statistics.ranks import walsh_averages
 
 # Share of the error that is reserved for a raised budget.
 RESERVED = 0.2
-# No analysis takes place with fewer pairs, nor if its interval exceeds this number of standard deviations.
+# No analysis takes place with fewer pairs, or if its interval would extend more than WIDEST standard deviations.
 MIN_PAIRS = 5
 WIDEST = 3.0
 PATHS = 200_000
@@ -75,31 +75,34 @@ class SequentialResult:
 
 
 def spent_error(pairs: int, horizon: int, alpha: float) -> float:
-    """Return the part of `alpha` that may be spent after this number of pairs, with `horizon` planned at first."""
+    """Return the part of `alpha` that may be spent after this number of pairs.
+
+    `horizon`: number of pairs that was planned first; the reserved share pays for further ones.
+    """
     within = (1 - RESERVED) * min(pairs, horizon) / horizon
     return alpha * (within + RESERVED * max(0.0, 1 - horizon / pairs))
 
 
 def min_decidable_pairs(method: Method, alpha: float) -> int:
-    """Return the smallest planned number of pairs that can decide at this error of one comparison."""
+    """Return the smallest planned number of pairs with which one comparison can be decided at the error `alpha`."""
     return next((pairs for pairs in range(MIN_PAIRS, MAX_PAIRS) if any(bounds(method, pairs, pairs, alpha))), MAX_PAIRS)
 
 
 @lru_cache(maxsize=32)
 def bounds(method: Method, pairs: int, horizon: int, alpha: float) -> Bounds:
-    """Return the bound of the statistic for 1 to `pairs` pairs; None without an interim analysis.
+    """Return the bound of the statistic for 1 to `pairs` pairs; None where no interim analysis takes place.
 
-    For t, a bound on its absolute value; for ranks, on the distance of the number of positive Walsh averages from a
-    half of all. The bounds have the error of a simulation: with 20 comparisons, 5 % of the spent error.
+    For t, it bounds the absolute value; for ranks, the distance of the number of positive Walsh averages from half of
+    all. Bounds have the error of a simulation: with 20 comparisons, 5 % of the spent error.
     """
     paths = max(10_000, min(PATHS, _MAX_VALUES // pairs))
-    rng, walked = np.random.default_rng(SEED), _Walk(method, paths, pairs)
+    rng, walk = np.random.default_rng(SEED), _Walk(method, paths, pairs)
     alive, crossed, found = np.ones(paths, dtype=np.bool_), 0, []
-    for number in range(1, pairs + 1):
-        reached = walked.step(rng.standard_normal(paths).astype(np.float32))
-        may = int(spent_error(number, horizon, alpha) * paths) - crossed
-        bound = _bound(reached[alive], may) if number >= MIN_PAIRS else None
-        if bound is not None and method is Method.T and bound / math.sqrt(number) > WIDEST:
+    for n in range(1, pairs + 1):
+        reached = walk.step(rng.standard_normal(paths).astype(np.float32))
+        permitted = int(spent_error(n, horizon, alpha) * paths) - crossed
+        bound = _bound(reached[alive], permitted) if n >= MIN_PAIRS else None
+        if bound is not None and method is Method.T and bound / math.sqrt(n) > WIDEST:
             bound = None
         if bound is not None:
             beyond: Bools = alive & (reached >= bound)
@@ -130,15 +133,15 @@ class _Walk:
         self._values[n - 1] = drawn
         for earlier in self._values[:n]:
             self._sum += earlier + drawn > 0
-        off: Floats = np.abs(self._sum - n * (n + 1) / 4)
-        return off
+        distance: Floats = np.abs(self._sum - n * (n + 1) / 4)
+        return distance
 
 
-def _bound(reached: Floats, may: int) -> float | None:
-    """Return the smallest value that at most `may` paths reach; None if more reach even the largest."""
-    if may < 1 or len(reached) <= may:
+def _bound(reached: Floats, permitted: int) -> float | None:
+    """Return the smallest value that at most `permitted` paths reach; None if more paths reach even the largest."""
+    if permitted < 1 or len(reached) <= permitted:
         return None
-    excluded = np.partition(reached, len(reached) - may - 1)[len(reached) - may - 1]
+    excluded = np.partition(reached, len(reached) - permitted - 1)[len(reached) - permitted - 1]
     above = reached[reached > excluded]
     return float(above.min()) if len(above) else None
 
@@ -147,26 +150,26 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
     """Return the result of the pairs, in the order of their completion.
 
     `limits`: from `bounds`. `margin`: equivalence margin. If a pair is a range, the result holds for every value in it:
-    low bounds come from low ends, high bounds from high ends.
+    its low end follows from the low ends of the pairs, its high end from their high ends.
     """
     low, high, half = -math.inf, math.inf, math.inf
-    outcome, looked = SequentialDecision.INCONCLUSIVE, None
-    for number in range(1, min(len(pairs), len(limits)) + 1):
-        limit = limits[number - 1]
+    outcome, decided_at = SequentialDecision.INCONCLUSIVE, None
+    for n in range(1, min(len(pairs), len(limits)) + 1):
+        limit = limits[n - 1]
         if limit is None:
             continue
-        lowest, highest = look_interval(pairs[:number], limit, method)
+        lowest, highest = look_interval(pairs[:n], limit, method)
         half = (highest - lowest) / 2
         if max(low, lowest) <= min(high, highest):  # if analyses contradict each other, keep the earlier range
             low, high = max(low, lowest), min(high, highest)
-        if looked is None and (low > 0 or high < 0 or (margin[0] < low and high < margin[1])):
+        if decided_at is None and (low > 0 or high < 0 or (margin[0] < low and high < margin[1])):
             outcome = SequentialDecision.WITHIN if margin[0] < low and high < margin[1] else SequentialDecision.DIFFERS
-            looked = number
-    return SequentialResult(outcome, point_estimate(pairs, method), low, high, looked, half)
+            decided_at = n
+    return SequentialResult(outcome, point_estimate(pairs, method), low, high, decided_at, half)
 
 
 def look_interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
-    """Return the range of the difference that one analysis does not exclude; an end may be infinite."""
+    """Return the range of differences that one analysis does not exclude; an end may be infinite."""
     lows, highs = np.array([one[0] for one in pairs]), np.array([one[1] for one in pairs])
     if method is Method.T:
         return _t_bound(lows, -limit), _t_bound(highs, limit)
@@ -182,7 +185,7 @@ def look_interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
 def point_estimate(pairs: Sequence[Pair], method: Method) -> float:
     """Return the mean difference, or the median of the Walsh averages (Hodges and Lehmann 1963).
 
-    Each pair counts with its middle, or its known end.
+    A pair counts with the middle of its range, or with the finite end if the other is infinite.
     """
     if not pairs:
         return math.nan

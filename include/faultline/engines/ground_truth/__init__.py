@@ -1,6 +1,5 @@
 """Ground-truth engine: a plain consumer and producer with a scripted instant for every action.
 
-It is the standard for the measuring chain: Kafka, recorder, harvest and judge must reproduce the planted values. This
-module imports nothing, because the configuration reads `faultline.experiment.workloads.known_truth_script` and must
-stay light.
+It checks the measuring chain: Kafka, recorder, harvest (which reads the topics after a run) and judge (which computes
+figures and status) must reproduce the planted values.
 """

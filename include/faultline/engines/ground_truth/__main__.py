@@ -39,7 +39,7 @@ class MonotonicClock:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one incarnation and return its exit code."""
+    """Run one incarnation (one start of the process) and return its exit code."""
     parser = argparse.ArgumentParser(prog="faultline.engines.ground_truth", description="Ground-truth engine.")
     parser.add_argument("--config", type=Path, required=True, help="workload_config.json of the attempt")
     parser.add_argument("token", nargs="?", help="process tag of the run: faultline-run=<attempt>")
@@ -94,7 +94,7 @@ def _start_reader(path: Path) -> Callable[[], int | None]:
 
 
 def _load_end_reader(config: dict[str, Any]) -> Callable[[], int | None]:
-    """Return a function that reads the end of the load, on the monotonic clock; None while unknown."""
+    """Return a function that reads when the load ends, on the monotonic clock; it returns None while unknown."""
     path = config.get("load_end")
     return (lambda: None) if path is None else (lambda: _read_instant(Path(path), "end_mono_ns"))
 
@@ -108,9 +108,9 @@ def _read_instant(path: Path, name: str) -> int | None:
 
 
 def _kill_times_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int]:
-    """Return when kills were delivered, in ns after T0: from the fault scheduler's journal, else as planned.
+    """Return when kills were delivered, in ns after T0: by the fault scheduler's journal, else as planned.
 
-    An unplanned exit counts from the supervisor's exit line. Empty if it happened before T0.
+    For an unplanned exit, the time of the exit in the supervisor's journal counts. Empty if it happened before T0.
     """
     first: dict[int, int] = {}
     for line in events(read_journal(Path(config["conductor_journal"])), "delivered"):

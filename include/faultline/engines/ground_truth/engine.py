@@ -76,8 +76,8 @@ class TraceProgress:
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
         """Return the first commit at or after `not_before_ns`; each commit starts a cycle.
 
-        Only later injections of a run call this: a script plans the first fault, and the configuration rejects aimed
-        faults.
+        This is called only after the first injection of a run: the script plans the first fault, and the configuration
+        rejects faults that target a phase of a cycle.
         """
         while time.monotonic_ns() < until_mono_ns:
             began = next((one for one in self._commits() if one.committed_ns >= not_before_ns), None)
@@ -127,7 +127,7 @@ class GroundTruthEngine:
         return {}
 
     def check(self, config: Configuration) -> None:
-        """Do nothing: the configuration has already rejected what contradicts its script."""
+        """Do nothing: the configuration has already rejected settings that contradict its script."""
 
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return None

@@ -78,7 +78,7 @@ def tables(
 
 
 def _batch_of(records: pd.DataFrame, batches: Sequence[Mapping[str, Any]]) -> pd.Series[Any]:
-    """Return the first batch whose end offset exceeds the record's offset; NA if no batch took the record."""
+    """Return, per record, the first batch whose end offset exceeds the record's offset; NA if no batch took it."""
     found = pd.Series(pd.NA, index=records.index, dtype="Int64")
     ordered = sorted(batches, key=lambda one: int(one["batch"]))
     for partition, own in records.groupby("partition"):
@@ -92,7 +92,7 @@ def _batch_of(records: pd.DataFrame, batches: Sequence[Mapping[str, Any]]) -> pd
 
 def _tuples(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
     """Return the number of tuples by batch, production time and emission time."""
-    # A record counts once, so any output of at least 1 reflects it, if a batch took the record.
+    # A record counts once, so if a batch took it, the first output with a count of at least 1 reflects it.
     first = sent[sent["count"] >= 1].groupby("key")["emitted_ms"].min()
     emitted = records["key"].map(first).astype("Int64").where(records["batch"].notna())
     groups = records.assign(produced_ms=records["timestamp_ms"], emitted_ms=emitted)
@@ -156,7 +156,7 @@ class KafkaTransport:
                 **kafka_client(bootstrap, user=WORKLOAD),
                 "enable.idempotence": True,
                 "acks": "all",
-                # A record that a kill finds in the queue would have a timestamp but never be emitted.
+                # Send at once: a record still queued at a kill would have a timestamp but never be emitted.
                 "linger.ms": 0,
                 "delivery.report.only.error": True,
                 "log_level": 3,

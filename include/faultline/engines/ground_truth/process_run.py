@@ -1,9 +1,9 @@
-"""One incarnation of the engine: it follows a timeline over a transport and writes traces.
+"""One incarnation of the engine (one start of its process): it follows a timeline over a transport and writes traces.
 
-Before T0 it commits the preload on a fixed grid. From T0 on it performs the actions of the timeline: emit records, plan
-and commit batches, and after a kill launch tasks and load state. A record is emitted only after its arrival, and a
-batch is committed only after its output is acknowledged. A late generator therefore delays the engine but does not
-change its results.
+Before T0 (start of the warm-up) it commits the preload on a fixed grid. From T0 on it performs the actions of the
+timeline: emit records, plan and commit batches, and after a kill launch tasks and load state. A record is emitted only
+after its arrival, and a batch is committed only after its output is acknowledged. A late generator therefore delays the
+engine but does not change its results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from generators.pacing import Clock
 
 # Longest sleep between two polls of the topic and the stop file.
 TICK_NS = 10 * MS
-# The same while an overdue record is awaited.
+# The same while an overdue record has not arrived.
 LATE_TICK_NS = MS
 # Commit interval before T0.
 PRELOAD_TICK_NS = 200 * MS
-# Actions later than this are logged, because they affect the results.
+# Actions that are more than this behind the timeline are logged, because they affect the results.
 LOG_DELAY_NS = 20 * MS
 
 
@@ -85,7 +85,7 @@ TimelineBuilder = Callable[[int | None], ScriptedTimeline]
 
 
 class Incarnation:
-    """Incarnation of the engine. `partitions` are numbered from 0; `stop` returns whether to end."""
+    """Incarnation of the engine. `partitions`: their number; `stop`: returns whether to end."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _TimelineRunner:
         self._transport.flush()
 
     def _check_load_end(self) -> None:
-        """Once the load end is known, drop what comes after it; all before stays unchanged."""
+        """Once the load end is known, drop the actions after it; all earlier ones stay unchanged."""
         end_ns = None if self._ended else self._load_end()
         if end_ns is not None:
             self._ended = True
@@ -241,7 +241,7 @@ class _TimelineRunner:
         return emit, [int(number) for number in order]
 
     def _pending_actions(self) -> list[tuple[int, int, Callable[[], None]]]:
-        """Return (instant, records that must be emitted before, action), in order of time."""
+        """Return (instant, number of records that must be emitted before, action), sorted by instant."""
         actions: list[tuple[int, int, Callable[[], None]]] = []
         outage = self._timeline.outages[-1] if self._timeline.outages else None
         if outage is not None:

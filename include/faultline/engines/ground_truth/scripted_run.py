@@ -24,7 +24,7 @@ NS = 1_000_000_000
 MS = 1_000_000
 # Minimum time between the commit of the replay and the next instant of the grid.
 GUARD_NS = 50 * MS
-# Style `record` finishes its backlog in the middle of a second, away from bin boundaries.
+# In style `record`, the backlog ends in the middle of a second, away from the boundaries of time bins.
 MID_SECOND_NS = NS // 2
 # Records are always sent for this long after a fault, even if the load ends at its recovery.
 MIN_SENDING_S = 30.0
@@ -40,7 +40,7 @@ class RunSpec:
     checkpoint_interval_s: float
     partitions: int
     fault_at_s: float | None
-    # Duration of the send schedule, which exceeds the window if the window may start later; None: equal.
+    # Duration of the send schedule; it exceeds warm-up and window if the window may start later; None: equal.
     schedule_s: float | None = None
 
     @classmethod
@@ -69,7 +69,7 @@ class RunSpec:
 
     @property
     def fault_at_ns(self) -> int | None:
-        """Planned t0 in ns after T0."""
+        """Planned t0 (instant of the fault) in ns after T0."""
         return None if self.fault_at_s is None else _ns(self.fault_at_s)
 
     @property
@@ -80,7 +80,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class ScriptedCommit:
-    """Commit with its planned and commit instants, and the number of records that it covers in total."""
+    """Commit with the instants at which it is planned and made, and the total number of records covered so far."""
 
     planned_ns: int
     commit_ns: int
@@ -111,7 +111,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Treatment:
-    """Number of emissions of a record, and the emitted count."""
+    """How often a record is emitted, and with which count; lost, duplicate and wrong records deviate from 1 and 1."""
 
     copies: int = 1
     counted: int = 1
@@ -124,7 +124,8 @@ DEFAULT_TREATMENT = Treatment()
 class ScriptedTimeline:
     """Timeline of a run.
 
-    `due_ns`, `emit_ns`: shape (records,). `rows`: in order of time. `treatments`: those that are not the default.
+    `due_ns`, `emit_ns`: shape (records,). `rows`: commits, sorted by time. `treatments`: those that are not the
+    default, by record.
     """
 
     due_ns: Ints
@@ -147,8 +148,8 @@ def build_timeline(
 ) -> ScriptedTimeline:
     """Return the timeline of a run whose engine is killed at these instants after T0.
 
-    Each kill happens after recovery from the previous one. `until_ns`: records due later are not sent; None: the whole
-    schedule is sent. Emissions and commits before a kill or the load end do not depend on it.
+    Each kill happens after recovery from the previous one. `until_ns`: end of the load, after which records are not
+    sent; None: the whole schedule is sent. Neither a kill nor the load end changes emissions and commits before it.
     """
     schedule = SendSchedule.for_duration(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
     due = schedule.due_array(0, 1, schedule.count)
@@ -191,9 +192,9 @@ def _batch_timeline(
         return int(np.searchsorted(due, at_ns, side="right"))
 
     rows: list[ScriptedCommit] = []
-    late: list[int] = []  # delay of each batch's emission after its commit
+    delays: list[int] = []  # from the commit of each batch to its emission
     pending, batch_end = list(outages), _batch_end(due_at)
-    index, number, recovering = 1, 1, False  # on the grid; batches since the last replay
+    index, number, recovering = 1, 1, False  # index: instant on the grid; number: batch since the last replay
     while pending or not rows or rows[-1].record_end < total:
         at = index * step
         row = ScriptedCommit(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), batch_end(number, at))
@@ -201,28 +202,28 @@ def _batch_timeline(
             outage = pending.pop(0)
             held = due_at(outage.t0_ns)
             rows.append(ScriptedCommit(outage.loaded_ns, outage.replayed_ns, held))
-            late.append(0)
+            delays.append(0)
             index, number, recovering = (outage.replayed_ns + GUARD_NS) // step + 1, 1, True
             batch_end = _backlog_end(script, outage, held, due_at)
             continue
         slow = recovering and script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
         rows.append(row)
-        late.append(round(script.slow_ms * MS) if slow else 0)
+        delays.append(round(script.slow_ms * MS) if slow else 0)
         index, number = index + 1, number + 1
     sizes = np.diff([0, *(row.record_end for row in rows)])
-    emit = np.repeat(np.array([row.commit_ns + delay for row, delay in zip(rows, late, strict=True)]), sizes)
+    emit = np.repeat(np.array([row.commit_ns + delay for row, delay in zip(rows, delays, strict=True)]), sizes)
     # Empty batches are not planned, except for the replay, which is always committed.
     kept = [row for row, size in zip(rows, sizes.tolist(), strict=True) if size or _is_replay(row, outages)]
     return emit.astype(np.int64), tuple(kept)
 
 
 def _batch_end(due_at: Callable[[int], int]) -> Callable[[int, int], int]:
-    """Return a function for batches that take all records due when they are planned."""
+    """Return the record-end function of batches that take all records due when they are planned."""
     return lambda number, at_ns: due_at(at_ns)
 
 
 def _backlog_end(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
-    """Return a function for the record end of the n-th batch (from 1) after the replay."""
+    """Return a function that gives the record end of the n-th batch (from 1) after the replay."""
 
     def record_end(number: int, at_ns: int) -> int:
         if not script.recovers:
@@ -267,7 +268,7 @@ def _record_timeline(
 
 
 def _delay_emissions(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
-    """Return the emissions of the style `record` with an outage between them."""
+    """Return the emission times of style `record`, delayed by an outage."""
     emit = normal.copy()
     pending = normal > outage.t0_ns
     later = due > outage.t0_ns
@@ -290,7 +291,7 @@ def _delay_emissions(script: Script, due: Ints, normal: Ints, outage: Outage) ->
 
 
 def lag_recovery(script: Script, outage: Outage) -> tuple[int, int]:
-    """Return when the backlog is processed in style `record`, and the end of that second."""
+    """Return, for style `record`, when the backlog is processed, and the end of that second."""
     second = outage.replayed_ns // NS
     if script.catchup_bins == 0:
         return outage.replayed_ns, (second + 1) * NS

@@ -109,7 +109,7 @@ def read_traces(folder: Path) -> Traces:
 
 
 def commits_of(lines: Iterable[Line]) -> list[Commit]:
-    """Return the committed batches in order; an earlier, killed incarnation may have planned a batch."""
+    """Return the committed batches in order; a batch may have been planned by an earlier, killed incarnation."""
     known = list(lines)
     plans = _plans(known)
     return [
@@ -134,7 +134,7 @@ def events_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
         elif line["event"] == "planned":
             partitions = len(line["ends"])
         elif line["event"] == "launched":
-            # After a kill a task starts before its batch is planned, so an earlier batch gives the partitions.
+            # After a kill, tasks start before their batch is planned, so the partitions come from an earlier batch.
             yield from (launched(incarnation, int(line["batch"]), number, at_ns) for number in range(partitions))
         elif line["event"] == "loaded":
             yield loaded(incarnation, int(line["batch"]), int(line["partition"]), at_ns)

@@ -29,7 +29,7 @@ READERS = (
 
 
 def program_hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each program file of a workload by relative path, without harvests and readers."""
+    """Return the SHA-256 of each program file of workloads by relative path; harvests and READERS are excluded."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

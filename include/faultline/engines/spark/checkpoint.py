@@ -53,7 +53,7 @@ def last_commit_ns(checkpoint: Path) -> int:
 
 
 def latest_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int]:
-    """Return the end offsets of the newest commit; before the first, where the query started, or nothing."""
+    """Return the end offsets of the newest commit; before the first, those where the query started, or none."""
     for commit in reversed(_numbered(checkpoint / "commits")):
         try:
             return read_offsets(checkpoint / "offsets" / commit.name, topic)
@@ -91,7 +91,7 @@ def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] 
 
 
 def initial_offsets(checkpoint: Path, topic: str | None) -> dict[str, int] | None:
-    """Return where the query's source started; None if Spark has not recorded it."""
+    """Return the offsets at which the query's source started; None if Spark has not recorded them."""
     found = []
     for source in _numbered(checkpoint / "sources"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -101,7 +101,7 @@ def initial_offsets(checkpoint: Path, topic: str | None) -> dict[str, int] | Non
 
 
 def commits_of(checkpoint: Path, archived: Path, topic: str | None = None) -> list[Commit]:
-    """Return the commits of all state epochs, those in `archived` first; it holds one numbered folder per epoch.
+    """Return the commits of all state epochs; `archived` holds one numbered folder per earlier epoch.
 
     Raises InfrastructureError if the start of a later epoch is not recorded.
     """

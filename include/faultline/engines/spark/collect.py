@@ -32,7 +32,8 @@ from faultline.system.settings import Settings
 APPLICATION = "application.json"
 # Checkpoint of the batches that warm up a program.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
-# Validated, because a process at the driver's port reports it and it becomes part of a removed path.
+# Application ids are validated: any process at the driver's port could report one, and it becomes part of a path that
+# is removed.
 _APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # Logs of an ephemeral checkpoint during the copy.
 COPIED_CHECKPOINT = "checkpoint.kept"
@@ -41,9 +42,9 @@ COPIED_CHECKPOINT = "checkpoint.kept"
 def gather(run: Run) -> None:
     """Write batches.json and checkpoint.json, and copy the executors' logs."""
     attempt, method = run.attempt, run.plan.method
-    if (there := find_hdfs(attempt)) is not None:
-        copy_logs(there / CHECKPOINT, attempt.checkpoint)
-        copy_state(there / CHECKPOINT, attempt.checkpoint)
+    if (remote := find_hdfs(attempt)) is not None:
+        copy_logs(remote / CHECKPOINT, attempt.checkpoint)
+        copy_state(remote / CHECKPOINT, attempt.checkpoint)
     topic = input_topic(run.plan)
     commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages, topic)
     write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint, topic))

@@ -1,9 +1,9 @@
 """Rules for `spark_conf` and `jvm_options`: settings that users may vary, and reserved ones.
 
-A setting that follows from a parameter is rejected with the parameter's name, and one that evidence depends on with the
-reason. Names known to Spark have a value type (`known_settings.json`, written by scripts/spark_settings.py from the
-installed Spark). An unknown name is rejected if it resembles a known one; otherwise a listener, connector or extension
-may read it.
+If a setting follows from a parameter, the rejection names the parameter; if evidence depends on it, the rejection gives
+the reason. For names that Spark knows, the type of the value is checked (`known_settings.json`, written by
+scripts/spark_settings.py from the installed Spark). An unknown name is rejected if it resembles a known one; any other
+is accepted, because a listener, connector or extension may read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUSY = f"{FAULTLINE_PREFIX}busy_us_per_record"
 # Similarity from which a name counts as misspelled.
 MIN_SIMILARITY = 0.92
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-# Set by commit_mode aligned-changelog; other modes may vary them.
+# Settings that commit_mode aligned-changelog sets; in other modes users may vary them.
 _CHANGELOG_SETTINGS = frozenset({
     CHANGELOG, "spark.sql.streaming.stateStore.minDeltasForSnapshot",
     "spark.sql.streaming.stateStore.maintenanceInterval",

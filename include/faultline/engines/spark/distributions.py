@@ -42,9 +42,9 @@ PORTS = (
 class Distribution:
     """Registered Spark build.
 
-    `ports`: of its master and workers, by the names of the installed Spark's ports. `java_home`: None for the default
-    Java. `python`: of driver and workers. `has_connector`: whether its jars include the Kafka connector; otherwise
-    Faultline's is used, which requires the same version. `sha256`: of its jars.
+    `ports`: ports of its master and workers, with the names of the installed Spark's. `java_home`: None for the default
+    Java. `python`: Python of driver and workers. `has_connector`: whether its jars include the Kafka connector;
+    otherwise Faultline's is used, which requires the same version. `sha256`: hash of its jars.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Distribution:
     def from_mapping(cls, values: Mapping[str, Any]) -> Distribution:
         """Build it from the values of `as_mapping`.
 
-        Raises ValueError, TypeError or KeyError for others.
+        Raises ValueError, TypeError or KeyError for other values.
         """
         java = values.get("java_home")
         for name, kind in (("name", str), ("version", str), ("sha256", str), ("python", str), ("conf", dict)):
@@ -124,7 +124,8 @@ def distributions(settings: Settings) -> dict[str, Distribution]:
 def readable_distributions(settings: Settings) -> dict[str, Distribution]:
     """Return the registered builds by name; none if the file cannot be read.
 
-    Experiments on the installed Spark need none of them. `doctor` and experiments that name a build report the error.
+    The error is not raised, because experiments on the installed Spark need no registered build. `doctor` and
+    experiments that name a build report it.
     """
     try:
         return distributions(settings)

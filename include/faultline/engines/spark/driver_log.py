@@ -4,9 +4,9 @@ There is one file per incarnation, `spark-logs/driver-<incarnation>.log`, with l
 level [thread] logger: message`. Other lines, such as output and stack traces of the program, are skipped. A thread name
 may contain brackets.
 
-The Kafka client has several messages for a lost connection. Messages about a bootstrap node (ids below 0) count only if
-they cannot mean that an idle connection was closed. Late rows are part of each batch's progress, which is logged as
-JSON over several lines.
+The Kafka client has several messages for a lost connection. A message about a bootstrap node (id below 0) does not
+count if it may only mean that an idle connection was closed. Late rows are part of each batch's progress, which is
+logged as JSON over several lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from faultline.engines.spark.rest import spark_instant_ns
 
 _DRIVER_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
-# Messages of a streaming query's tasks start with its id and batch.
+# Messages about tasks of a streaming query start with the query's id and the batch.
 _LOST = re.compile(r"^(?:\[[^\]]*\] )*Lost task \d+\.\d+ in stage ")
 _DISCONNECT = re.compile(
     r"\bNode \d+ disconnected\b"

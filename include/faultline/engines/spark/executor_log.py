@@ -73,7 +73,7 @@ class ExecutorEvents:
 
 @dataclass
 class ExecutorLogReader:
-    """Incremental reader of one executor's log: pending loads by thread, and stores already loaded."""
+    """Incremental reader of one executor's log; it remembers the pending loads by thread and the loaded stores."""
 
     executor: str
     launches: list[TaskLaunch] = field(default_factory=list)

@@ -17,7 +17,7 @@ from faultline.engines.protocol import Collections, Pause
 EXECUTOR_FILE = "gc.log"
 # In the attempt's folder; the JVM replaces `%p` by its process id, which differs after a restart.
 DRIVER_FILE = "spark-logs/gc-driver-%p.log"
-# Collectors that stop the world for each collection and log a line for it at this level.
+# Collectors of which all pauses are stop-the-world and logged at this level.
 PAUSING = frozenset({"Serial", "Parallel", "G1", "Shenandoah"})
 _LINE = re.compile(r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4})\] (.*)$")
 _COLLECTOR = re.compile(r"^Using (?:The )?(.+?)(?: Garbage Collector)?$")

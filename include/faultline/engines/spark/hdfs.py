@@ -1,7 +1,8 @@
 """Checkpoints in HDFS, and their local copies with equal file times, read over WebHDFS.
 
-Readers of checkpoints expect files, so changes are copied before each read. Content is copied only if it is read:
-offsets, source starts, and the newest archive of each store. For all other files, name, size and time suffice.
+Code that reads checkpoints expects local files, so changes are copied before each read. Content is copied only if it is
+needed: offsets, source starts, and the newest archive of each store. Of all other files, the local copy has only name,
+size and time.
 """
 
 from __future__ import annotations

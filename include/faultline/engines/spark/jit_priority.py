@@ -1,8 +1,8 @@
 """Startup optimisations for an attempt's JVMs until T0: JIT priority and CDS archives.
 
-Before T0 the optimising compilers run at the lowest priority. Starting driver and executors takes about 35 s of CPU, of
-which these compilers use 15 s for code that is needed only later. From T0 on they have normal priority, and finish
-during the unmeasured warm-up. JVMs that a fault restarts later are not affected.
+Before T0 (start of the warm-up) the optimising compilers run at the lowest priority. Starting driver and executors
+takes about 35 s of CPU, of which these compilers use 15 s for code that is needed only later. From T0 on they have
+normal priority, and finish during the unmeasured warm-up. JVMs that a fault restarts later are not affected.
 
 Restoring a priority requires a privilege; without it, startup takes some seconds longer.
 """
@@ -46,7 +46,7 @@ class JitPriority:
     def restore(self) -> None:
         """Restore normal priority."""
         if can_raise_priority():
-            # Repeated for threads that inherited the low priority meanwhile.
+            # The second pass catches threads that inherited the low priority during the first.
             for _ in range(2):
                 self._set(os.getpriority(os.PRIO_PROCESS, 0), C2_THREAD, C1_THREAD)
 
@@ -69,7 +69,7 @@ class JitPriority:
     def _is_attempt_jvm(self, process: psutil.Process) -> bool:
         key = (process.pid, process.create_time())
         if key not in self._is_attempt:
-            # Before exec, a new process shows the command line of its parent.
+            # Do not decide too early: between fork and exec, a new process shows the command line of its parent.
             if time.time() - key[1] < MIN_AGE_S:
                 return False
             self._is_attempt[key] = self._mark in process.cmdline() and is_own(process)

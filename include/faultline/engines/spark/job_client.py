@@ -27,14 +27,14 @@ from faultline.system.process_ledger import end_processes, is_marked
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
-# An idle session answers in milliseconds; a starting or blocked one is not awaited.
+# An idle session answers in milliseconds; a starting or blocked session is not waited for.
 GREETING_TIMEOUT_S = 2.0
 # A small harvest takes seconds, and a new Spark takes half a minute.
 LIMIT_S = 150.0
 
 
 class JobServerUnavailable(FaultlineError):
-    """The session did not complete the job and no longer works on it; the message is one line."""
+    """The session did not complete the job and has stopped working on it; the message is one line."""
 
 
 def run_in_session(
@@ -64,7 +64,7 @@ def run_in_session(
         try:
             outcome = _outcome(connection, answers, deadline, progress)
         except BaseException as error:
-            # Also on termination of this task: a repeated job needs exclusive access to its files.
+            # End the session even if this task is terminated: a repeated job needs exclusive access to its files.
             _end(greeting, settings)
             if isinstance(error, (OSError, ValueError)):
                 raise JobServerUnavailable(f"persistent Spark session failed or exceeded {limit_s:g} s") from None

@@ -22,8 +22,8 @@ from faultline.system.journal import JournalReader, Line
 class LiveTraces:
     """Incremental reader of one attempt's traces; `traces` parses only what was written since the last call.
 
-    It omits batch times, totals, garbage collection and sizes, which nothing online needs. It omits commits if the
-    checkpoint is in HDFS, and executor logs if no worker folder is on this machine.
+    It omits batch times, totals, garbage collection and sizes, which are not needed during a run. It also omits commits
+    if the checkpoint is in HDFS, and executor logs if no worker folder is on this machine.
     """
 
     def __init__(self, run: Run) -> None:

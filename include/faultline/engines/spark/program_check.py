@@ -19,7 +19,7 @@ from faultline.system.socket_owner import fetch
 
 # Spark's description of a micro-batch job.
 BATCH_DESCRIPTION = re.compile(r"\bbatch = \d+")
-# Interval between checks, and grace period for deviations, such as an earlier query without the checkpoint.
+# Interval between checks, and time for which a deviation is tolerated, such as an earlier query without the checkpoint.
 CHECK_INTERVAL_S, GRACE_S = 5.0, 20.0
 MASTER = "spark.master"
 

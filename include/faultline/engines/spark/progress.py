@@ -21,8 +21,8 @@ HDFS_POLL_S = 0.02
 class CheckpointProgress:
     """Progress of the query with this checkpoint and listener journal.
 
-    See `faultline.engines.protocol.Progress`. `hdfs`: the original of `checkpoint`, copied before each read. `topic`:
-    the input topic.
+    See `faultline.engines.protocol.Progress`. `hdfs`: the HDFS folder from which `checkpoint` is copied before each
+    read. `topic`: the input topic.
     """
 
     checkpoint: Path
@@ -101,7 +101,7 @@ def await_cycle(
 ) -> int | None:
     """Return when the first `cycle` at or after `not_before_wall_ns` started; None if none did in time.
 
-    It checks at least once, however short the time.
+    It checks at least once, even if the time is over.
     """
     known: set[str] = set()
     while True:

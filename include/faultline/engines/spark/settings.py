@@ -47,7 +47,7 @@ AUTHENTICATION = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.saslFallback": "false",
 }
-# All users of the machine can open Spark's web pages, so these allow no actions and no costly requests.
+# Any user of the machine can open Spark's web pages, so they offer no actions and no costly requests.
 READ_ONLY_UI = {
     "spark.ui.killEnabled": "false",
     "spark.ui.threadDumpsEnabled": "false",
@@ -75,7 +75,7 @@ def engine_settings() -> dict[str, str]:
 
 
 def build_settings() -> dict[str, str]:
-    """Return the settings that enter a build label; records with different ones are never averaged."""
+    """Return the settings that are part of a build label; records with different labels are never averaged."""
     return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_auth_disabled(load_settings()) else AUTHENTICATION)}
 
 
@@ -113,7 +113,7 @@ def experiment_settings(config: Configuration) -> dict[str, str]:
 
 
 def properties_file(settings: Settings) -> Path:
-    """Return the file with settings of every Spark process; command lines are readable by all users."""
+    """Return the file with secret settings of every Spark process; all users can read command lines."""
     return settings.logins / "spark.conf"
 
 
@@ -177,7 +177,7 @@ def java_options(
 ) -> dict[str, list[str]]:
     """Return the options of the workload's JVMs by role.
 
-    They are equal in every experiment except for configured options and five values: process tag, logging
+    They are equal in every experiment, except for configured options and five values: process tag (`mark`), logging
     configuration, temporary folder, login file, and CDS archive.
     """
     shared = [mark, logging, f"{_TEMP_OPTION}{scratch}", f"{_LOGIN_OPTION}{login}"]
@@ -218,7 +218,7 @@ def batch_settings(
     Unless `large`, adaptive plans and the optimising compiler are disabled. A job of an `attempt` bears its process
     tag, so that teardown finds it if its task was killed.
     """
-    # Tasks of large jobs allocate pages of 32 MB, for which the region-based heap of G1 becomes too fragmented.
+    # Tasks of large jobs allocate pages of 32 MB, which fragment the region-based heap of G1 too much.
     options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
@@ -264,15 +264,15 @@ def spark_environment(
 def kafka_classes(settings: Settings) -> dict[str, str]:
     """Return the settings that add the Kafka connector to the class path of every JVM.
 
-    `--jars` is not used, because a CDS archive cannot contain classes that Spark fetches at run time, and reading
-    topics needs more than a thousand classes.
+    `--jars` is not used: Spark fetches such jars at run time, so a CDS archive could not contain their more than one
+    thousand classes.
     """
     path = os.pathsep.join(str(jar) for jar in kafka_jars(settings))
     return {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
 
 
 def kafka_jars(settings: Settings) -> list[Path]:
-    """Return the resolved jars of the Kafka connector; installations may share them and a CDS archive."""
+    """Return the jars of the Kafka connector with links resolved, so installations may share a CDS archive."""
     return sorted((settings.jars / "spark-kafka").resolve().glob("*.jar"))
 
 

@@ -19,7 +19,7 @@ WORKER_MEMORY_SHARE = 0.35
 # Spark adds this share, and at least 384 MiB, to every executor's heap (memoryOverhead). Standalone workers do not
 # reserve it, so the capacity check does.
 MEMORY_OVERHEAD = 1.1
-# CPU seconds of a task without records, measured on two cores of 2026.
+# CPU seconds of a task without records, measured on two cores in 2026.
 TASK_S = 0.005
 # Spark's minimum for a generator's executor, because Python generates and sends the records.
 GENERATOR_MEMORY_MB = 512

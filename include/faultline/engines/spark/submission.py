@@ -91,7 +91,7 @@ def submit(run: Run, runtime: Runtime) -> Submission:
         settings={
             **plan.engine.settings,
             **conf,
-            # Teardown finds executors and their children by it; the driver inherits it.
+            # Teardown finds executors and their children by this variable; the driver inherits it.
             f"spark.executorEnv.{RUN_MARK}": attempt.id,
             **job_jars(attempt, config),
         },
@@ -158,7 +158,7 @@ def _generator_entries(run: Run) -> dict[str, Any]:
 # The generator as a Spark job, whose executors connect as the harness.
 
 
-# As `spark_jobs/generate.py` names it.
+# Name that `spark_jobs/generate.py` expects.
 CODE = "faultline_code"
 
 

@@ -75,7 +75,7 @@ def is_evidence(log: str, line: str) -> bool:
 def events_of_samples(lines: Iterable[Line]) -> list[EngineEvent]:
     """Return first answers, registrations and losses of applications and executors from REST samples.
 
-    If `addTime` or `removeTime` of an executor changes, the last sample applies.
+    If `addTime` or `removeTime` of an executor changes between samples, the value of the last sample counts.
     """
     applications: list[EngineEvent] = []
     added: dict[str, EngineEvent] = {}

@@ -17,9 +17,9 @@ from faultline.orchestration.planning import SEARCH_PARAMS
 
 # Tasks that start no work on a cluster and need no Connections.
 _CONNECTION_FREE_TASKS = frozenset({"require_accepted", "require_success", "plan", "judge"})
-# Task that triggers experiments through the API of an embedded Airflow.
+# Omitted, because this task triggers experiments through the API of the embedded Airflow.
 OMITTED_TASK = "search"
-# Tasks that read an experiment's files on this machine in a JVM of their own.
+# Tasks that start a JVM on this machine, which reads an experiment's files.
 _SUBMITTED_TASKS = frozenset({"harvest", "aggregate"})
 LOCAL_CONNECTION = "spark_local"
 
@@ -58,7 +58,7 @@ def _topological_order(dag: DAG) -> list[str]:
 
 
 def _upstream_of(dag: DAG, name: str) -> set[str]:
-    """Return the tasks directly upstream of a task, without the omitted one."""
+    """Return the tasks directly upstream of a task, except OMITTED_TASK."""
     before = set(dag.get_task(name).upstream_task_ids)
     return before - {OMITTED_TASK} | dag.get_task(OMITTED_TASK).upstream_task_ids if OMITTED_TASK in before else before
 
@@ -91,7 +91,7 @@ def _task(dag: DAG, name: str, connections: list[str], *, in_pool: bool) -> dict
 
 
 def _input_task(task: Any) -> str | None:
-    """Return the task whose value this one receives; None without one."""
+    """Return the task whose return value this task receives; None if there is none."""
     given = [*getattr(task, "op_args", ()), *getattr(task, "op_kwargs", {}).values(), getattr(task, "attempt_id", None)]
     return next((one.operator.task_id for one in given if isinstance(one, XComArg)), None)
 

@@ -73,7 +73,7 @@ class AirflowCli:
         self._run("dags", "delete", "--yes", name)
 
     def _import(self, wanted: Mapping[str, Mapping[str, Any]], *how: str) -> None:
-        # Passed in a file, since all users can read command lines.
+        # Secrets are passed in a file, because all users can read command lines.
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "connections.json"
             write_private(file, json.dumps(wanted))
@@ -169,11 +169,11 @@ def install(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Write the DAG folder; create the pool, and the missing ones of `connections` (ids without prefix).
+    """Write the DAG folder; create the pool and those of `connections` (by id without prefix) that are missing.
 
-    Existing pools and Connections stay unchanged, are not recorded, and are left by `uninstall`. A second call rewrites
-    the folder and the Connections of the first one, since ports and passwords may have changed. Raises ConfigError for
-    taken names before anything is written.
+    Pools and Connections that exist already are neither changed nor recorded, and `uninstall` leaves them. A second
+    call rewrites the folder and the Connections that the first one created, because ports and passwords may have
+    changed. Raises ConfigError for taken names before anything is written.
     """
     before = target.receipt()
     created: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
@@ -220,7 +220,7 @@ def uninstall(target: ExternalInstall, airflow: AirflowCli, progress: Progress, 
     """Remove what `install` created: DAGs with their runs, pool, Connections and folder. Records stay.
 
     Raises ConfigError before any change if nothing is installed or a run is active. Raises InfrastructureError naming
-    the object whose removal failed; call it again to resume.
+    the object whose removal failed; a second call resumes.
     """
     receipt = target.receipt()
     if receipt is None:
@@ -287,7 +287,7 @@ def _remove_folder(folder: Path, progress: Progress) -> None:
     try:
         folder.rmdir()
     except OSError:
-        progress(f"{folder}: kept, since it has other files")
+        progress(f"{folder}: kept, because it has other files")
         return
     progress(f"{folder}: removed")
 

@@ -1,4 +1,4 @@
-"""Hooks of an experiment whose steps are tasks of an external Airflow; its answers come with the request."""
+"""Hooks of an experiment whose steps are tasks of an external Airflow; all answers come from the task's request."""
 
 from __future__ import annotations
 

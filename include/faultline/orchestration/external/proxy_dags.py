@@ -1,7 +1,7 @@
 """DAGs of Faultline in an external Airflow; each task runs `./faultline step` on this host.
 
 `./faultline airflow install` writes this file and faultline.json into the DAG folder; `./faultline airflow uninstall`
-removes them. It depends on Airflow only. Changes are overwritten by the next installation.
+removes them. This file imports only Airflow and the standard library. The next installation overwrites changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow.sdk import DAG, BaseHook, BaseOperator, DagRunState, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 INSTALLATION_FILE = Path(__file__).with_name("faultline.json")
-# Retries after a killed task, which find its work again; final failures are not retried.
+# Retries of a killed task; a retry finds the task's process again. Final failures are not retried.
 RETRIES = 3
 RETRY_DELAY = timedelta(seconds=5)
 # Variables of this environment that `./faultline step` inherits.
@@ -41,7 +41,8 @@ def installation() -> dict[str, Any]:
 def run_step(context: Any, name: str, attempt: str | None = None, **request: Any) -> Any:
     """Run a step or another task through `./faultline step`, print its output, and return its value.
 
-    Raises AirflowSkipException and AirflowFailException as the work did, and TaskIncomplete if a retry may help.
+    Raises AirflowSkipException or AirflowFailException if the step ends that way, and TaskIncomplete if a retry may
+    help.
     """
     place, end, last = installation(), None, "no message"
     _require_host(place)
@@ -58,7 +59,7 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
-            # Passed through standard input, since it contains secrets.
+            # The request contains secrets, so it is passed through standard input.
             with process.stdin as stream:
                 stream.write(json.dumps({**_run_information(context, place), **request}, default=str))
             for line in process.stdout:
@@ -71,7 +72,7 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
                 elif is_parent_stopped(context, place["prefix"]):
                     Path(word["wait"]).touch()
         finally:
-            # The work continues, and the next try finds it.
+            # This ends only the follower; the step's process continues, and the next try finds it.
             process.terminate()
     if end is None:
         raise TaskIncomplete(f"./faultline step {name}: failed with status {process.returncode}: {last}")
@@ -110,7 +111,7 @@ def is_parent_stopped(context: Any, prefix: str) -> bool:
 
 
 def _run_information(context: Any, place: dict[str, Any]) -> dict[str, Any]:
-    """Return the information about the run that the work may need."""
+    """Return the information about the DAG run that a step may need."""
     ti, begun = context["ti"], context["dag_run"].start_date
     return {
         # Two external Airflows, or two prefixes in one, may share an installation.
@@ -159,7 +160,7 @@ class ProxyStep(BaseOperator):
 
 
 class FailureTask(BaseOperator):
-    """Task that fails the run: for the reason of `prepare`, or for a given one."""
+    """Task that fails the run with the given reason; None: with the reason why `prepare` refused."""
 
     def __init__(self, *, reason: str | None, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -193,7 +194,7 @@ class ProxyRunExperiment(TriggerDagRunOperator):
         query = {"conf": self.conf, "max_measurements": self.max_measurements}
         alive = is_run_active(context, self.trigger_dag_id, str(self.trigger_run_id))
         end = run_step(context, "cell", cell={**query, "child": "running" if alive else None})
-        # Identifies the attempts of this try.
+        # Attempts that are not in this list belong to this try.
         context["ti"].xcom_push(key="known", value=end["known"])
         if end["do"] == "trigger":
             super().execute(context)

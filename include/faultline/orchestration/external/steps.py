@@ -1,8 +1,8 @@
 """Work of one task of an external Airflow: a detached process, and the `./faultline step` that follows it.
 
-The process has a folder with ledger, output and outcome, and survives its task. The next try of a killed task finds it,
-running or finished, and prints its whole output. A task that Airflow gave up may still follow it next to that try, so
-several tasks may follow one process.
+The process has a folder with ledger (list of started processes), output and outcome, and survives its task. If the task
+is killed, the next try finds the process, running or finished, and prints its whole output. A task that Airflow has
+given up may continue to follow it, so several tasks may follow one process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ STOP_TIMEOUT_S = 120.0
 RETENTION_S = 24 * 3600.0
 # Interval at which the task checks whether its run is cancelled.
 CANCEL_CHECK_S = 5.0
-# Repeatable steps, as in their table, whose import is slow.
+# Repeatable steps, copied from the table of steps, whose import is slow.
 REPEATABLE = frozenset({"harvest", "judge", "teardown"})
 # Tasks that check for cancellation.
 CANCELLABLE = frozenset({"prepare", "start_recorder", "await_end"})
@@ -76,7 +76,7 @@ class TaskProcess:
     """Detached process of one task.
 
     `run_start`: distinguishes the task's run from the same run after clearing; empty for a step that runs once per
-    attempt. `is_single`: whether it runs only once.
+    attempt. `is_single`: whether the process is started only once.
     """
 
     folder: Path
@@ -104,7 +104,7 @@ class TaskProcess:
         return self.folder / f"{self.name}.cancel"
 
     def outcome(self) -> dict[str, Any] | None:
-        """Return the outcome; None while it runs, or if it crashed."""
+        """Return the outcome; None while the process runs, or if it crashed."""
         with contextlib.suppress(OSError, ValueError):
             found = dict(json.loads(self.outcome_file.read_text()))
             return found if found.get("since") == self.run_start else None
@@ -127,7 +127,7 @@ class TaskProcess:
         return None
 
     def release(self) -> None:
-        """Let the next call start a new process, after the task has read the outcome; other followers keep it."""
+        """Let the next call start a new process, now that the task has read the outcome; other followers keep it."""
         if self.attempt is not None and self.is_single:
             return
         with self.start_lock():
@@ -147,7 +147,7 @@ class TaskProcess:
         return FileLock(self.folder / f"{self.name}.lock").acquire(shared=shared, limit_s=limit_s)
 
     def is_running(self) -> bool:
-        # A shared lock, so that concurrent checks do not see each other.
+        # The lock is shared, so concurrent checks do not take each other for the process.
         with self.lifetime_lock(shared=True) as hold:
             return hold.waited_s is None
 
@@ -159,7 +159,7 @@ class TaskProcess:
         """
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
-            # Repeat, since a starting process is written to the ledger later.
+            # Read repeatedly, because a starting process is written to the ledger a little later.
             for entry in read_ledger(self.ledger):
                 if entry.role == self.name and (process := process_of(entry)) is not None:
                     with contextlib.suppress(psutil.Error):
@@ -175,7 +175,7 @@ class TaskProcess:
 
 def task_process_of(name: str, attempt_id: str | None, request: Request, settings: Settings) -> TaskProcess:
     """Return the process of a task, the same for each of its tries."""
-    # Airflow resets it when a run is cleared.
+    # Airflow resets the start date when a run is cleared.
     since = str(request["start_date"])
     if attempt_id is not None:
         attempt = Attempt(settings.attempts / attempt_id)
@@ -183,13 +183,13 @@ def task_process_of(name: str, attempt_id: str | None, request: Request, setting
         return TaskProcess(attempt.folder / "steps", name, "" if once else since, attempt, once)
     identity = [request[key] for key in ("place", "prefix", "dag", "run_id", "map_index")]
     digest = hashlib.sha256(json.dumps([*identity, name]).encode()).hexdigest()[:24]
-    # The attempt of `prepare` may exist, so it runs only once per try.
+    # `prepare` may have created its attempt, so it runs only once per try.
     once = request["dag"] == EXPERIMENT and name == "prepare"
     return TaskProcess(settings.home / "steps" / digest, name, since, None, once)
 
 
 def run_to_outcome(action: Callable[[], Any]) -> dict[str, Any]:
-    """Run an action and return its outcome: done with its value, or skip, fail or error with the reason."""
+    """Run an action; return its `outcome`: done with its value, or skip, fail or error with the reason (`why`)."""
     try:
         value = action()
         return {"outcome": "done", "value": getattr(value, "pid", value)}
@@ -231,9 +231,9 @@ def _ensure_started(process: TaskProcess, request: Request, settings: Settings) 
             return True
         if not are_steps_admitted(settings):
             return False
-        # The services may have started after this process.
+        # Read the environment again: the services may have started after this process.
         load_environment(settings)
-        # Files of a run that was cleared since.
+        # The process belongs to the run before it was cleared.
         with process.take_over() as lock:
             for file in (process.outcome_file, process.output, process.cancel_file):
                 file.unlink(missing_ok=True)
@@ -277,9 +277,9 @@ def _follow(process: TaskProcess, report: Report) -> dict[str, Any]:
     """Report the process's output until it ends; return its outcome."""
     task, offset, checked = os.getppid(), 0, time.monotonic()
     while True:
-        # A process of the cleared run also ends the wait.
+        # If the running process belongs to the run before it was cleared, the wait ends as well.
         running = process.is_running() and process.started_for() in (None, process.run_start)
-        offset = _report_lines(process, offset, report, whole=running)
+        offset = _report_lines(process, offset, report, only_complete=running)
         if not running:
             return _final_outcome(process)
         if os.getppid() != task:
@@ -290,12 +290,12 @@ def _follow(process: TaskProcess, report: Report) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def _report_lines(process: TaskProcess, offset: int, report: Report, *, whole: bool) -> int:
-    """Report the output after `offset` bytes, only `whole` lines if set; return the new offset."""
+def _report_lines(process: TaskProcess, offset: int, report: Report, *, only_complete: bool) -> int:
+    """Report the output after `offset` bytes, if `only_complete` without an unfinished line; return the new offset."""
     with contextlib.suppress(FileNotFoundError), process.output.open("rb") as output:
         output.seek(offset)
         for line in output:
-            if whole and not line.endswith(b"\n"):
+            if only_complete and not line.endswith(b"\n"):
                 break
             offset += len(line)
             report({"log": line.decode(errors="replace").rstrip("\n")})
@@ -305,8 +305,7 @@ def _report_lines(process: TaskProcess, offset: int, report: Report, *, whole: b
 def _final_outcome(process: TaskProcess) -> dict[str, Any]:
     """Return the outcome of an ended process.
 
-    A single step is not retried, and a crash becomes its outcome. A process that died before it started its work may be
-    started again.
+    If the process is started only once, a crash becomes its outcome. One that died before its work may start again.
     """
     with process.start_lock():
         outcome = process.outcome()
@@ -328,7 +327,7 @@ def _final_outcome(process: TaskProcess) -> dict[str, Any]:
 def serve_task(name: str, attempt_id: str | None, request: Request, settings: Settings, report: Report) -> None:
     """Run a task's work and report its outcome.
 
-    Raises OSError if the task is gone; a retry may follow.
+    Raises OSError if the task has ended; a retry may follow.
     """
     if name in QUERIES:
         report(run_to_outcome(lambda: QUERIES[name](request, settings)))
@@ -339,9 +338,9 @@ def serve_task(name: str, attempt_id: str | None, request: Request, settings: Se
 
 
 def open_run_ids(request: Request, settings: Settings) -> list[str]:
-    """Return the runs of open attempts, for the task to check their state in its Airflow.
+    """Return the runs of open attempts; the task then checks their state in its Airflow.
 
-    Raises FailedError during an experiment of another Airflow, whose runs the task cannot check.
+    Raises FailedError while an experiment of another Airflow is open, because the task cannot check its run.
     """
     from faultline.installation import supervision
     from faultline.lifecycle.ending.orphans import unclosed_attempts

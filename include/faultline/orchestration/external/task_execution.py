@@ -2,7 +2,8 @@
 
     python -m faultline.orchestration.external.task_execution FOLDER NAME ATTEMPT LOCK < request.json
 
-`LOCK`: descriptor of its lifetime lock. The request has the task's information on its run, and Connections.
+LOCK is the descriptor of the lock that this process holds while it runs. The request contains the Connections, and what
+the task knows about its DAG run.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Task:
 
 
 def prepare(task: Task) -> str:
-    """Validate the configuration, make the attempt and return its id."""
+    """Validate the configuration, create the attempt and return its id."""
     from faultline.orchestration.planning import order_of_run
     from faultline.reports.notes import experiment_note
 
@@ -98,7 +99,7 @@ def judge(task: Task) -> str:
 def teardown(task: Task) -> dict[str, Any]:
     """End the processes of other steps and of the attempt's ledger, and close the attempt.
 
-    No step can start meanwhile; afterwards each one rejects the closed attempt.
+    No step can start meanwhile; later ones reject the closed attempt.
     """
     assert task.process.attempt is not None
     with ExitStack() as others:
@@ -173,7 +174,7 @@ def main(act: Callable[[Task], dict[str, Any]] = execute) -> None:
     set_owner_umask()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     request, settings = json.load(sys.stdin), load_settings()
-    # Only after reading the request: a task that died before has started nothing.
+    # Register only now: if the task died before it sent the request, nothing was started.
     register_process(Path(folder), name)
     process = task_process_of(name, attempt or None, request, settings)
     process.write_outcome(json.loads(json.dumps(act(Task(process, request, settings)), default=str)))

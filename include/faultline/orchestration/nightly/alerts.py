@@ -62,15 +62,15 @@ class SlackNotifier(WebhookNotifier):
     """Notifier that posts an alert to an incoming webhook of Slack."""
 
     def body(self, alert: AlertContent) -> dict[str, Any]:
-        """Return Slack's `text` field; `<…>` in it is escaped, since Slack reads it as a link or mention."""
+        """Return Slack's `text` field; `<…>` is escaped, because Slack would read it as a link or mention."""
         lines = "\n".join(f"• {_escape_slack(line)}" for line in alert.lines)
         return {"text": f"*{_escape_slack(alert.title)}*\n{lines}\n<{_escape_slack(alert.link)}|Results>"}
 
 
 def send_alert(alert: AlertContent, plans: Sequence[AlertPlan]) -> list[str]:
-    """Send the alert to all plans that request its kind, or any kind for a test; return a line for each.
+    """Send the alert by all plans that request its kind (a test alert by all); return one line per delivery.
 
-    Raises InfrastructureError naming the failed ones, after trying all.
+    Tries all; then raises InfrastructureError naming the plans that failed.
     """
     sent, failed = [], []
     for plan in plans:
@@ -120,7 +120,7 @@ def _mail(target: Mapping[str, Any], alert: AlertContent) -> BaseNotifier:
 
     host, port = mail_server(target)
     tls = bool(target.get("tls", True))
-    # Read from a file, since child processes inherit the environment.
+    # The password is in a file, because child processes would inherit a variable.
     password = file.read_text().strip() if (file := password_file(target)) else ""
     connection = {
         "conn_type": "smtp", "host": host, "port": port, "login": target.get("user"),

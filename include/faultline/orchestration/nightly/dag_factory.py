@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from faultline.records.index_entry import IndexEntry
     from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
 
-# Suffix of the watch DAG, and its delay after the nightly run is due.
+# Suffix of the watch DAG, which checks that the nightly run has started.
 WATCH_SUFFIX = "_watch"
 START_GRACE_MIN = 30
-# A scheduled run that starts later would be measured during the day.
+# A scheduled run that starts later is rejected, because it would be measured during the day.
 MAX_START_DELAY_MIN = 120
 # Airflow's type of a scheduled run.
 SCHEDULED = "scheduled"
@@ -235,9 +235,9 @@ def nightly_date() -> str:
 
 
 def require_past(date: str) -> str:
-    """Return the date.
+    """Return the date unchanged.
 
-    Raises ConfigError for a future date, which present measurements must not use.
+    Raises ConfigError for a future date, because measurements of today must not count for it.
     """
     from datetime import UTC, datetime
 
@@ -247,9 +247,9 @@ def require_past(date: str) -> str:
 
 
 def require_on_time(date: str) -> str:
-    """Return the date.
+    """Return the date unchanged.
 
-    Raises ConfigError if the schedule started the run too late. Airflow catches up the last missed run regardless of
+    Raises ConfigError if the scheduler started the run too late: Airflow catches up the last missed run even without
     `catchup`.
     """
     run = get_current_context()["dag_run"]
@@ -259,7 +259,7 @@ def require_on_time(date: str) -> str:
     if late <= timedelta(minutes=MAX_START_DELAY_MIN):
         return date
     raise ConfigError(
-        f"logical_date: {date} started {late.total_seconds() / 3600:.0f} hours late, since Airflow was down or the "
+        f"logical_date: {date} started {late.total_seconds() / 3600:.0f} hours late, because Airflow was down or the "
         "previous run was still active; fix: clear this run, or backfill the date"
     )
 
@@ -286,7 +286,7 @@ def compare_with_baseline() -> dict[str, Any]:
     plan = SweepPlans(settings.results).read(sweep_id)
     if plan is None:
         return {"summary": "no plan", "problem": "no plan"}
-    # The limits apply to the build under test only.
+    # The limits apply only to the build under test, not to the reference build.
     promised = check_slos([one for one in own.entries if one.build == plan.build], parse_slos(params.get("limits")))
     verdict = (
         judge_nightly_run(own, nights, metrics_named(params["metrics"]), params["baseline_nights"], promised)
@@ -298,7 +298,7 @@ def compare_with_baseline() -> dict[str, Any]:
     print(*filter(None, (verdict.summary, *lines, verdict.problem)), sep="\n")
     note_run(settings, context, nightly_note(verdict, sweep_id))
     result = verdict.without_figures()
-    # A run without comparable runs must not skip the next task.
+    # A problem would skip the next task; if usable records merely lack an earlier run to compare with, it must not.
     return result if verdict.is_paired or not own.valid else {**result, "problem": None}
 
 
@@ -318,9 +318,9 @@ def paired_verdict_of(
 
 @task
 def no_regression(verdict: dict[str, Any]) -> None:
-    """Fail if a figure exceeds its limit or became worse, and if planned pairs are inconclusive.
+    """Fail if a figure exceeds its limit or became worse, or if planned pairs are inconclusive.
 
-    The message has one entry per figure. Skipped without comparable runs.
+    The message has one entry per figure. The task is skipped if the run has no plan or no usable record.
     """
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -372,7 +372,7 @@ def send_alerts() -> list[str]:
 
 @task
 def check_started(dag_id: str) -> None:
-    """Send an alert and fail if the nightly run due with this run has no plan."""
+    """Send an alert and fail if the nightly run with the logical date of this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.orchestration.nightly.alerts import send_alert

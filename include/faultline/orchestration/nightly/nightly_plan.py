@@ -40,7 +40,7 @@ def nightly_cells(params: Mapping[str, Any], date: str) -> list[Any]:
 
 
 def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration], list[PlannedCell], list[str]]:
-    """Return the configurations, the cells (of pairs, both sides), and a description of measurement and verdict.
+    """Return the configurations, the cells (of pairs, both sides), and lines that describe measurement and verdict.
 
     Does not check out builds. Raises ConfigError naming the key.
     """
@@ -68,7 +68,7 @@ def describe_nightly_plan(params: Mapping[str, Any]) -> tuple[list[Configuration
 
 
 def reference_of_nightly_run(params: Mapping[str, Any], date: str) -> ReferenceBuild | None:
-    """Return the reference build, with its programs in place; None if the form names none.
+    """Check out the reference build and return it; None if the form names none.
 
     Raises ConfigError for an unusable build, an unknown figure, and too few pairs.
     """
@@ -89,9 +89,9 @@ def reference_of_nightly_run(params: Mapping[str, Any], date: str) -> ReferenceB
 
 
 def _reference_spec(params: Mapping[str, Any], configs: Sequence[Configuration]) -> BuildSpec | None:
-    """Return the reference build of the form; None without one.
+    """Return the reference build that the form names; None if it names none.
 
-    Raises ConfigError for an unusable one, and for a primary figure without one.
+    Raises ConfigError for an unusable build, and for a primary figure without a build.
     """
     from faultline.experiment.build import parse_build
     from faultline.lifecycle.build_checkout import check_builds
@@ -108,7 +108,7 @@ def _reference_spec(params: Mapping[str, Any], configs: Sequence[Configuration])
 def nightly_build_mismatch(gap: Gap, plan: SweepPlan | None, settings: Settings) -> str | None:
     """Return why a nightly run cannot be completed with the present build; None if it can.
 
-    Checked before its run is cleared; a resumed sweep is checked when it is planned.
+    Called before the DAG run is cleared; a resumed sweep is checked when it is planned.
     """
     from faultline.experiment.config import parse_configuration
     from faultline.lifecycle.environment import installed_build

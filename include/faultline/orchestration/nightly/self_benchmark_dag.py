@@ -27,13 +27,13 @@ from faultline.system.waiting import wait_until
 
 # Benchmarks of `./faultline bench` whose quick form takes minutes and needs one machine.
 BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
-# They hold the window lock themselves; the others run under it.
+# These take the measurement lock themselves; the task takes it for the others.
 MEASURING_BENCHMARKS = ("overhead", "recorder")
 BENCHMARK_TIMEOUT_S = 3600.0
-# Experiments may take hours, and more may be queued.
+# Timeout for the end of experiments, which may take hours, with more in the queue.
 IDLE_TIMEOUT_S = 12 * 3600.0
 POLL_S = 10.0
-# From SIGTERM to SIGKILL.
+# Time from SIGTERM to SIGKILL.
 TERMINATION_GRACE_S = 10.0
 DOC = """\
 ### Nightly self-benchmark

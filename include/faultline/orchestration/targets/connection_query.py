@@ -29,7 +29,7 @@ def store_target(settings: Settings, one: Target) -> None:
 def store_and_preflight(settings: Settings, name: str) -> None:
     """Store the Connections of a target and run its preflight checks, within a task.
 
-    Without effect for the embedded target. Raises ConfigError or InfrastructureError for the first error.
+    Does nothing for the embedded services. Raises ConfigError or InfrastructureError for the first error.
     """
     if (one := find_target(settings, name)) is not None:
         store_target(settings, one)
@@ -86,7 +86,7 @@ def stored_connections(ids: Iterable[str]) -> dict[str, ConnectionSpec | None]:
     return found
 
 
-# Identifies Connections of `target add`, even if edited since.
+# Description that identifies Connections of `target add`, even if they were edited since.
 CREATED_BY = "Made by ./faultline target add"
 
 
@@ -147,10 +147,10 @@ def main() -> None:
 
     Reads {"ids": […], "make": {…}, "remove": […]} from standard input. `make`: Connections to create if missing.
     `remove`: ids to remove first, if `make` created them. Writes {"made": ids, "removed": ids, "differing": {id: keys},
-    "specs": {id: Connection or null}} to standard output, a pipe, since Connections hold secrets.
+    "specs": {id: Connection or null}} to standard output, which must be a pipe, because Connections hold secrets.
     """
     query = json.load(sys.stdin)
-    with redirect_stdout(sys.stderr):  # Airflow prints at its start
+    with redirect_stdout(sys.stderr):  # Airflow prints messages when it is imported
         removed = remove_created(query["remove"]) if query["remove"] else []
         created, differences = create_missing(query["make"]) if query["make"] else ([], {})
         specs = stored_connections(query["ids"])
