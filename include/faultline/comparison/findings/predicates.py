@@ -5,8 +5,7 @@ value has its own variance. A claim needs three runs at each of two values.
 
 - **Moves**: over all series the figure rises (or falls) from the first to the last value of the parameter with
   p ≤ 0.05, the medians move the same way, and no step between neighbours is shown to go the other way.
-- **Stays**: two one-sided tests show that at every value the figure is within 5 % of that at the first value; for
-  differences, within 5 % of their base.
+- **Stays**: two one-sided tests show it within 5 % of its first value (of differences: of their base) at every value.
 - **Steepest** (in `shi`), **Lies**: a weighted sum of means is above 0; a mean lies in a range; with p ≤ 0.05.
 
 Error rates and power: `./faultline bench calibration`.
@@ -96,10 +95,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference with its standard error and degrees of freedom.
-
-    `spare`: number of runs beyond the first, of the smallest sample; over several contrasts the sum.
-    """
+    """A difference with its standard error and degrees of freedom; `spare`: runs beyond one, of the smallest sample."""
 
     value: float
     error: float
@@ -174,11 +170,10 @@ def trend(series: Sequence[Series]) -> Trend:
     ratio = all(one.ratio for one in series)
     step = mean_of([one.step(one.levels[0], one.levels[-1], ratio) for one in series])
     inner = [one.step(*levels, ratio) for one in series if len(one.levels) > 2 for levels in pairwise(one.levels)]
-    has_reversal = any(part.value * step.value < 0 and part.p <= ALPHA for part in inner)
+    reverses = any(part.value * step.value < 0 and part.p <= ALPHA for part in inner)
     runs = sum(len(level.values) for one in series for level in one.levels)
-    do_medians_agree = step.value * statistics.median(one.change for one in series) > 0
-    is_accepted = step.p <= ALPHA and not has_reversal and do_medians_agree
-    return Trend(step, runs, int(math.copysign(is_accepted, step.value)))
+    accepted = step.p <= ALPHA and not reverses and step.value * statistics.median(one.change for one in series) > 0
+    return Trend(step, runs, int(math.copysign(accepted, step.value)))
 
 
 def is_stable(series: Sequence[Series]) -> bool | None:
@@ -257,8 +252,7 @@ class Stays(SeriesClaim):
         holds = still
         if self.rises:
             holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
-        # Equivalence was tested on its own. With p = 1 it counts as one of the page's tests, and no correction
-        # overturns it.
+        # Equivalence was tested on its own; with p = 1 no correction of the page's tests overturns it.
         return ClaimResult(
             verdict_of(holds), f"{medians_text(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
         )
@@ -328,10 +322,7 @@ def series_of(
 def differences_of(
     records: Sequence[Record], by: str, contrast: str, values: tuple[Any, Any], read: Callable[[Record], float | None]
 ) -> list[Series]:
-    """Return series of differences along `by`: the figure at the second less that at the first of `values`.
-
-    `values`: two values of the parameter `contrast`, compared within one repetition.
-    """
+    """Return series of differences: second less first of two `values` of `contrast`, within one repetition."""
     single: dict[tuple[str, Any, int], dict[Any, float | None]] = {}
     for record in records:
         at, side = record.config.get(by), record.config.get(contrast)

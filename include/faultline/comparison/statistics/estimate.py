@@ -139,10 +139,7 @@ class PairedRow:
         return self.before.keys() == self.after.keys()
 
     def in_pairs(self) -> PairedRow:
-        """Return the repetitions that both sides have, because as pairs they carry more information than others.
-
-        Returns all if these are fewer than two, or fewer than half of the smaller side.
-        """
+        """Return the common repetitions, or all if these are fewer than two or than half of the smaller side."""
         common = self.before.keys() & self.after.keys()
         if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
             return self
