@@ -16,8 +16,8 @@ Recovery from a killed process on a random node. Figures 8(a) and 8(b), Flink: r
 with default settings, because the loss is detected by a heartbeat timeout; recovery ends within 60 s; replay grows with
 the state. Figures 9(a) and 9(b), Storm at 500 records/s, by its throughput: only the killed process restarts, in about
 10 s; recovery grows with the checkpoint interval, because messages time out later. Section 3.1: Flink's checkpoints
-give exactly-once processing; the paper claims this and measures no counts. A censored recovery (end not observed) is no
-evidence for a claim that needs its length.
+give exactly-once processing; the paper claims this and measures no counts. A censored recovery (end not observed)
+proves nothing that depends on its length.
 
 Comparisons of Flink with Storm cannot be tested with one engine and are omitted.
 """

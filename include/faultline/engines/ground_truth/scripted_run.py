@@ -111,7 +111,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Treatment:
-    """How often a record is emitted, and with which count; lost, duplicate and wrong records deviate from 1 and 1."""
+    """Number of emissions of a record, and the emitted count; both are 1 unless it is lost, duplicate or wrong."""
 
     copies: int = 1
     counted: int = 1

@@ -1,8 +1,8 @@
 """Checkpoints in HDFS, and their local copies with equal file times, read over WebHDFS.
 
 Code that reads checkpoints expects local files, so changes are copied before each read. Content is copied only if it is
-needed: offsets, source starts, and the newest archive of each store. Of all other files, the local copy has only name,
-size and time.
+needed: offsets, source starts, and the newest archive of each store. Other files are represented by a local file
+with equal name, size and time.
 """
 
 from __future__ import annotations
