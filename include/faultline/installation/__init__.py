@@ -1,1 +1,1 @@
-"""The services that experiments run on, and those that exist already."""
+"""The services that experiments run on: the embedded ones, and targets (external clusters)."""

@@ -82,8 +82,8 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
         "dag_processor": {
             "health_check_threshold": "60",
             "refresh_interval": "60",
-            # Parsing the DAG files uses a core for some seconds, also during a measurement. A changed file is parsed
-            # at once nevertheless; its imports are reloaded when the services start.
+            # Parsing the DAG files uses a core for some seconds, even during a measurement, so it is rare. A changed
+            # file is parsed at once nevertheless; its imports are reloaded when the services start.
             "min_file_process_interval": "600",
             "dag_bundle_config_list": json.dumps([{"name": "dags-folder", "classpath": _BUNDLE, "kwargs": {}}]),
         },
@@ -116,7 +116,7 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raise ConfigError if Airflow's existing keys are accessible by others."""
+    """Raise ConfigError if other users can access Airflow's existing keys."""
     if _key_file(settings).exists():
         require_private(_key_file(settings))
 
@@ -124,7 +124,7 @@ def require_keys(settings: Settings) -> None:
 def choose_database(settings: Settings, *, running: bool) -> str | None:
     """Return the database address of FAULTLINE_DATABASE, else the configured one; None: SQLite.
 
-    It must answer unless Airflow is `running` on it. Raises ConfigError before a service starts.
+    The database must answer, unless Airflow already runs on it (`running`). Raises ConfigError before a service starts.
     """
     present = configured_database(settings)
     wanted = present if os.environ.get(DATABASE) is None else requested_database()

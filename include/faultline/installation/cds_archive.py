@@ -1,4 +1,4 @@
-"""CDS archive: a memory-mapped file of Spark's classes that shortens the start of a JVM.
+"""CDS (class data sharing) archive: a memory-mapped file of Spark's classes that shortens the start of a JVM.
 
 A Spark JVM loads about 15,000 classes before its first batch; on two cores that is half of its start time. Java writes
 the loaded classes at exit (`-XX:ArchiveClassesAtExit`), and later JVMs map the file. There is one archive per Java and
@@ -47,7 +47,7 @@ def find_archive(settings: Settings) -> Path | None:
 # ---- CDS training run: a Spark program loads the classes, and Java writes the archive as it ends ----
 
 
-# Seconds; it takes a minute on a slow machine with two cores.
+# Timeout in seconds; the run takes a minute on a slow machine with two cores.
 TIMEOUT_S = 300.0
 # A smaller archive lacks Spark's classes.
 MIN_BYTES = 20_000_000
@@ -73,21 +73,21 @@ def make_archive(settings: Settings, progress: Progress = lambda text: None) -> 
         for old in path.parent.glob(f"{FOLDER_PREFIX}*"):
             shutil.rmtree(old)
         with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=path.parent) as folder:
-            made, log = Path(folder) / path.name, Path(folder) / "log"
-            if problem := _train(settings, made, log):
+            archive, log = Path(folder) / path.name, Path(folder) / "log"
+            if problem := _train(settings, archive, log):
                 log.rename(failed)
                 progress(f"spark: CDS archive skipped ({problem}; see {failed})")
             else:
-                made.rename(path)
+                archive.rename(path)
 
 
-def _train(settings: Settings, made: Path, log: Path) -> str | None:
-    """Run the CDS training program in the folder of `made`. Returns the failure, or None."""
-    folder = made.parent
+def _train(settings: Settings, archive: Path, log: Path) -> str | None:
+    """Run the CDS training program in the folder of `archive`. Returns the failure, or None."""
+    folder = archive.parent
     prepare_spark(settings)
     conf = {**engine_settings(), **batch_settings(settings), "spark.sql.warehouse.dir": str(folder / "warehouse")}
-    conf["spark.driver.extraJavaOptions"] += f' "-XX:ArchiveClassesAtExit={made}"'
-    # Workload JVMs also load the classes of Spark's UI.
+    conf["spark.driver.extraJavaOptions"] += f' "-XX:ArchiveClassesAtExit={archive}"'
+    # Start Spark's UI, since workload JVMs load its classes, too.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
     command = spark_submit(settings, conf, program(settings, "cds_training"), str(folder), master=LOCAL_MASTER)
@@ -109,5 +109,5 @@ def _train(settings: Settings, made: Path, log: Path) -> str | None:
             return str(error)
     if done.returncode:
         return f"ended with status {done.returncode}"
-    size = made.stat().st_size if made.exists() else 0
+    size = archive.stat().st_size if archive.exists() else 0
     return None if size >= MIN_BYTES else f"Java wrote {size} bytes"

@@ -57,7 +57,7 @@ def examine() -> dict[str, Any]:
     Keys: {"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
     "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where}, "undo_failed": {attempt: why},
     "measuring": [text]}.
-    `ok` covers requirements only; stopped services are reported but are not a failure.
+    `ok` covers requirements only; stopped services do not make it false.
     """
     settings = load_settings()
     known, damaged = _targets(settings)

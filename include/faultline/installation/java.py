@@ -61,7 +61,7 @@ class Java:
 def find_java(
     cache: Path | None = None, *, environ: Mapping[str, str] | None = None, places: Iterable[str] = SEARCH_PATTERNS
 ) -> Java:
-    """Return the first usable Java of JAVA_HOME, PATH and the usual folders.
+    """Return the first usable Java in JAVA_HOME, PATH and the usual folders, in this order.
 
     `cache`: a JSON file with earlier results by path and modification time, since a probe takes 0.3 s. Raises
     ConfigError naming what was found and the install command.

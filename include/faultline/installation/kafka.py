@@ -43,7 +43,7 @@ LOG4J_KAFKA = log4j("SYSTEM_OUT", {"org.apache.kafka": "WARN"})
 
 
 def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
-    """Return the broker's service; `instance`: the mark of the `up`."""
+    """Return the broker's service; `instance`: the mark that identifies this installation's processes."""
     return Service(
         "kafka",
         [
@@ -63,7 +63,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
 
 
 def kafka_classpath(settings: Settings) -> str:
-    """Return the broker's jars after PySpark's logging jars, since Kafka's jars lack a logger."""
+    """Return PySpark's logging jars and then the broker's jars, which lack a logger."""
     jars = spark_home() / "jars"
     names = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
     logging = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(names)]
@@ -79,10 +79,10 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     ports = settings.ports
     controller = ports["kafka_controller"]
     # PROXIED advertises the fault proxy, GATED the auth proxy, so that clients reconnect through them.
-    there, here = settings.placement.address("kafka"), settings.placement.conductor
-    own = f"DIRECT://{there}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
-    listeners = f"{own},PROXIED://{there}:{ports['kafka_proxied']},GATED://{there}:{ports['kafka_gated']}"
-    advertised = f"{own},PROXIED://{here}:{ports['kafka_proxy']},GATED://{here}:{ports['kafka_gate']}"
+    broker, this_host = settings.placement.address("kafka"), settings.placement.conductor
+    direct = f"DIRECT://{broker}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
+    listeners = f"{direct},PROXIED://{broker}:{ports['kafka_proxied']},GATED://{broker}:{ports['kafka_gated']}"
+    advertised = f"{direct},PROXIED://{this_host}:{ports['kafka_proxy']},GATED://{this_host}:{ports['kafka_gate']}"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -108,7 +108,7 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     file = folder / "server.properties"
     write_private(file, properties(values))
     if store != folder and not metadata.exists():
-        # Storage without metadata is unusable.
+        # Storage without metadata is unusable; without this file it is formatted again.
         (store / "users.sha256").unlink(missing_ok=True)
     if not _has_users(store, known):
         if metadata.exists():
@@ -148,7 +148,7 @@ def _storage_folder(settings: Settings) -> Path:
 def _metadata_folder(settings: Settings) -> Path:
     """Return the metadata folder of a broker with a host.
 
-    It is not on the host's disk: a broker that starts on a full disk empties its metadata.
+    The folder is not on the host's disk: a broker that starts on a full disk empties its metadata.
     """
     return settings.home / "kafka" / "metadata"
 
@@ -156,7 +156,7 @@ def _metadata_folder(settings: Settings) -> Path:
 def _has_users(folder: Path, known: Secrets) -> bool:
     """Return whether the storage was formatted completely with the current passwords.
 
-    Otherwise move it aside: login would fail, and topics belong to single attempts.
+    If not, move it aside: logins would fail, and its topics belong to single attempts.
     """
     marker, data = folder / "users.sha256", folder / "data"
     is_marked = marker.exists() and marker.read_text() == _digest(known)
@@ -175,7 +175,7 @@ def _digest(known: Secrets) -> str:
 
 
 def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: Path) -> None:
-    """Format the storage with its users; arguments are in a file, since command lines are public."""
+    """Format the storage with its users; the passwords are passed in a file, since command lines are public."""
     # The equals sign allows a random id that begins with a dash.
     arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
     arguments += ["--standalone", "-c", str(file)]

@@ -45,9 +45,9 @@ class KafkaAuthProxy:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
-            if owner_of(there[:2], here[:2]) != os.geteuid():
-                print(f"connection refused: port {there[1]} belongs to another user", flush=True)
+            own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+            if owner_of(peer[:2], own[:2]) != os.geteuid():
+                print(f"connection refused: port {peer[1]} belongs to another user", flush=True)
                 return
             await self._relay(reader, writer)
         except (OSError, InfrastructureError) as error:
@@ -100,7 +100,7 @@ def main() -> None:
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _CLIENT = b"faultline-gate"
-# No answer of these requests comes near it.
+# Far above the size of any answer to these requests.
 _MAX_ANSWER_BYTES = 100_000
 
 

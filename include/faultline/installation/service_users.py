@@ -1,7 +1,7 @@
 """Users of an installation's services, so that a `run` does not end services in use.
 
 Services started by a `run` are marked for runs only, until another command uses them; so are those left by `up
---foreground`. Each user shares a lock while it uses the services. The last one may end them.
+--foreground`. Each process that uses the services holds a shared lock meanwhile. The last one may end the services.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def use_services(settings: Settings, *, run: bool = False) -> Iterator[Callable[
     """Use the services inside the block; wait while another process ends them.
 
     Yields a function that returns whether this is the only user; if so, others wait until the block ends. `run`: the
-    caller measures by itself, and `down` ends it, also before it has an attempt.
+    caller measures without Airflow; `down` then ends it, even before it has an attempt.
     """
     settings.home.mkdir(parents=True, exist_ok=True)
     own = this_process()
@@ -50,14 +50,14 @@ def use_services(settings: Settings, *, run: bool = False) -> Iterator[Callable[
 
 
 def live_runs(settings: Settings) -> list[psutil.Process]:
-    """Return the live processes that measure by themselves."""
-    found = []
+    """Return the live processes that measure without Airflow."""
+    runs = []
     for note in (settings.home / _RUNS).glob("*.json"):
         if (process := _process_in(note)) is not None:
-            found.append(process)
+            runs.append(process)
         else:
             note.unlink(missing_ok=True)
-    return found
+    return runs
 
 
 def mark_for_runs(settings: Settings) -> None:
@@ -119,14 +119,14 @@ def mark_foreground(settings: Settings) -> None:
 
 
 def is_foreground(settings: Settings) -> bool:
-    """Return whether a foreground process started the services, also before a crash."""
+    """Return whether a foreground process started the services, even if it crashed since."""
     return instance(settings).get("by") == "foreground"
 
 
 def supervisor_pid(settings: Settings) -> int | None:
     """Return the pid of this installation's supervisor; None if each service runs on its own.
 
-    The file survives a power cut and may name any process, so the process must have the instance mark.
+    The pid file survives a power cut and may then name any process, so the process must have the instance mark.
     """
     mark = instance(settings).get("instance")
     with contextlib.suppress(OSError, ValueError, psutil.Error):
@@ -141,16 +141,16 @@ def external_owner(attempt: Attempt, settings: Settings) -> tuple[str, str] | No
     None for other experiments, after the end, and after a restart of the services.
     """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((attempt.folder / OWNER).read_text())
-        if attempt.over is None and found["instance"] == instance(settings).get("instance"):
-            return str(found["place"]), str(found["prefix"])
+        owner = json.loads((attempt.folder / OWNER).read_text())
+        if attempt.over is None and owner["instance"] == instance(settings).get("instance"):
+            return str(owner["place"]), str(owner["prefix"])
     return None
 
 
 def external_experiment(settings: Settings) -> str | None:
     """Return the id of an open experiment of an external Airflow, or None."""
-    open_ones = open_attempts(settings.attempts, settings.home)
-    return next((one.id for one in open_ones if external_owner(one, settings) is not None), None)
+    attempts = open_attempts(settings.attempts, settings.home)
+    return next((attempt.id for attempt in attempts if external_owner(attempt, settings) is not None), None)
 
 
 # ---- Steps of an external Airflow, whose tasks lack the environment of `up --foreground` ----
@@ -158,13 +158,13 @@ def external_experiment(settings: Settings) -> str | None:
 
 def admit_steps(settings: Settings) -> None:
     """Record that the services are ready for external steps, with the environment variables they need."""
-    found = {name: os.environ[name] for name in SERVICE_NAMES if name in os.environ} | workload_variables()
-    content = {"instance": instance(settings).get("instance"), "environment": found}
+    variables = {name: os.environ[name] for name in SERVICE_NAMES if name in os.environ} | workload_variables()
+    content = {"instance": instance(settings).get("instance"), "environment": variables}
     write_private(settings.home / ENVIRONMENT, json.dumps(content))
 
 
 def block_steps(settings: Settings) -> None:
-    """Remove that record, which contains passwords."""
+    """Remove the record of `admit_steps`, which contains passwords."""
     (settings.home / ENVIRONMENT).unlink(missing_ok=True)
 
 
@@ -176,7 +176,7 @@ def are_steps_admitted(settings: Settings) -> bool:
 
 
 def load_environment(settings: Settings) -> None:
-    """Load the recorded variables into this process's environment."""
+    """Load the variables recorded by `admit_steps` into this process's environment."""
     os.environ.update(_environment(settings).get("environment") or {})
 
 

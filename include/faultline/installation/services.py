@@ -26,13 +26,13 @@ from faultline.system.settings import Settings
 
 
 def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
-    """Return Kafka, the Spark master and the workers, also of other registered Spark builds.
+    """Return namespace hosts, Kafka, and masters and workers of the installed Spark and other registered builds.
 
-    `instance`: the mark of the `up`.
+    `instance`: the mark that identifies this installation's processes.
     """
     # A removed build does not prevent the start; its use is refused later.
-    there = [own for own in readable_distributions(settings).values() if own.spark_home.is_dir()]
-    builds = [one for own in there for one in spark_services(settings, instance, own)]
+    present = [build for build in readable_distributions(settings).values() if build.spark_home.is_dir()]
+    builds = [service for build in present for service in spark_services(settings, instance, build)]
     own = [kafka_service(settings, java, instance), *spark_services(settings, instance)]
     return [*host_services(settings), *own, *builds]
 
@@ -48,7 +48,7 @@ PROBE_S = 0.5
 
 
 def host_services(settings: Settings) -> list[Service]:
-    """Return the services of all namespace hosts; empty if all runs on this machine."""
+    """Return the services of all namespace hosts; empty if everything runs on this machine itself."""
     return [
         one
         for host in settings.placement.hosts
@@ -58,7 +58,7 @@ def host_services(settings: Settings) -> list[Service]:
 
 def _namespace_service(settings: Settings, host: Host) -> Service:
     command = [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "keep", host.name]
-    # Services on the host stop before it.
+    # Priority 1, so that the services on the host stop before the host.
     return Service(f"host-{host.name}", command, lambda: init_pid(settings, host.name) is not None, priority=1)
 
 

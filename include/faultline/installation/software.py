@@ -42,9 +42,9 @@ def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
             continue
         facts = [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
         identity = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-        before = known.get(name)
-        kept = before.get("hash") if isinstance(before, dict) and before.get("identity") == identity else None
-        found[name] = {"identity": identity, "hash": kept if isinstance(kept, str) else list_hash(jars)}
+        cached = known.get(name)
+        digest = cached.get("hash") if isinstance(cached, dict) and cached.get("identity") == identity else None
+        found[name] = {"identity": identity, "hash": digest if isinstance(digest, str) else list_hash(jars)}
     if found != known:
         # A failed write of the cache costs only time.
         with contextlib.suppress(InfrastructureError):

@@ -68,7 +68,7 @@ def spark_home() -> Path:
 def spark_submit(
     settings: Settings, conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = ""
 ) -> list[str]:
-    """Return the spark-submit command of an own program, without Airflow's Connections."""
+    """Return the spark-submit command of a program of this project, without Airflow's Connections."""
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
     command += ["--properties-file", str(properties_file(settings))]
     command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
@@ -78,7 +78,7 @@ def spark_submit(
 def spark_services(settings: Settings, instance: str, own: Distribution | None = None) -> list[Service]:
     """Return the master and the workers of the build `own`, or of the installed Spark.
 
-    `instance`: the mark of the `up`.
+    `instance`: the mark that identifies this installation's processes.
     """
     ports = settings.ports if own is None else own.ports
     endpoints = settings.endpoints if own is None else own.endpoints(settings.endpoints)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 # ---- Restart delay: supervisord restarts at once, but a fault may require a later restart ----
 
-# Before the injection the conductor writes the instant until which the service stays down. It expires by itself, so it
-# needs no undo. This limit is the largest `restart_delay_s` plus a margin.
+# Before the injection the fault scheduler writes the instant until which the service stays down. The delay expires by
+# itself, so it needs no undo. Its limit is the largest `restart_delay_s` plus a margin.
 MAX_DELAY_S = 65.0
-# The monotonic clock restarts with each boot, so an earlier boot's delay is invalid.
+# The monotonic clock restarts with each boot, so a delay written before a reboot is invalid.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
@@ -55,8 +55,8 @@ def await_delay(path: Path, *, longest_s: float = MAX_DELAY_S) -> float:
 
 def _delay_end_ns(path: Path) -> int | None:
     try:
-        hold = json.loads(path.read_text(encoding="utf-8"))
-        return int(hold["until_mono_ns"]) if hold["boot"] == _boot() else None
+        delay = json.loads(path.read_text(encoding="utf-8"))
+        return int(delay["until_mono_ns"]) if delay["boot"] == _boot() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -73,12 +73,12 @@ def delay_restart(file: str) -> NoReturn:
     from faultline.system.errors import InfrastructureError
     from faultline.system.journal import Journal
 
-    wanted: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
-    waited_s = await_delay(Path(wanted["hold"]))
-    # A full disk loses the line but must not prevent the start: supervisord gives up after some failures.
-    with contextlib.suppress(InfrastructureError), Journal(Path(wanted["journal"])) as journal:
-        journal.write("started", service=wanted["service"], pid=os.getpid(), waited_s=round(waited_s, 3))
-    os.execvp(wanted["command"][0], wanted["command"])
+    service: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+    waited_s = await_delay(Path(service["hold"]))
+    # On a full disk the line is lost, but the service must start: supervisord gives up after some failures.
+    with contextlib.suppress(InfrastructureError), Journal(Path(service["journal"])) as journal:
+        journal.write("started", service=service["service"], pid=os.getpid(), waited_s=round(waited_s, 3))
+    os.execvp(service["command"][0], service["command"])
 
 
 # ---- Own session, which the kernel's scheduler weighs separately from measured sessions ----
@@ -87,10 +87,11 @@ def delay_restart(file: str) -> NoReturn:
 def session(*command: str) -> NoReturn:
     """Start a background service in its own session.
 
-    supervisord makes each program a process group leader, which may not create a session: it first joins its parent's
-    group. The session leads a group of the same number again, by which supervisord ends it.
+    supervisord makes each program the leader of a process group, and a leader may not create a session; so the program
+    first joins its parent's group. As a session leader it leads a group of its former number again, by which
+    supervisord ends it.
     """
-    # In a container it may lead a session already, or have no visible parent.
+    # In a container the program may lead a session already, or have no visible parent.
     with contextlib.suppress(OSError):
         if os.getsid(0) != os.getpid():
             os.setpgid(0, os.getpgid(os.getppid()))
@@ -121,8 +122,8 @@ def scheduler(*command: str) -> NoReturn:
 def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Process]:
     """Return the task processes of this installation, with their descendants, if no scheduler runs.
 
-    A newly forked worker still shows the scheduler's `command`. Detached processes are not children; they belong to an
-    attempt, which the next measurement handles.
+    A newly forked worker still shows the scheduler's `command`. Detached processes are not among the descendants; they
+    belong to an attempt, which the next measurement closes.
     """
     import psutil
 
@@ -144,8 +145,8 @@ def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Proces
 def spark_session() -> NoReturn:
     """Start `spark_jobs/job_server.py`, which runs harvest and aggregate.
 
-    Uses settings for small jobs: the optimising compiler and adaptive plans cost more than they save, and would run on
-    after the job, during the next measurement.
+    Uses settings for small jobs: the optimising compiler and adaptive plans cost more than they save, and the compiler
+    would continue after the job, during the next measurement.
     """
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
     from faultline.installation.cds_archive import find_archive
@@ -180,7 +181,7 @@ def host(name: str, folder: str) -> NoReturn:
 
     socket.sethostname(name)
     for file in ("hosts", "resolv.conf"):
-        # In the host's own mount namespace.
+        # These mounts are visible in the host's own mount namespace only.
         subprocess.run(["mount", "--bind", str(Path(folder) / file), f"/etc/{file}"], check=True)
     # An init process receives only signals that it handles.
     for number in (signal.SIGTERM, signal.SIGINT):

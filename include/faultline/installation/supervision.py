@@ -120,17 +120,17 @@ def up(
 
 def is_airflow_running(settings: Settings) -> bool:
     """Return whether this installation's own Airflow runs."""
-    # Any component counts: a restarting one returns to the same Airflow.
+    # One component suffices, even one that restarts: it belongs to the same Airflow.
     states = Supervisor(settings).states().items()
     return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
 
 
 def _refuse_external_conflict(settings: Settings) -> None:
-    """Raise ConfigError next to an external Airflow: each would close the other's experiments as dead."""
-    if (one := foreground_process(settings)) is not None:
+    """Raise ConfigError if an external Airflow uses the services: each would close the other's experiments as dead."""
+    if (process := foreground_process(settings)) is not None:
         raise ConfigError(
-            f"airflow: process {one.pid} holds the services for an external Airflow (`up --foreground`); fix: end it, "
-            "or use --no-airflow"
+            f"airflow: process {process.pid} holds the services for an external Airflow (`up --foreground`); "
+            "fix: end it, or use --no-airflow"
         )
     if (attempt := external_experiment(settings)) is not None:
         raise ConfigError(
@@ -147,11 +147,11 @@ def report_state(settings: Settings, progress: Progress) -> None:
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
-    """End every process of this installation, also after a crash; remove its sockets and locks.
+    """End every process of this installation, even those left by a crash; remove its sockets and locks.
 
     Data, logs and results stay. Returns the pids that were ended outside the supervisor.
     """
-    # Before taking the lock, which that process needs to end its services.
+    # End the foreground process before taking the lock, which it needs to end its services.
     holder = foreground_process(settings)
     if holder is not None and holder.pid != os.getpid():
         progress("stopping `up --foreground`")
@@ -164,7 +164,7 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
 
 def _owners(settings: Settings) -> list[psutil.Process]:
-    """Return the live processes, except this one, that run an experiment by themselves."""
+    """Return the live processes, except this one, that run an experiment without Airflow."""
     owners = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
     found = [*live_runs(settings), *filter(None, (live_process(**owner) for owner in owners if owner))]
     return list({process.pid: process for process in found if process.pid != os.getpid()}.values())
@@ -271,10 +271,10 @@ def _builds(settings: Settings, progress: Progress) -> list[Distribution]:
 
 def write_instance(settings: Settings) -> None:
     """Create the installation's mark and record its results folder and authentication mode."""
-    terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
+    content = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
     if os.environ.get(NO_AUTH):
-        terms["open"] = "yes"
-    write_json(settings.home / "instance.json", terms)
+        content["open"] = "yes"
+    write_json(settings.home / "instance.json", content)
 
 
 def prepare_services(settings: Settings, java: Path) -> None:

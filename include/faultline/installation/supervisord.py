@@ -31,7 +31,7 @@ class Service:
     victim: bool = False
     # Lowered during a measurement; see `faultline.system.background`.
     background: bool = False
-    # Lower values stop later; supervisor's default.
+    # Services with lower values start earlier and stop later; 999 is supervisor's default.
     priority: int = 999
     # Its namespace host, None for this machine; see `faultline.installation.hosts`.
     host: str | None = None
@@ -187,7 +187,7 @@ class Supervisor:
             self.call("supervisor.startProcess", name, False)
 
     def start_failed(self) -> None:
-        """Start the services that supervisord gave up, such as after a full disk."""
+        """Start again the services that supervisord gave up, such as after a full disk."""
         for name, state in self.states().items():
             if state == "FATAL":
                 self.start(name)

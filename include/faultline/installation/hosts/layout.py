@@ -1,4 +1,4 @@
-"""Placement of namespace hosts: chosen by `up --hosts`, kept until the next choice."""
+"""Placement of namespace hosts, which Linux namespaces emulate: chosen by `up --hosts`, kept until the next choice."""
 
 from __future__ import annotations
 
@@ -106,15 +106,15 @@ def _used_networks() -> list[IPv4Network]:
     """Return the networks of this machine's addresses and routes."""
     addresses = [info for link in _ip_json("address") for info in link.get("addr_info", [])]
     own = [IPv4Network(info["local"]) for info in addresses if info["family"] == "inet"]
-    ways = [IPv4Network(route["dst"], strict=False) for route in _ip_json("route") if route["dst"] != "default"]
+    routes = [IPv4Network(route["dst"], strict=False) for route in _ip_json("route") if route["dst"] != "default"]
     # VPNs split the default route into two halves, which overlap every network.
-    return [*own, *(one for one in ways if one.prefixlen > 1)]
+    return [*own, *(route for route in routes if route.prefixlen > 1)]
 
 
-def _ip_json(what: str) -> list[dict[str, Any]]:
-    output = subprocess.run([str(find_program("ip")), "-j", what], capture_output=True, text=True, check=False).stdout
-    listed: list[dict[str, Any]] = json.loads(output or "[]")
-    return listed
+def _ip_json(kind: str) -> list[dict[str, Any]]:
+    output = subprocess.run([str(find_program("ip")), "-j", kind], capture_output=True, text=True, check=False).stdout
+    objects: list[dict[str, Any]] = json.loads(output or "[]")
+    return objects
 
 
 # ---- cgroup of a host, which counts the resources of all its processes ----

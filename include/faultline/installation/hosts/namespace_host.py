@@ -1,7 +1,7 @@
-"""Namespace host: its disk, processes and network, and commands that run on it.
+"""Namespace host: a host emulated by Linux namespaces, with its own disk, processes and network.
 
-python -P -m faultline.installation.hosts.namespace_host keep NAME run the host; it ends with this process python -P -m
-faultline.installation.hosts.namespace_host enter NAME COMMAND... run a command on the host
+python -P -m faultline.installation.hosts.namespace_host keep NAME              run the host until this process ends
+python -P -m faultline.installation.hosts.namespace_host enter NAME COMMAND...  run a command on the host
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from faultline.system.waiting import wait_until
 # File that identifies the host's init process.
 STATE_FILE = "there.json"
 DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
-# prctl(2) option: signal on the parent's death.
+# Option of prctl(2): send a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -57,27 +57,27 @@ def run_host(settings: Settings, host: Host) -> int:
         "--kill-child",
         "--mount-proc",
     ]
-    first = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
-    # If this process is killed, the host ends too: it could not rejoin the network.
-    space = subprocess.Popen([*command, *first], preexec_fn=_die_with_parent)
+    init = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
+    # The host ends with this process, even if that is killed: no other process could connect it to the network again.
+    unshare = subprocess.Popen([*command, *init], preexec_fn=_die_with_parent)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        space.kill()  # unshare handles no other signal; --kill-child ends the host
+    def stop(signum: int, frame: FrameType | None) -> None:
+        unshare.kill()  # unshare handles no other signal; --kill-child ends the host
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, stop)
     try:
-        pid = _await_init(space)
+        pid = _await_init(unshare)
         put_in_group(settings.placement, host, pid)
         connect_host(settings.placement, host, pid)
         ticks, boot = start_identity(pid)
         write_json(folder / STATE_FILE, {"pid": pid, "start_ticks": ticks, "boot": boot})
         print(f"{host.name}: at {host.address}, process {pid}", flush=True)
-        return space.wait()
+        return unshare.wait()
     finally:
         (folder / STATE_FILE).unlink(missing_ok=True)
-        space.kill()
-        space.wait()
+        unshare.kill()
+        unshare.wait()
         remove_link(settings.placement, host)
         remove_group(settings.placement, host)
 
@@ -86,19 +86,20 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _await_init(space: subprocess.Popen[bytes]) -> int:
+def _await_init(unshare: subprocess.Popen[bytes]) -> int:
     """Return the pid, on this machine, of the host's init process."""
 
     def child() -> int | None:
         with contextlib.suppress(psutil.Error):
-            return next((one.pid for one in psutil.Process(space.pid).children() if _has_own_network(one.pid)), None)
+            children = psutil.Process(unshare.pid).children()
+            return next((process.pid for process in children if _has_own_network(process.pid)), None)
         return None
 
-    return wait_until(child, timeout_s=10, what="host: start of its init process", alive=lambda: _exit_text(space))
+    return wait_until(child, timeout_s=10, what="host: start of its init process", alive=lambda: _exit_text(unshare))
 
 
-def _exit_text(space: subprocess.Popen[bytes]) -> str | None:
-    return None if space.poll() is None else f"unshare ended with status {space.returncode}"
+def _exit_text(unshare: subprocess.Popen[bytes]) -> str | None:
+    return None if unshare.poll() is None else f"unshare ended with status {unshare.returncode}"
 
 
 def _has_own_network(pid: int) -> bool:
@@ -119,7 +120,7 @@ def prepare_hosts(settings: Settings) -> None:
 
 
 def clear_hosts(settings: Settings) -> None:
-    """Remove networks and mounts, also after a crash. Does nothing if there are none."""
+    """Remove networks and mounts, even those left by a crash. Does nothing if there are none."""
     if settings.placement.is_spread:
         unmount(checkpoint_disk(settings))
     for host in settings.placement.hosts:

@@ -1,1 +1,1 @@
-"""Existing clusters: their Connections, credential files and preflight checks."""
+"""Targets (external clusters): their Connections, credential files and preflight checks."""

@@ -1,4 +1,4 @@
-"""Content of a target's Connections, and its validation."""
+"""Content of the Airflow Connections of a target (an external cluster), and its validation."""
 
 from __future__ import annotations
 
@@ -92,22 +92,22 @@ class _Extra(BaseModel):
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
     @classmethod
-    def of(cls, spec: ConnectionSpec, **more: object) -> Self:
-        """Return the validated extra of a Connection. Raises ConfigError naming the key."""
+    def from_spec(cls, spec: ConnectionSpec, **changes: object) -> Self:
+        """Return the validated extra of a Connection, after `changes`. Raises ConfigError naming the key."""
         try:
-            return cls.model_validate({**spec.extra, **more})
+            return cls.model_validate({**spec.extra, **changes})
         except ValidationError as error:
             first = error.errors()[0]
             why = first["ctx"]["error"] if first["type"] == "value_error" else f"{first['msg']}; fix: correct it"
             raise spec.refuse(f"extra: {first['loc'][0]}: {why}") from None
 
 
-def _matches(pattern: str, why: str) -> AfterValidator:
-    """Return a validator that refuses a non-empty text of another form."""
+def _matches(pattern: str, expectation: str) -> AfterValidator:
+    """Return a validator that accepts an empty text or one that matches `pattern`."""
 
     def check(value: str) -> str:
         if value and not re.fullmatch(pattern, value):
-            raise ValueError(f"got {value!r}; {why}")
+            raise ValueError(f"got {value!r}; {expectation}")
         return value
 
     return AfterValidator(check)
@@ -198,8 +198,8 @@ class SparkConnectionSpec:
 
 
 def parse_spark(spec: ConnectionSpec, route: Callable[[str], str | None] | None = None) -> SparkConnectionSpec:
-    """Return the Spark Connection's content. Raises ConfigError naming the key. `route`: as `route_to`."""
-    master, extra, secret = _master(spec), _SparkExtra.of(spec), spec.password or ""
+    """Return the Spark Connection's content. Raises ConfigError naming the key. `route`: replacement of `route_to`."""
+    master, extra, secret = _master(spec), _SparkExtra.from_spec(spec), spec.password or ""
     standalone = _MASTER.fullmatch(master)
     if standalone is None and master != "yarn" and not master.startswith("k8s://"):
         raise spec.refuse(f"host: got {master}; expected spark://HOST:PORT, yarn or k8s://ADDRESS")
@@ -207,18 +207,18 @@ def parse_spark(spec: ConnectionSpec, route: Callable[[str], str | None] | None 
         raise spec.refuse("password: contains a line break or outer space; expected another secret")
     if not secret and extra.conf.get(_ENCRYPTED, "").lower() == "true":
         raise spec.refuse(f"password: missing, required by {_ENCRYPTED} in conf; expected the cluster's secret")
-    first = standalone.group(1).rpartition(":")[0] if standalone else ""
-    here = extra.driver_host or ((route or route_to)(first) if first else "")
-    if not here and first:
-        raise spec.refuse(f"host: {first} does not resolve; fix: correct the name, or /etc/hosts")
+    master_host = standalone.group(1).rpartition(":")[0] if standalone else ""
+    here = extra.driver_host or ((route or route_to)(master_host) if master_host else "")
+    if not here and master_host:
+        raise spec.refuse(f"host: {master_host} does not resolve; fix: correct the name, or /etc/hosts")
     if not here:
         raise spec.refuse("extra: driver-host: missing; expected the address at which executors reach this machine")
-    ui = extra.ui or (f"http://{first}:{UI_PORT}" if first else "")
+    ui = extra.ui or (f"http://{master_host}:{UI_PORT}" if master_host else "")
     return SparkConnectionSpec(master, ui, secret, extra.conf, here)
 
 
 def route_to(host: str) -> str | None:
-    """Return this machine's address towards a host; None for an unknown host. Sends nothing."""
+    """Return the address of this machine on the route to a host; None for an unknown host. Sends nothing."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -231,8 +231,8 @@ def route_to(host: str) -> str | None:
 def _master(spec: ConnectionSpec) -> str:
     """Return the master's address as the Spark provider builds it."""
     host = spec.host or ""
-    whole = spec.conn_type == SPARK_TYPE and host and ("://" in host or not spec.port)
-    master = host if whole else f"{spec.conn_type}://{host}"
+    is_address = spec.conn_type == SPARK_TYPE and host and ("://" in host or not spec.port)
+    master = host if is_address else f"{spec.conn_type}://{host}"
     return f"{master}:{spec.port}" if spec.port else master
 
 
@@ -262,12 +262,12 @@ class _StorageExtra(_Extra):
 
 def parse_storage(spec: ConnectionSpec) -> tuple[str, str]:
     """Return the shared folder, and its WebHDFS address if it is in HDFS. Raises ConfigError naming the key."""
-    extra = _StorageExtra.of(spec, path=str(spec.extra.get("path") or spec.host or ""))
+    extra = _StorageExtra.from_spec(spec, path=str(spec.extra.get("path") or spec.host or ""))
     match = _HDFS.fullmatch(extra.path)
     return extra.path, "" if match is None else extra.web or f"http://{match.group(1)}:{WEB_PORT}"
 
 
 def parse_host(spec: ConnectionSpec) -> dict[str, Any]:
-    """Return an SSH host as in `ssh_hosts.json`, or with its key as `private_key`."""
-    kept = {key: spec.extra[key] for key in ("key_file", "known_hosts", "python", "private_key") if key in spec.extra}
-    return {"host": spec.host or "", "port": spec.port or 22, "user": spec.login or "", **kept}
+    """Return an SSH host as in `ssh_hosts.json`, or with `private_key`, the key's text, instead of `key_file`."""
+    extra = {key: spec.extra[key] for key in ("key_file", "known_hosts", "python", "private_key") if key in spec.extra}
+    return {"host": spec.host or "", "port": spec.port or 22, "user": spec.login or "", **extra}

@@ -75,8 +75,8 @@ def _require_unique_address(settings: Settings, target: Target, bootstrap: str) 
             continue
         if json.loads(file.read_text())["kafka"] == bootstrap:
             raise ConfigError(
-                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; "
-                f"./faultline target remove {target.name}, and add it with --share-kafka {other.name}"
+                f"Connection {target.kafka}: {bootstrap} is also the broker of {other.kafka} (target {other.name}); "
+                f"fix: ./faultline target remove {target.name}, then add it with --share-kafka {other.name}"
             )
 
 
@@ -88,26 +88,26 @@ def _write_kafka(folder: Path, login: Mapping[str, str], java: JavaKafka) -> Non
     write_private(options_file(folder), json.dumps(options))
     for user in (HARNESS, WORKLOAD):
         write_private(login_file(folder, user), json.dumps(dict(login)))
-        # JVMs are configured with this file in any case.
+        # JVMs are always configured with this file, even if the broker needs no password.
         write_private(jaas_file(folder, user), java.jaas or "")
 
 
 def _remove_stale_files(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[str, object]]) -> None:
     """Remove keys and certificates that no Connection of the target contains."""
-    held = {*(str(folder / name) for name in java.files), *(str(host["key_file"]) for host in hosts.values())}
+    current = {*(str(folder / name) for name in java.files), *(str(host["key_file"]) for host in hosts.values())}
     for file in (folder / CA, folder / KEYSTORE, *folder.glob(_key_file("*"))):
-        if str(file) not in held:
+        if str(file) not in current:
             file.unlink(missing_ok=True)
 
 
 def _spark_properties(spark: SparkConnectionSpec) -> str:
-    closed = (
+    authentication = (
         {"spark.authenticate": "true", "spark.authenticate.secret": escape_property(spark.secret)}
         if spark.secret
         else {}
     )
     configured = {name: escape_property(value) for name, value in spark.conf.items()}
-    return properties({**READ_ONLY_UI, **configured, **closed})
+    return properties({**READ_ONLY_UI, **configured, **authentication})
 
 
 def escape_property(value: str) -> str:

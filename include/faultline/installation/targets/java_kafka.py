@@ -74,8 +74,8 @@ def translate(given: Mapping[str, str]) -> JavaKafka:
         mechanism, jaas = _password_login(known)
         options["sasl.mechanism"] = mechanism
     if protocol.endswith("SSL"):
-        more, files = _certificates(known)
-        options |= more
+        tls_options, files = _certificates(known)
+        options |= tls_options
     return JavaKafka(options, jaas, files)
 
 
@@ -107,18 +107,19 @@ def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     if known.get("enable.ssl.certificate.verification", "true").lower() != "true":
         raise ConfigError("enable.ssl.certificate.verification: expected true; fix: set ssl.ca.pem")
     options, files = {}, {}
-    identified = known.get("ssl.endpoint.identification.algorithm")
-    if identified is not None:
-        options["ssl.endpoint.identification.algorithm"] = "" if identified.lower() == "none" else identified
+    algorithm = known.get("ssl.endpoint.identification.algorithm")
+    if algorithm is not None:
+        options["ssl.endpoint.identification.algorithm"] = "" if algorithm.lower() == "none" else algorithm
     if "ssl.ca.pem" in known:
         files[CA] = _certificate_blocks(known["ssl.ca.pem"], "ssl.ca.pem")
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{{folder}}/{CA}"}
-    one, other = "ssl.certificate.pem" in known, "ssl.key.pem" in known
-    if one != other:
+    has_certificate, has_key = "ssl.certificate.pem" in known, "ssl.key.pem" in known
+    if has_certificate != has_key:
         raise ConfigError(
-            f"ssl.{'key' if one else 'certificate'}.pem: missing; expected both certificate and key, or neither"
+            f"ssl.{'key' if has_certificate else 'certificate'}.pem: missing; expected both certificate and key, or "
+            "neither"
         )
-    if one:
+    if has_certificate:
         key = decrypt_key(known["ssl.key.pem"], known.get("ssl.key.password"))
         files[KEYSTORE] = key + _certificate_blocks(known["ssl.certificate.pem"], "ssl.certificate.pem")
         options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": f"{{folder}}/{KEYSTORE}"}
@@ -145,8 +146,8 @@ def decrypt_key(text: str, password: str | None) -> str:
     try:
         key = load_pem_private_key(text.encode(), None if not password else password.encode())
     except TypeError:  # a password for an unencrypted key, or none for an encrypted one
-        which = "is not encrypted, but a password is set" if password else "is encrypted, but no password is set"
-        raise ConfigError(f"ssl.key.password: the key {which}") from None
+        problem = "is not encrypted, but a password is set" if password else "is encrypted, but no password is set"
+        raise ConfigError(f"ssl.key.password: the key {problem}") from None
     except ValueError:
         raise ConfigError("ssl.key.pem: unreadable; expected a PEM key, and its ssl.key.password") from None
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

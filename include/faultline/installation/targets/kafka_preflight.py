@@ -27,7 +27,7 @@ from faultline.system.waiting import wait_until
 # Topic and consumer group of the target lock.
 LOCK_TOPIC = f"{PREFIX}turn"
 CONNECT_S, LOGIN_S, REQUEST_S, PROPAGATION_S = 5.0, 15.0, 15.0, 10.0
-# Records for the clock bound: the fastest gives the tightest bound.
+# Records written to bound the broker's clock offset; the record with the fastest round trip gives the tightest bound.
 PROBE_RECORDS = 20
 # TLS alerts about a missing or refused client certificate.
 _CLIENT_CERTIFICATE_ALERT = re.compile(
@@ -168,7 +168,8 @@ def check_login(broker: TargetBroker) -> str:
                     "security.protocol"
                 )
             raise InfrastructureError(
-                f"Connection {broker.connection}: broker: no answer ({_error_text(last_error)}); fix: see its log"
+                f"Connection {broker.connection}: broker: no answer ({_error_text(last_error)}); "
+                "fix: see the broker's log"
             )
 
 
@@ -191,8 +192,8 @@ def check_rights(broker: TargetBroker) -> ClockOffsetBound:
     try:
         with _translate_refusal(broker, "describe", topic):
             _describe(client, admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic))
-        sent = {number: _write_records(broker, topic, number) for number in range(servers)}
-        given = _read_timestamps(broker, topic, servers)
+        sent = {partition: _write_records(broker, topic, partition) for partition in range(servers)}
+        stamped = _read_timestamps(broker, topic, servers)
     except BaseException:
         _delete_quietly(client, topic)
         raise
@@ -203,9 +204,9 @@ def check_rights(broker: TargetBroker) -> ClockOffsetBound:
         with _translate_refusal(broker, "list", topic):
             return topic not in client.list_topics(timeout=REQUEST_S).topics
 
-    # The broker lists a deleted topic for a moment, which would look like a foreign one.
+    # The broker lists a deleted topic for a moment; the next check would take it for a foreign one.
     wait_until(is_gone, timeout_s=REQUEST_S, every_s=0.1, what=f"Connection {broker.connection}: the end of {topic}")
-    return combined_clock_bound(_clock(sent[number], given[number]) for number in sent)
+    return combined_clock_bound(_clock(sent[partition], stamped[partition]) for partition in sent)
 
 
 def _create(broker: TargetBroker, client: Any, new: Any) -> None:
@@ -226,7 +227,7 @@ def _delete_quietly(client: Any, topic: str) -> None:
 
 
 def _describe(client: Any, resource: Any) -> None:
-    """Describe a topic, with retries: brokers learn of it with a delay. Raises KafkaException."""
+    """Describe a new topic, with retries, since brokers learn of the topic with a delay. Raises KafkaException."""
     unknown = retry_if_exception(_is_unknown)
     retrying = Retrying(retry=unknown, stop=stop_after_delay(PROPAGATION_S), wait=wait_fixed(0.1), reraise=True)
     retrying(lambda: client.describe_configs([resource], request_timeout=REQUEST_S)[resource].result())
@@ -256,12 +257,14 @@ def _refused(broker: TargetBroker, right: str, topic: str, error: Any) -> Faultl
     denied = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
     if error.code() in denied:
         return broker.refuse(
-            f"missing right to {right} topics ({why}); fix: allow its user to create, describe, delete, read and "
-            f"write topics with the prefix {PREFIX}"
+            f"missing right to {right} topics ({why}); fix: grant the Connection's user CREATE, DESCRIBE, DELETE, READ "
+            f"and WRITE on topics prefixed {PREFIX}"
         )
     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
         return ConfigError(f"topic {topic}: exists already (unchanged); fix: retry")
-    return InfrastructureError(f"Connection {broker.connection}: {right} {topic} failed: {why}; fix: see its log")
+    return InfrastructureError(
+        f"Connection {broker.connection}: {right} {topic} failed: {why}; fix: see the broker's log"
+    )
 
 
 def _write_records(broker: TargetBroker, topic: str, partition: int) -> list[tuple[float, float]]:
@@ -276,12 +279,12 @@ def _write_records(broker: TargetBroker, topic: str, partition: int) -> list[tup
         producer.produce(
             topic, str(number).encode(), partition=partition, on_delivery=lambda error, _: failed.append(error)
         )
-        left = producer.flush(REQUEST_S)
+        unacknowledged = producer.flush(REQUEST_S)
         times.append((before, time.time()))
-        if left or failed[-1] is not None:
-            if left:
+        if unacknowledged or failed[-1] is not None:
+            if unacknowledged:
                 raise InfrastructureError(
-                    f"Connection {broker.connection}: writing failed: no acknowledgement; fix: see its log"
+                    f"Connection {broker.connection}: writing failed: no acknowledgement; fix: see the broker's log"
                 )
             raise _refused(broker, "write", topic, failed[-1])
     return times
@@ -298,7 +301,9 @@ def _read_timestamps(broker: TargetBroker, topic: str, partitions: int) -> list[
         deadline = time.monotonic() + REQUEST_S
         while any(len(one) < PROBE_RECORDS for one in found):
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"Connection {broker.connection}: reading failed: timeout; fix: see its log")
+                raise InfrastructureError(
+                    f"Connection {broker.connection}: reading failed: timeout; fix: see the broker's log"
+                )
             message = consumer.poll(1.0)
             error = None if message is None else message.error()
             if message is not None and error is None:
@@ -310,20 +315,22 @@ def _read_timestamps(broker: TargetBroker, topic: str, partitions: int) -> list[
     return found
 
 
-def _clock(sent: list[tuple[float, float]], given: list[float]) -> ClockOffsetBound:
+def _clock(sent: list[tuple[float, float]], stamped: list[float]) -> ClockOffsetBound:
     """Return the clock bound of one server; its timestamps are whole milliseconds."""
-    looks = zip(sent, given, strict=True)
-    return clock_bound(((before * 1000, after * 1000, at * 1000) for (before, after), at in looks), coarse_ms=1.0)
+    samples = zip(sent, stamped, strict=True)
+    return clock_bound(((before * 1000, after * 1000, at * 1000) for (before, after), at in samples), coarse_ms=1.0)
 
 
 def check_foreign_topics(broker: TargetBroker, is_own: Callable[[str], bool]) -> str:
-    """Describe topics with the project's prefix that are not own. Raises InfrastructureError."""
+    """Return a text on topics with the project's prefix that other installations made. Raises InfrastructureError."""
     from confluent_kafka import KafkaException, Producer
 
     try:
         names = Producer(broker.settings()).list_topics(timeout=REQUEST_S).topics
     except KafkaException as error:
-        raise InfrastructureError(f"Connection {broker.connection}: {error.args[0].str()}; fix: see its log") from None
+        raise InfrastructureError(
+            f"Connection {broker.connection}: {error.args[0].str()}; fix: see the broker's log"
+        ) from None
     others = sorted(name for name in names if name.startswith(PREFIX) and name != LOCK_TOPIC and not is_own(name))
     if not others:
         return f"no foreign topic with the prefix {PREFIX}"

@@ -1,4 +1,4 @@
-"""Preflight checks of a target's storage and hosts, and bounds of their clock offsets.
+"""Preflight checks of the storage and hosts of a target (an external cluster), and bounds of their clock offsets.
 
 Commit times are file times, which depend on the clock of the storage server.
 """
@@ -47,37 +47,37 @@ def clock_bound(samples: Iterable[tuple[float, float, float]], coarse_ms: float)
     `samples`: this machine's time before and after, and the remote time in between, in ms; `coarse_ms`: the resolution
     of the remote time, which is rounded down.
     """
-    before, after, given = min(samples, key=lambda one: one[1] - one[0])
-    return ClockOffsetBound(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
+    before, after, remote = min(samples, key=lambda sample: sample[1] - sample[0])
+    return ClockOffsetBound(remote + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
 
 
 def combined_clock_bound(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
     """Return a bound that includes the clocks of several servers."""
-    known = list(clocks)
-    least = min(one.ahead_ms - one.uncertain_ms for one in known)
-    most = max(one.ahead_ms + one.uncertain_ms for one in known)
-    return ClockOffsetBound((least + most) / 2, (most - least) / 2)
+    bounds = list(clocks)
+    lowest = min(bound.ahead_ms - bound.uncertain_ms for bound in bounds)
+    highest = max(bound.ahead_ms + bound.uncertain_ms for bound in bounds)
+    return ClockOffsetBound((lowest + highest) / 2, (highest - lowest) / 2)
 
 
 # ---- Hosts, over SSH ----
 
 
 def check_host(host: Mapping[str, Any], connection: str) -> str:
-    """Start the agent on a host and measure its clock; `host`: as in a target's endpoints.
+    """Start Faultline's agent on a host and measure the host's clock; `host`: as in a target's endpoints.
 
     Raises ConfigError for a refused login or host key, InfrastructureError for an unreachable host or a failed agent.
     """
     from fault.injector import clock_offset
     from fault.ssh_connection import SshChannel  # slow to import
 
-    (there,) = remote_hosts({connection: host}).values()
+    (remote,) = remote_hosts({connection: host}).values()
     try:
-        with closing(SshChannel(there)) as asked:
-            found = clock_offset(asked)
+        with closing(SshChannel(remote)) as channel:
+            offset = clock_offset(channel)
     except FaultError as error:
         raise _refused(error, host, connection) from None
-    clock = ClockOffsetBound(found.offset_s * 1000, found.round_trip_s * 1000 / 2)
-    return f"{there.user}@{there.host}:{there.port} accepts the agent, {clock}"
+    clock = ClockOffsetBound(offset.offset_s * 1000, offset.round_trip_s * 1000 / 2)
+    return f"{remote.user}@{remote.host}:{remote.port} accepts the agent, {clock}"
 
 
 def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> FaultlineError:
@@ -87,7 +87,7 @@ def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> Fau
     match error:
         case HostKeyRefused():
             kind, why = ConfigError, f"extra: known_hosts: host key of {where} refused ({detail})"
-            remedy = "set a file with its key"
+            remedy = "set a file with the host's key"
         case AuthenticationRefused():
             kind, why = ConfigError, f"{where} refuses {host['user']} with this key ({detail})"
             remedy = "add the key to authorized_keys, or correct login and key"
@@ -160,22 +160,22 @@ def _folder_clock(folder: Path) -> ClockOffsetBound:
 
 
 def _hdfs_clock(folder: HdfsFolder) -> ClockOffsetBound:
-    """Return the clock bound of folders: only the name node creates them, without a data node."""
+    """Return the clock bound from new folders, which the name node creates without a data node."""
     if folder.modified_ms() is None:
         raise ConfigError(f"storage: {folder.url}: missing; fix: hdfs dfs -mkdir")
-    place = folder / f"{PROBE}{secrets.token_hex(6)}"
-    made: list[HdfsFolder] = []
+    probe = folder / f"{PROBE}{secrets.token_hex(6)}"
+    samples: list[HdfsFolder] = []
 
     def make() -> None:
-        made.append(place / str(len(made)))
-        made[-1].make()
+        samples.append(probe / str(len(samples)))
+        samples[-1].make()
 
     try:
-        place.make()
-        # Data nodes may be unreachable although the name node answers.
-        (place / "file").write(b"?")
-        if (place / "file").read() != b"?":
+        probe.make()
+        # Read a file back: data nodes may be unreachable although the name node answers.
+        (probe / "file").write(b"?")
+        if (probe / "file").read() != b"?":
             raise ConfigError(f"storage: {folder.url}: read-back failed; fix: check its data nodes")
-        return _clock(make, lambda: float(made[-1].modified_ms() or 0), UNIT_MS)
+        return _clock(make, lambda: float(samples[-1].modified_ms() or 0), UNIT_MS)
     finally:
-        place.remove()
+        probe.remove()

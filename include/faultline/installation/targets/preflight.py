@@ -1,4 +1,4 @@
-"""Preflight checks of a target, with one line each, before an experiment starts."""
+"""Preflight checks of a target (an external cluster) before an experiment starts; each reports one line."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run_preflight(settings: Settings, target: Target, progress: Progress) -> Fau
     here = settings.for_target(endpoints_at(settings, target.name))
     for checks in build_checks(here, target):
         for check in checks:
-            found, error = check.result()
-            progress(f"{check.name}: {'' if error is None else 'FAILED: '}{found['detail']}")
+            finding, error = check.result()
+            progress(f"{check.name}: {'' if error is None else 'FAILED: '}{finding['detail']}")
             if error is not None:
                 first = first or error
                 break
@@ -41,13 +41,13 @@ def run_preflight(settings: Settings, target: Target, progress: Progress) -> Fau
 
 
 def require_preflight(settings: Settings, target: Target, progress: Progress) -> None:
-    """Raise the first failure.
+    """Run the preflight checks and raise the first failure.
 
-    Slow checks run only after a change of the Connections or the installed Spark since the last success.
+    Slow checks run only if the Connections or the installed Spark changed since the last success.
     """
     here = settings.for_target(endpoints_at(settings, target.name))
-    noted = here.logins / CHECKED_DIGEST
-    if not noted.exists() or noted.read_text() != _preflight_digest(here):
+    checked = here.logins / CHECKED_DIGEST
+    if not checked.exists() or checked.read_text() != _preflight_digest(here):
         if error := run_preflight(settings, target, progress):
             raise error
         return

@@ -1,4 +1,4 @@
-"""Configurations and figures that a target does not support, with the reasons."""
+"""Configurations and figures that a target (an external cluster) does not support, with the reasons."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def require_local_address(endpoints: Endpoints, connection: str) -> None:
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(endpoints.here.strip("[]"), 0, type=socket.SOCK_STREAM)
     for family, kind, *_, address in found:
-        with contextlib.suppress(OSError), socket.socket(family, kind) as listens:
-            listens.bind(address)
+        with contextlib.suppress(OSError), socket.socket(family, kind) as listener:
+            listener.bind(address)
             return
     raise ConfigError(
         f"Connection {connection}: extra: driver-host: got {endpoints.here}; expected an address of this machine that "
@@ -108,15 +108,15 @@ def check_versions(settings: Settings, connection: str, state: Mapping[str, Any]
     pages |= {f"the worker {one['host']}:{one['port']}": str(one["webuiaddress"]) for one in workers_of(state)}
     silent = []
     # In parallel, since unreachable pages time out.
-    with ThreadPoolExecutor(len(pages)) as asking:
-        found_versions = dict(zip(pages, asking.map(page_version, pages.values()), strict=True))
-    for who, found in found_versions.items():
+    with ThreadPoolExecutor(len(pages)) as pool:
+        found_versions = dict(zip(pages, pool.map(page_version, pages.values()), strict=True))
+    for process, found in found_versions.items():
         if found is None:
-            silent.append(who)
+            silent.append(process)
         elif found != installed:
             raise ConfigError(
-                f"Connection {connection}: {who}: got Spark {found}; expected the installed Spark {installed}; fix: "
-                "install the same on both"
+                f"Connection {connection}: {process}: got Spark {found}; expected the installed Spark {installed}; "
+                "fix: install the same version on both"
             )
     known = f"Spark {installed} on {pluralize(len(pages) - len(silent), 'page')}"
     return known if not silent else f"{known}; version unknown: {', '.join(silent)}"
@@ -141,16 +141,16 @@ def run_probe(settings: Settings, connection: str, storage_connection: str, java
     folder, endpoints = settings.logins, settings.endpoints
     require_local_address(endpoints, connection)
     in_hdfs = endpoints.storage.startswith(SCHEME)
-    # With HDFS checkpoints, the probe uses the local folder.
+    # With checkpoints in HDFS, the probe's own files are in the folder of the credential files.
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
     # A random token separates concurrent probes.
     token = secrets.token_hex(6)
-    there, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
+    probe_folder, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
     make_private(local)
     report, request, log = local / "probe.json", local / "probe.config.json", local / LOG
-    config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
+    config = {"folder": str(probe_folder), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
     write_private(request, json.dumps({**config, "report": str(report)}))
     logging = folder / "log4j2.properties"
     write_private(logging, LOG4J_SPARK)
@@ -174,14 +174,14 @@ def run_probe(settings: Settings, connection: str, storage_connection: str, java
         _run(settings, command, java_home, log, connection)
         reported = json.loads(report.read_text()) if report.exists() else {"executors": []}
     finally:
-        # Clean up also after a failed probe.
+        # Clean up even after a failed probe.
         with contextlib.suppress(OSError):
             log.replace(folder / LOG)
         if in_hdfs:
             with contextlib.suppress(FaultlineError):
-                (HdfsFolder(endpoints.storage, endpoints.storage_web) / there.name).remove()
-        for left in (there, local):
-            shutil.rmtree(left, ignore_errors=True)
+                (HdfsFolder(endpoints.storage, endpoints.storage_web) / probe_folder.name).remove()
+        for leftover in (probe_folder, local):
+            shutil.rmtree(leftover, ignore_errors=True)
     if why := reported.get("hdfs"):
         raise ConfigError(
             f"Connection {storage_connection}: extra: path: executors cannot access {endpoints.storage}: "
@@ -248,16 +248,18 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
 
 def failure_in_log(log: str, connection: str) -> FaultlineError | None:
     """Return the error that the driver's log shows, or None."""
-    # After giving up, the driver interrupts its attempts, which logs similar lines.
+    # Search only up to where the driver gives up: it then interrupts its attempts, which logs similar lines.
     if _REFUSED.search(log.partition(_UNRESPONSIVE)[0]):
         return ConfigError(
-            f"Connection {connection}: password: secret refused by the cluster; expected its "
+            f"Connection {connection}: password: secret refused by the cluster; expected the cluster's "
             "spark.authenticate.secret, and its spark.network.crypto settings as conf in the extra"
         )
     if _ANOTHER_VERSION.search(log):
-        return ConfigError(f"Connection {connection}: Spark versions differ; fix: install the same on both")
+        return ConfigError(f"Connection {connection}: Spark versions differ; fix: install the same version on both")
     if _UNRESPONSIVE in log:
-        return InfrastructureError(f"Connection {connection}: the master refused the application; fix: see its log")
+        return InfrastructureError(
+            f"Connection {connection}: the master refused the application; fix: see the master's log"
+        )
     if _NO_ROOM in log:
         return InfrastructureError(
             f"Connection {connection}: no free worker for an executor of 1 core and {PROBE_MEMORY_MB} MiB; fix: stop "

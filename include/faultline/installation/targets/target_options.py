@@ -26,7 +26,7 @@ Connections = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options of `target add`; None if omitted: that Connection already exists."""
+    """Options of `target add`; an option is None if omitted, because its Connection already exists."""
 
     kafka: Path | None = None
     spark: str | None = None
@@ -74,18 +74,18 @@ class TargetOptions:
         return {target.kafka: values}
 
     def _spark(self, target: Target) -> Connections:
-        more = {} if self.spark_file is None else _object(self.spark_file, "--spark-file")
-        require_keys("--spark-file: ", more, (_SECRET, *_EXTRA))
+        given = {} if self.spark_file is None else _object(self.spark_file, "--spark-file")
+        require_keys("--spark-file: ", given, (_SECRET, *_EXTRA))
         if self.spark is None:
             if self.spark_file is not None:
                 raise ConfigError("--spark-file: requires --spark")
             return {}
-        if _SECRET in more and (not isinstance(more[_SECRET], str) or not more[_SECRET]):
+        if _SECRET in given and (not isinstance(given[_SECRET], str) or not given[_SECRET]):
             raise ConfigError("--spark-file: secret: expected a non-empty text, or no key")
-        extra = {key: more[key] for key in _EXTRA if key in more}
+        extra = {key: given[key] for key in _EXTRA if key in given}
         values = {"conn_type": "spark", "host": self.spark, "extra": json.dumps(extra)}
-        if more.get(_SECRET):
-            values["password"] = more[_SECRET]
+        if given.get(_SECRET):
+            values["password"] = given[_SECRET]
         return {target.spark: values}
 
     def _storage(self, target: Target) -> Connections:
