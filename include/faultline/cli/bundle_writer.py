@@ -80,7 +80,7 @@ def _path_replacements(settings: Settings, measured: Attempt | None) -> dict[byt
         programs = Path(named)
         replacements |= {programs: f"/faultline/{programs.name}", programs.parent: "/faultline"}
     ordered = sorted(replacements.items(), key=lambda one: -len(str(one[0])))
-    # JSON escapes letters outside ASCII.
+    # Each path is replaced in two forms, because JSON escapes letters outside ASCII.
     return {
         text.encode(): name.encode()
         for path, name in ordered

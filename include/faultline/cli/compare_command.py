@@ -77,12 +77,12 @@ def _measure_builds(before: str, after: str, words: list[str], figure: str) -> i
 
     if before == after:
         raise ConfigError(
-            f"B: got {after}, as A; expected another build (a second registration of the same one will do)"
+            f"B: got {after}, the same as A; expected another build (or the same one, registered under a second name)"
         )
     decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
     given = {word.partition("=")[0] for word in words}
     asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
-    # Pairs vary least without a fault.
+    # By default without a fault, because pairs then vary least.
     usual = [] if "fault" in given else ["fault=none"]
     return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], progress, dry_run=False, rerun=False)
 

@@ -81,7 +81,7 @@ def step(
 def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
     """Keep Kafka and Spark running until a signal, then stop those started here.
 
-    If a `run` still uses them, they stop with that run.
+    If a `run` still uses them at that time, they stop at the end of that run.
     """
     from faultline.cli.service_control import bring_up, close_orphans, require
     from faultline.installation import service_users
@@ -92,7 +92,7 @@ def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = N
     require(settings)
     with service_users.hold_foreground(settings), service_users.use_services(settings) as alone:
         _refuse_airflow(settings)
-        # Includes services of a killed foreground process.
+        # This process also owns services that a killed foreground process left running.
         is_owner = service_users.is_foreground(settings) or not Supervisor(settings).is_running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
@@ -110,7 +110,7 @@ def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = N
                 signal.pause()
         finally:
             if is_owner and not is_airflow_running(settings):
-                # Noted before `alone()`, so that a `run` that ends meanwhile stops them.
+                # Marked before the call of `alone()`, so that a `run` that ends in between stops them.
                 service_users.mark_for_runs(settings)
                 if alone():
                     down(settings, progress)

@@ -49,7 +49,7 @@ def check_job(file: str, given: Sequence[str], progress: Progress) -> JobCheckRe
 def short_run(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
     """Return workload and parameters of the trial run; `given` overrides SHORT.
 
-    A file with a parameter of programs is a program, even if it defines `query`.
+    If a parameter applies only to programs, the file is run as a program, even if it defines `query`.
     """
     path = Path(file)
     if not path.is_file():

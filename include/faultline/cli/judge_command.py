@@ -28,7 +28,7 @@ from faultline.system.text import suggest
 
 @dataclass(frozen=True)
 class RejudgedSweep:
-    """Result by attempt. `moved`: path of each superseded record, None if it was not replaced."""
+    """Result by attempt. `moved`: new path of the superseded record, or None if the record was not replaced."""
 
     found: tuple[RejudgedAttempt, ...]
     within: tuple[float, ...]

@@ -44,7 +44,7 @@ def main() -> None:
     try:
         raise SystemExit(app(current_words(sys.argv[1:]) or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
-        # For a group without a subcommand, the message is the help text.
+        # If a command group is called without a subcommand, the message is the help text.
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is None or message != context.get_help():
             _refuse(f"{message} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
@@ -192,7 +192,7 @@ def run(
         print(json.dumps(record.as_dict(), indent=2))
     else:
         print_table([record])
-    # Repeated last, because the table has scrolled the reasons away.
+    # The status comes last again, because the reasons may have scrolled out of view.
     why = f": {record.reasons[0]}" if record.reasons else ""
     progress(f"{record.status}{why}; details: ./faultline explain {record.attempt}")
     if page := page_url(record.attempt):

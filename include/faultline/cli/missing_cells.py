@@ -27,7 +27,10 @@ from faultline.system.text import Progress, pluralize
 
 
 def measure_gaps(gaps: Sequence[Gap], preset: str | None, progress: Progress) -> int:
-    """Measure the missing cells; return 0 if none is left, else 1. Nightly runs of another build are skipped."""
+    """Measure the missing cells (see `missing`); return 0 if none is left, else 1.
+
+    Nightly runs of another build are skipped.
+    """
     open_gaps = [gap for gap in gaps if gap.missing]
     if not open_gaps:
         progress("nothing is missing")
@@ -58,7 +61,7 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, progress: Progress) ->
 
 
 def _submit_sweep(api: AirflowApi, gap: Gap, preset: str | None, cells: Sequence[PlannedCell]) -> SubmittedSweep:
-    """Submit a sweep of the missing cells in the same series, or of a preset that was never started."""
+    """Submit a sweep of the missing cells in the same series, or the sweep of a preset that was never started."""
     if gap.sweep_id is None:
         return trigger_sweep(api, gap.matrix, {"preset": preset, "series": gap.series}, cells)
     return trigger_sweep(api, gap.matrix, {"resume": gap.sweep_id}, cells)

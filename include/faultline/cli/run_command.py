@@ -75,7 +75,7 @@ def _split(given: Sequence[str]) -> dict[str, str]:
 
 
 def planned_fault_lines(workload: str, given: Sequence[str]) -> list[str]:
-    """Return a line per planned fault. The seed chooses victims among the processes alive at the injection."""
+    """Return a line per planned fault. Victims are unknown yet: the seed chooses them at the time of the injection."""
     config = parse_order(workload, given).config
     check_targets(load_settings(), [config.target])
     seed = config.plan().seed
@@ -140,7 +140,7 @@ def page_url(attempt: str) -> str | None:
 
 
 def _is_healthy(settings: Settings, component: str) -> bool:
-    """Return whether the component is healthy. An Airflow of another installation on this port is not."""
+    """Return whether the component is healthy; False if another installation's Airflow answers at this port."""
     return airflow_health(settings).get(component) == "healthy" and AirflowApi(settings).is_own()
 
 

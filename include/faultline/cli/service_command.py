@@ -46,7 +46,7 @@ UMask=0077
 WantedBy=default.target
 """
 
-# Services outlive `up`; in the foreground they end with the command.
+# Services continue after `up` has ended; with `--foreground` they end with the command.
 _UP = {
     "what": "Kafka, Spark and Airflow",
     "kind": "Type=oneshot\nRemainAfterExit=yes",
@@ -110,7 +110,7 @@ def write_unit(settings: Settings, path: Path, *, external_airflow: bool = False
 
 
 def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False, shown: bool = False) -> str:
-    """Return the text of the unit; if `shown`, without values that may hold a password.
+    """Return the text of the unit; if it is to be `shown`, without values that may contain a password.
 
     Raises ConfigError if `path` holds a unit of another installation, or if a unit cannot represent a path.
     """

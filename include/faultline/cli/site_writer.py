@@ -24,7 +24,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import Progress, pluralize
 
-# Marks a folder that a later call may replace; written last.
+# This file marks a folder as one that a later call may replace; it is written last.
 MARK = ".faultline-site"
 PREFIX = "/site"
 MOST_PAGES = 20_000
@@ -66,7 +66,7 @@ def publish(settings: Settings, target: Path, progress: Progress) -> Path:
 
 
 def crawl(settings: Settings) -> Iterator[tuple[str, AsgiResponse]]:
-    """Yield every reachable address of the site with its response; links lead to files."""
+    """Yield every reachable address of the site with its response; links in it are rewritten to files."""
     app, seen, waiting = _app(settings), {f"{PREFIX}/"}, deque([f"{PREFIX}/"])
     while waiting and len(seen) <= MOST_PAGES:
         address = waiting.popleft()

@@ -27,7 +27,7 @@ KNOWN = ("preset", *NUMBERS, *LABELS, "decide")
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """Requested sweep. `form`: given values of the form of `spec`, as JSON; `params`: with values of the preset."""
+    """Requested sweep. `form`: requested values of the form of `spec`; `params`: `form` completed by the preset."""
 
     spec: MatrixSpec
     form: Mapping[str, Any]
@@ -54,7 +54,7 @@ class SweepRequest:
 def parse_sweep(words: Sequence[str]) -> SweepRequest:
     """Parse the words; without a matrix, sweep the given axes.
 
-    Raises ConfigError naming the key, also if this machine cannot run a configuration.
+    Raises ConfigError naming the key if a value is invalid, or if this machine cannot run a configuration.
     """
     named = words[:1] if words and "=" not in words[0] else ()
     name = named[0] if named else OWN
@@ -114,7 +114,7 @@ def _typed_form(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, A
         return next((point[key] for point in having if point[key] is not None), None)
 
     typed = {key: first(key) for key in fixed}
-    # In the configurations, objects also contain values of axes.
+    # Objects come from the given values: those in the configurations also contain values of axes.
     return typed | {key: take_settings(key, take_object(key, fixed[key])) for key in OBJECTS if key in fixed}
 
 

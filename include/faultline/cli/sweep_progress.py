@@ -34,7 +34,7 @@ from faultline.system.text import Progress
 if TYPE_CHECKING:
     from faultline.lifecycle.live_recovery import RecoveryWatch
 
-# Intervals of reading files of attempts, and of queries to Airflow and supervisord, which cost CPU.
+# Interval at which files of attempts are read; queries to Airflow and supervisord cost more CPU and are less frequent.
 POLL_S = 1.0
 ASK_S = 5.0
 # Duration of the last task, which writes tables over all results.
@@ -43,10 +43,10 @@ AGGREGATE_S = 30.0
 
 @dataclass(frozen=True)
 class FollowResult:
-    """End of a watch.
+    """Result of following a sweep.
 
-    `state`: of the run, empty if the services were ended before. `first_recovery_s`: wall clock, in seconds since the
-    epoch, at which the first recovery was reported; None if none was seen online.
+    `state`: final state of the DAG run; empty if the services stopped before. `first_recovery_s`: time in seconds since
+    1970 at which the first recovery was reported; None if none was reported during the sweep.
     """
 
     state: str
@@ -82,7 +82,7 @@ def follow(
     try:
         while state not in FINISHED:
             if time.monotonic() - asked_s >= (POLL_S if total and sweep.done >= total else ASK_S):
-                # Checked first, because the API client waits a minute for a server.
+                # Check supervisord before Airflow, because the API client waits a minute for a server.
                 if not Supervisor(settings).states():
                     line.print_above(
                         f"services stopped during {run_id}; records kept; rerun the same command to resume"
@@ -137,7 +137,8 @@ class SweepProgress:
     def show(self, total: int, done: int) -> None:
         """Print new recoveries and results, and update the progress line.
 
-        `total`: number of experiments, 0 if unknown; `done`: number of finished ones, by Airflow.
+        `total`: number of experiments, 0 if unknown; `done`: number of experiments that have ended according to
+        Airflow.
         """
         self._find_attempts()
         detail = ""
@@ -146,7 +147,7 @@ class SweepProgress:
                 if attempt.id in self._spans:
                     continue
                 place, over = self._label(cell, attempt, total), attempt.over
-                # Attempts that ended earlier have no online data.
+                # Attempts that ended before this call were not followed, so only their results are printed.
                 if over is None or attempt.id in self._watches:
                     detail = self._recoveries(place, attempt) or detail
                 if over:
@@ -156,7 +157,7 @@ class SweepProgress:
                     outcome, judged = self._outcome(cell, attempt)
                     for text in (outcome, *judged):
                         self._line.print_above(f"{place}: {text}")
-        # Airflow reports the end of an experiment later than its files.
+        # An end is in the files of the attempt before Airflow reports it.
         self._line.show(self._state(total, max(done, self.done), detail))
 
     def _recoveries(self, place: str, attempt: Attempt) -> str:
@@ -256,8 +257,8 @@ class SweepProgress:
         return f"{number} of {max(total, number)}"
 
     def _time_left(self, experiments: int, present_s: float = 0.0) -> str:
-        """Return the remaining time in words, at the pace so far; `present_s`: of the current experiment."""
-        # The pace counts all attempts of a cell, because later cells may need several, too.
+        """Return the remaining time in words, at the pace so far; `present_s`: time left of the current experiment."""
+        # The pace is the time per cell with all its attempts, because later cells may also need several.
         ended = sum(attempts[0].id in self._spans for attempts in self._measured.values())
         pace_s = _covered_s(self._spans.values()) / ended if ended else self._budget_s
         slower = max(1.0, pace_s / self._budget_s)
@@ -289,7 +290,7 @@ CLEAR = "\r\x1b[2K"
 class ProgressState:
     """State shown by a progress line; a log gets a new line if `head` changes. `left`: remaining time in words.
 
-    `short`: head for a terminal line; empty: `head`.
+    `short`: shorter form of `head` for a terminal line; empty: `head` itself.
     """
 
     head: str
@@ -319,12 +320,12 @@ class ProgressLine:
         self._line = ""
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays, above the rewritten one."""
+        """Print a permanent line above the progress line."""
         self.clear()
         self._progress(text)
 
     def show(self, state: ProgressState) -> None:
-        """Rewrite the line; elsewhere print it if its head is new or was printed long ago."""
+        """On a terminal rewrite the line; elsewhere print it if its head has changed or was printed long ago."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
             parts = (f"{_clock_text(time.monotonic() - self._began_s)} elapsed", state.left)
@@ -338,7 +339,7 @@ class ProgressLine:
             self._shown, self._shown_at = state.head, time.monotonic()
 
     def clear(self) -> None:
-        """Remove the rewritten line, so that other output begins on an empty one."""
+        """Remove the progress line, so that other output begins on an empty line."""
         if self._line:
             self._out.write(CLEAR)
             self._out.flush()

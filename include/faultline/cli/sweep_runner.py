@@ -38,7 +38,7 @@ from faultline.system.waiting import wait_until
 # Final state of a stopped DAG run.
 STOPPED_STATE = "failed"
 PARSE_TIMEOUT_S = 120.0
-# A cancelled experiment stops its processes and writes its record.
+# Timeout for a cancelled experiment, which stops its processes and writes its record.
 STOP_TIMEOUT_S = 180.0
 
 
@@ -136,14 +136,14 @@ def stop_sweep(sweep: str | None, progress: Progress) -> int:
         what=f"sweep {plan.sweep_id}: the end of its last experiment",
     )
     if api.run_state(plan.matrix, plan.run_id) != STOPPED_STATE:
-        # The scheduler may have overwritten the state: it counts a run whose last tasks are skipped as a success.
+        # Set the state again: the scheduler counts a run whose last tasks are skipped as a success.
         api.fail(plan.matrix, plan.run_id)
     progress("stopped; rerun the same command to resume")
     return 0
 
 
 def cells_of(request: SweepRequest, settings: Settings) -> list[PlannedCell]:
-    """Return all cells of a requested sweep; of a sequential one, as many as its budget allows."""
+    """Return all cells of a requested sweep; for a sequential sweep, as many as its budget allows."""
     installed = installed_build(settings, configurations=request.matrix.configurations())
     series = request.params["series"] or request.params["build"] or installed
     if request.params["decide"] is None:
@@ -194,7 +194,7 @@ def trigger_sweep(
 def running_sweep(
     api: AirflowApi, settings: Settings, dag_id: str, cells: Sequence[PlannedCell]
 ) -> SubmittedSweep | None:
-    """Return a running sweep of the same cells, such as after an interrupted command; else None."""
+    """Return a running sweep of the same cells, for example one whose command was interrupted; None if none runs."""
     requested, plans = {cell.cell for cell in cells}, SweepPlans(settings.results)
     for run in api.runs(dag_id, "running", "queued"):
         plan = plans.read(sweep_id_of(run["dag_run_id"]))
@@ -290,7 +290,7 @@ def await_dags(api: AirflowApi, *dag_ids: str, unpaused: bool = True) -> None:
 def newest_records(
     settings: Settings, cells: Sequence[PlannedCell], sweep: str | None = None, plan: SweepPlan | None = None
 ) -> tuple[list[Record], list[PlannedCell]]:
-    """Return the latest usable record of each cell, else its latest record; and the cells without a valid one.
+    """Return the latest usable record of each cell, else its latest record; and the cells without a usable one.
 
     `sweep`: only records of this sweep; `plan`: only records that count for this plan.
     """

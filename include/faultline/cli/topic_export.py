@@ -69,7 +69,7 @@ def _batches(bootstrap: str, topic: str) -> Iterator[list[dict[str, Any]]]:
             **kafka_client(bootstrap),
             "group.id": f"faultline-record-{os.getpid()}",
             "enable.auto.commit": False,
-            # A partition may end with a transaction marker, which is not delivered as a record.
+            # Needed because a partition may end with a transaction marker, which is not delivered as a record.
             "enable.partition.eof": True,
             "log_level": 2,
         }

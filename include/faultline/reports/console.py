@@ -40,7 +40,7 @@ _STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.EQUIVALENT: "", EffectVe
 
 
 def print_summary(summary: SweepSummary | None, invalid: InvalidRuns | None) -> None:
-    """Print the summary. `invalid`: effects that would include the invalid runs."""
+    """Print the summary. `invalid`: the invalid runs, with the effects that would result if they counted."""
     console = _console()
     console.print(Text("Summary", style="bold underline"))
     lines = summary_lines(summary) if summary else [] if invalid else ["No record has figures."]

@@ -1,8 +1,8 @@
 """HTML rendering: templates, and figures as JSON data for the script of a page.
 
 Plotly interprets some HTML, including links, in all texts. All figures pass through this module, which escapes their
-texts; builders of figures write plain text with `\n` for line breaks. Only hover and text templates may hold markup,
-and never text of a record.
+texts; code that builds figures writes plain text with `\n` for line breaks. Only hover and text templates may contain
+markup, but no text of a record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
-# Keys of templates that plotly fills in; `_FOREIGN_MARKUP` matches all tags except its own.
+# Keys of templates that plotly fills in; `_FOREIGN_MARKUP` matches all tags except plotly's own.
 _TEMPLATE_KEYS = ("hovertemplate", "texttemplate")
 _FOREIGN_MARKUP = re.compile(r"<(?!br>|/?extra>)")
 

@@ -23,7 +23,7 @@ from faultline.system.text import pluralize
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix
 
-# Airflow refuses longer notes.
+# Airflow rejects longer notes.
 MAX_NOTE = 1000
 MAX_REASON = 240
 # Prefix of the note of a stopped sweep.
@@ -105,7 +105,8 @@ def resumed_plan_note(sweep_id: str, cells: int, missing: int) -> str:
 def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
     """Return the outcome of a sweep: status counts, summary and ranges of the main figures.
 
-    `missing`: required cells without a usable record in any sweep. `decided`: outcome of the sequential test, in words.
+    `missing`: number of required cells without a usable record in any sweep. `decided`: outcome of the sequential test,
+    in words.
     """
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
@@ -152,7 +153,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _changed_parameters(config: Mapping[str, Any]) -> str:
-    """Return the fields that differ from their default, after parsing, since a form may change what the user typed."""
+    """Return the parsed fields that differ from their default; the form may have changed the user's input."""
     differing = {
         name: config[name]
         for name, field in Configuration.model_fields.items()
@@ -262,8 +263,8 @@ def nightly_alert(
 ) -> AlertContent | None:
     """Return the alert about a nightly run, or None if nothing changed.
 
-    `verdict`: the stored one, None if missing; `planned` and `missing`: numbers of cells; `valid`: number of
-    usable records. Regressions precede missing cells; the alert reports both.
+    `verdict`: the stored one, None if missing; `planned` and `missing`: numbers of cells; `valid`: number of usable
+    records. If there are both regressions and missing cells, regressions decide the kind; the alert reports both.
     """
     gap = f"{missing} of {pluralize(planned, 'cell')} without a usable record" if missing else ""
     known = verdict or NightlyVerdict()

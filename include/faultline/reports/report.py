@@ -128,9 +128,9 @@ def _summary(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[s
 
 
 def overview_text(records: Sequence[Record], view: SweepView, *, has_faults: bool) -> str:
-    """Return what the plots show and why one is missing.
+    """Return a text on what the plots show, and why a plot is missing.
 
-    `view`: judged records; `has_faults`: True if any has a recovery.
+    `view`: view of the judged records; `has_faults`: whether any of them has a recovery.
     """
     if not view.entries:
         return "No record has figures; the sections below name the reasons."
@@ -172,7 +172,7 @@ def _lead_text(records: Sequence[Record]) -> str:
 
 
 def _facts(records: Sequence[Record]) -> Pairs:
-    """Return dates, machines, software and origin of the records, with all values where they differ."""
+    """Return dates, machines, software and origin of the records; where records differ, all values."""
     times = sorted(record.measured_at for record in records)
     machines, warned = [], False
     for record in records:

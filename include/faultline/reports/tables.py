@@ -1,6 +1,7 @@
 """Selected experiments as one table for spreadsheets and notebooks.
 
-One row per record. Columns: identity, `config_…`, figures by path, and reasons; missing values are empty.
+There is one row per record. Columns are the identity, `config_…`, figures by key, and reasons; unknown values are
+empty.
 
 Spreadsheets evaluate CSV cells that begin like a formula, and formulas may run programs and open addresses. Such texts
 get a leading apostrophe in CSV, which marks them as text; Parquet keeps them unchanged.
@@ -20,7 +21,8 @@ from faultline.records.columns import Sheet
 from faultline.records.index_entry import IndexEntry
 
 _IDENTITY = {column.key: column for column in columns_in(Sheet.EXPORT)}
-# Copied to `spark_jobs/aggregate.py`, which imports no project module; a test compares both.
+# Texts that begin like a formula. `spark_jobs/aggregate.py` has a copy, because it imports no project module; a test
+# compares both.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
 _FORMULA, _NUMBER = (re.compile(pattern, re.ASCII) for pattern in (FORMULA, NUMBER))

@@ -65,7 +65,7 @@ MAX_KEY = 40
 
 
 def print_table(records: Sequence[Record]) -> None:
-    """Print the table; pipes and files get 120 columns."""
+    """Print the table; if the output is not a terminal, with a width of 120 characters."""
     Console(width=None if sys.stdout.isatty() else WIDTH).print(ResultTable(table_rows(records)))
 
 
@@ -95,7 +95,7 @@ class ResultTable(Table):
         return Measurement(width, width)
 
     def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
-        """Return one table, with narrow gaps if necessary, else as few tables as hold all columns."""
+        """Return one table if it fits (with narrow gaps if necessary), else as few tables as possible."""
         for gap in (2, 1):
             whole = self._part(self._columns, gap)
             if self._width(console, options, whole) <= options.max_width:
@@ -124,7 +124,7 @@ class ResultTable(Table):
 
 
 def _heading(column: CatalogueColumn) -> str:
-    """Return a two-line heading, since column groups have no heading of their own."""
+    """Return a heading of two lines: name and unit, or for CPU the group, which has no heading of its own."""
     name = column.head(Sheet.RUNS)
     name = _SHORT.get(name, name)
     return f"CPU\n{name}" if column.group == "CPU" else f"{name}\n{'' if column.group == 'Audit' else column.unit}"
@@ -241,7 +241,7 @@ def _bars(fault: FaultReport, width: int) -> Table:
 
 
 def bar_text(span: RecoverySpan, total_s: float, width: int = BAR_WIDTH) -> str:
-    """Return the bar of a part, `width` characters for `total_s` seconds; short parts get a sliver."""
+    """Return the bar of a part; `width` characters stand for `total_s` seconds. A short part still gets a thin bar."""
     if total_s <= 0:
         return ""
     left, right = (round(at / total_s * width) for at in (span.start_s, span.start_s + span.length_s))
@@ -290,7 +290,7 @@ def _audit(view: RunView) -> Iterable[RenderableType]:
 
 
 def shorten_key(key: Any) -> str:
-    """Return a key as text; a long one (filler words have 1,000 characters) is cut, with its length."""
+    """Return a key as text; a long key, such as a filler word of 1,000 characters, is cut and its length added."""
     text = str(key)
     return text if len(text) <= MAX_KEY else f"{text[:MAX_KEY]}… ({count(len(text))} characters)"
 

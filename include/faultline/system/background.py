@@ -1,7 +1,7 @@
 """Priority of background processes (Airflow, its tasks, the persistent Spark session), lowered during a measurement.
 
-They carry BACKGROUND_MARK and have their own sessions. During a measured window the recorder lowers them in two
-reversible ways:
+These processes have the variable BACKGROUND_MARK in their environment, and their own sessions. During a measured window
+the recorder lowers their priority in two reversible ways:
 
 - Idle class: `SCHED_IDLE` for each thread. Such a thread runs only if no ordinary thread of the same control group
 wants the processor. Root can always revert it; other users need an RLIMIT_NICE that allows niceness 0.
@@ -10,8 +10,8 @@ wants the processor. Root can always revert it; other users need an RLIMIT_NICE 
 each other. The idle class then has no effect across sessions, so the session gets niceness 19, a 68th of the usual
 weight. Any user can revert it.
 
-All functions read the current kernel state, never the result of an earlier call. So `restore` also reverts what a
-killed recorder left.
+All functions read the current state from the kernel, never the result of an earlier call, so `restore` also reverts
+changes by a recorder that was killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from faultline.system.process_tags import BACKGROUND_MARK
 LOWEST_NICENESS = 19
 # The kernel limits unprivileged users to one autogroup change per 0.1 s.
 GROUP_PAUSE_S = 0.12
-# Upper bound per call, so that the recorder's samples stay on time.
+# Upper bound on autogroup changes per call, so that the recorder's samples stay on time.
 GROUPS_PER_CALL = 3
 _PROC = Path("/proc")
 _ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -66,7 +66,7 @@ class BackgroundMethods:
 
 
 def background_methods() -> BackgroundMethods:
-    """Return the methods this process can use, tested on a thread of its own."""
+    """Return the methods that this process can use; they are tested on a short-lived thread."""
     return BackgroundMethods(idle=_is_idle_taken_back(), groups=_are_sessions_weighed())
 
 
@@ -79,7 +79,7 @@ def _is_idle_taken_back() -> bool:
 
 
 def _are_sessions_weighed() -> bool:
-    """Return whether autogroups apply to this process: only in the root control group."""
+    """Return whether autogroups apply to this process, which is so only in the root control group."""
     try:
         if _ENABLED.read_text().strip() != "1" or not (_PROC / "self" / "autogroup").exists():
             return False
@@ -135,10 +135,11 @@ class Background:
     def lower(self, stats: Stats, measured: Collection[Key] = ()) -> set[Key]:
         """Lower the background processes and return those that are lowered now; skip those that ended.
 
-        A process in another control group than the measured ones is unchanged: the group weights decide between them.
+        A process in another control group than the measured ones is left unchanged, because between groups only their
+        weights count.
         """
         self._groups = {key: group for key, group in self._groups.items() if key in stats}
-        # An ended process has no group.
+        # Drop the empty group of processes that have ended.
         groups = {self._group(key) for key in measured} - {""}
         found = {key for key in self.find(stats) if groups <= {self._group(key)}}
         # A zombie shows no environment and uses no CPU.
@@ -171,7 +172,7 @@ class Background:
 
 
 def restore(instance: str | None, window_lock: Path) -> list[int]:
-    """Restore what an ended recorder left lowered, unless a window is measured; return the pids."""
+    """Restore processes that a recorder left lowered when it ended, unless a window is measured; return their pids."""
     if instance is None or is_measured(window_lock):
         return []
     return Background(instance, BackgroundMethods(idle=False, groups=False)).restore()
@@ -240,7 +241,7 @@ def _set_policy(thread: int, policy: int) -> None:
 
 
 def _set_niceness(pids: Iterable[int], niceness: int, *, at_most: int | None = None) -> None:
-    """Set the autogroup niceness of these processes' sessions; unprivileged changes need a pause in between."""
+    """Set the autogroup niceness of these processes' sessions, with the pauses that unprivileged users need."""
     changed = 0
     for pid in pids:
         if niceness_of(pid) in (niceness, None):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from faultline.system.errors import ConfigError
 from faultline.system.text import progress
 
-# Names of further ones, separated by commas: for Airflow's tasks, and for the drivers that they start.
+# Variable with the names of further variables to pass, separated by commas, to Airflow's tasks and the drivers that
+# they start.
 PASSED_NAMES = "FAULTLINE_JOB_ENV"
-# Hold a password, and are for the same.
+# Variables that contain a password and are passed to the same processes.
 WORKLOAD_SECRETS = frozenset({"FAULTLINE_TOPOLOGY_DATABASE"})
 _KEPT_NAMES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "JAVA_HOME",
@@ -34,7 +35,7 @@ SERVICE_NAMES = (
 def clean_environment(extra: Mapping[str, str] | None = None, *, for_workload: bool = False) -> dict[str, str]:
     """Return the environment of a child process: the allowed variables plus `extra`.
 
-    `for_workload`: also the variables that the user passes to workloads.
+    `for_workload`: include the variables that the user passes to workloads.
     """
     keep = {name: value for name, value in os.environ.items() if name in _KEPT_NAMES or name.startswith(_KEPT_FAMILIES)}
     return {**keep, **(workload_variables() if for_workload else {}), **(extra or {})}
@@ -68,9 +69,10 @@ SHARED_RESULTS = "FAULTLINE_SHARED_RESULTS"
 
 
 def is_allowed_in_thread(action: Callable[[], object]) -> bool:
-    """Return whether the system allows an action, tried on a thread that ends.
+    """Return whether the system allows an action, by trying it on a short-lived thread.
 
-    The action may be irreversible, and a container may show a capability that the host does not honour.
+    Trying is necessary because a container may show a capability that the host does not honour; a thread, because the
+    action may be irreversible.
     """
     found = []
 
@@ -99,14 +101,14 @@ def can_raise_priority() -> bool:
 
 
 def refuse_root() -> None:
-    """Raise ConfigError for root where a setting refuses it."""
+    """Raise ConfigError if this process runs as root and the variable REFUSE_ROOT is set."""
     if os.geteuid() == 0 and os.environ.get(REFUSE_ROOT):
         raise ConfigError(f"{REFUSE_ROOT}: got root; expected another user; fix: run it as another user, or unset it")
 
 
 @functools.cache
 def warn_root() -> None:
-    """Print one line per process if it runs as root. Raises ConfigError as `refuse_root`."""
+    """If this process runs as root, print a warning once. Raises ConfigError as `refuse_root` does."""
     refuse_root()
     if os.geteuid() == 0:
         progress("running as root: services and jobs have all rights on this machine")
@@ -134,7 +136,7 @@ def set_owner_umask() -> None:
 
 @contextlib.contextmanager
 def caller_umask() -> Iterator[None]:
-    """Restore the caller's umask inside the block, for files that others may read."""
+    """Restore the caller's umask within the block, for files that other users may read."""
     before = os.umask(_callers[0])
     try:
         yield

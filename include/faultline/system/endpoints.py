@@ -13,7 +13,7 @@ from faultline.system.files import reject_damaged
 
 HOST = "127.0.0.1"
 HOSTS_FILE = "hosts.json"
-# The host of the broker; every other one has a Spark worker.
+# Name of the broker's host; every other host has a Spark worker.
 BROKER = "kafka"
 WORKER = "worker-{}"
 
@@ -86,7 +86,7 @@ def read_placement(home: Path) -> Placement:
 
 # ---- Addresses of a target ----
 
-# The target that an installation is for itself.
+# Name of the target that consists of this installation's own services.
 EMBEDDED = "embedded"
 
 
@@ -94,13 +94,13 @@ EMBEDDED = "embedded"
 class Endpoints:
     """Addresses of one target.
 
-    `kafka`: HOST:PORT of the broker. `kafka_detoured`: its listener that advertises `kafka_detour`, the address of the
-    fault proxy between workload and broker. `kafka_gated`, `kafka_gate`: the same for the Kafka auth proxy. `engine`:
-    the address that workloads are submitted to. `engine_ui`: http://HOST:PORT, empty for an engine without a page.
-    `airflow`: http://HOST:PORT. `hosts`: hosts reached over SSH, by name; empty if all run on this machine. `here`: the
-    address at which they reach this machine. `target`: its name. `logins`: the folder of the credential files.
-    `storage`: a folder shared by all hosts, or hdfs://HOST:PORT/PATH; empty if they share everything. `storage_web`:
-    its WebHDFS address, http://HOST:PORT.
+    `kafka`: HOST:PORT of the broker. `kafka_detour`: address of the fault proxy between workload and broker;
+    `kafka_detoured`: listener of the broker that advertises this address. `kafka_gate`, `kafka_gated`: the same for the
+    Kafka auth proxy. `engine`: address to which workloads are submitted. `engine_ui`: http://HOST:PORT, empty for an
+    engine without a web page. `airflow`: http://HOST:PORT. `hosts`: hosts reached over SSH, by name; empty if all
+    services run on this machine. `here`: address at which these hosts reach this machine. `target`: name of the target.
+    `logins`: folder of the credential files. `storage`: a folder shared by all hosts, or hdfs://HOST:PORT/PATH; empty
+    if the hosts share all files. `storage_web`: WebHDFS address of `storage`, http://HOST:PORT.
     """
 
     kafka: str

@@ -4,12 +4,12 @@ Each message is one line that names the key, process or file and states the fix.
 sweep: fail at once, retry, or measure again.
 """
 
-# What every refusal of an older format says.
+# The fix in every error about an older format.
 MIGRATE = "run scripts/migrate.py on its results folder, bundle or file"
 
 
 class FaultlineError(Exception):
-    """Base of errors that are shown to the user; never raised itself."""
+    """Base of errors that are shown to the user; only subclasses are raised."""
 
 
 class ConfigError(FaultlineError):
@@ -21,7 +21,7 @@ class InfrastructureError(FaultlineError):
 
 
 class Cancelled(InfrastructureError):
-    """A stopped sweep cancelled the experiment; the record states it, and there is no retry."""
+    """The experiment was cancelled because its sweep was stopped; the record states this, and there is no retry."""
 
 
 class InvalidMeasurement(FaultlineError):

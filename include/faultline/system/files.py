@@ -1,4 +1,4 @@
-"""Durable files: complete or absent, also after a power cut or on a full disk.
+"""Durable files, which are complete or absent even after a power failure or on a full disk.
 
 A disk stores a file's content and its name separately. A new or replaced name is safe only once its folder is synced.
 """
@@ -20,9 +20,10 @@ from faultline.system.errors import ConfigError, InfrastructureError
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a temporary file, sync it, rename it and sync the folder: readers see the old or the new content.
+    """Write a file so that readers see either the old or the new content.
 
-    Raises InfrastructureError naming the file if it cannot be written; the old file then stays, without leftovers.
+    A temporary file is written, synced and renamed, and the folder synced. Raises InfrastructureError naming the file
+    if it cannot be written; the old file then stays, and the temporary one is removed.
     """
     _write(path, _temporary_path(path), text)
 
@@ -57,7 +58,7 @@ def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], 
                 os.fsync(file.fileno())
             temporary.rename(path)
         except OSError:
-            # A partial file would keep space that the full disk lacks.
+            # On a full disk, a partial file would use up space.
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
@@ -152,7 +153,7 @@ def check_output_path(path: Path, option: str) -> None:
         if not os.access(path, os.W_OK):
             raise refuse("cannot be written")
         return
-    # The writer may make missing folders, so the nearest existing one must be writable.
+    # The writer may create missing folders, so the nearest existing folder must be writable.
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -169,7 +170,7 @@ MODE = 0o700
 
 
 def make_private_folder(link: Path, above: Path) -> Path:
-    """Return the folder behind `link`; make both if missing, directly below `above`, the link first.
+    """Return the folder to which `link` points; if missing, create the link and then the folder, directly in `above`.
 
     Raises InfrastructureError for a folder of another user, or one that others may enter.
     """

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-# A file changed this recently may change again within the same clock tick.
+# The hash of a file that changed so recently is not cached: the file may change again within the same clock tick.
 FRESH_NS = 2_000_000_000
 
 
@@ -23,7 +23,7 @@ def file_hash(file: Path) -> str:
 
 
 def cached_hash(file: Path) -> str:
-    """Return the SHA-256 of a file; reread it in this process only after a change."""
+    """Return the SHA-256 of a file; this process reads the file again only after a change."""
     about = file.stat()
     if time.time_ns() - about.st_mtime_ns < FRESH_NS:
         return file_hash(file)
@@ -44,7 +44,7 @@ def list_hash(files: Iterable[Path]) -> str:
 # ---- Loaded code that may have changed on disk ----
 
 
-# File -> size and time of its last change, None for one that is gone.
+# By file: its size and the time of its last change; None if it does not exist.
 Stamps = dict[str, tuple[int, int] | None]
 
 
@@ -62,7 +62,7 @@ class LoadedCode:
         return cls(frozenset(packages), {file: _stamp(file) for file in found})
 
     def is_stale(self) -> bool:
-        """Return whether a file was changed or removed since."""
+        """Return whether a file was changed or removed after it was loaded."""
         return any(_stamp(file) != stamp for file, stamp in self.stamps.items())
 
     def unload(self) -> None:

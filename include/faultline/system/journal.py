@@ -1,8 +1,8 @@
 """Journals: append-only files of JSON lines, each with a wall-clock and a monotonic instant.
 
-One process writes a journal; any number read it. A line is written by one system call and counts once its newline is
-present, so readers never see partial lines. `read_journal` reads a growing journal, `read_finished` that of an ended
-process.
+One process writes a journal; any number of processes read it. A line is written by one system call and counts only when
+its newline is present, so readers never see partial lines. `read_journal` reads a growing journal, `read_finished` that
+of a process that has ended.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Journal:
         return instant
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
+        """Close the file; further calls do nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -183,9 +183,9 @@ def read_files(
 ) -> dict[str, Any]:
     """Return the raw files of a folder by name.
 
-    A JSON object for each of `documents`; the same or None for `optional`; the lines of each journal of `lines`, whose
-    names may be patterns; those of `events` grouped by `by_event`. Raises InfrastructureError naming the first missing
-    or broken file, also of those in `present`.
+    `documents`: a JSON object each. `optional`: a JSON object, or None if the file is missing. `lines`: journals, as
+    their lines; names may be patterns. `events`: journals, with lines grouped by `by_event`. `present`: files that must
+    exist but are not read. Raises InfrastructureError naming the first missing or broken file.
     """
     found: dict[str, Any] = {name: read_document(folder / name) for name in documents}
     for name in present:
@@ -237,7 +237,7 @@ def find_last(lines: Sequence[Line], **fields: str | int) -> Line | None:
 def _truncate_partial_line(path: Path) -> None:
     """Truncate the file after its last newline; readers have not seen the rest.
 
-    After a power cut, lost content appears as zeros, which no line contains: truncate there.
+    After a power failure, lost content may appear as zero bytes, which no line contains: truncate at the first one.
     """
     if not path.is_file():
         return

@@ -59,7 +59,7 @@ def _secrets_of(bootstrap: str) -> Path | None:
 
 def _login(secrets: Path, user: str) -> dict[str, str]:
     file = login_file(secrets, user)
-    # Without a running `up` there is no broker of this installation.
+    # If `up` has not run here, this installation has no broker that would need a login.
     if not file.exists() and not (secrets.parent / INSTANCE).exists() and not (secrets / ENDPOINTS).exists():
         return {}
     require_private(file)
@@ -69,7 +69,7 @@ def _login(secrets: Path, user: str) -> dict[str, str]:
 # ---- End offsets, read just before a fault without delaying it ----
 
 
-# Lead before the fault, and limit for the answer. A request takes 10 ms, or 100 ms if the engine uses all cores.
+# The request is sent this long before the fault. An answer takes 10 ms, or 100 ms if the engine uses all cores.
 OFFSETS_LEAD_S = 0.2
 OFFSETS_TIMEOUT_S = 5.0
 FOLLOW_EVERY_S = 0.05
@@ -85,7 +85,7 @@ class EndOffsets(Protocol):
 
 
 class KafkaEndOffsets:
-    """Reader of end offsets, all partitions in one request over a persistent connection."""
+    """Reader of the end offsets of all partitions, in one request over a persistent connection."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap = bootstrap
@@ -132,7 +132,7 @@ Reading = tuple[dict[str, int], Instant]
 def poll_offsets(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], Reading | None]]:
     """Read the offsets repeatedly in a thread inside the block, if `wanted`.
 
-    Yields a function from an instant to the newest reading answered before it, or None.
+    Yields a function that returns the newest reading that was answered before a given instant; None if there is none.
     """
     readings: list[Reading] = []
     stop = threading.Event()
@@ -159,7 +159,8 @@ def poll_offsets(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant
 class OffsetsWatch:
     """Reader of end offsets in a thread, so that a slow broker cannot delay the fault.
 
-    Asks `OFFSETS_LEAD_S` before `due_ns`. If that is in the future, it also asks at once, to warm up the connection.
+    The request is sent OFFSETS_LEAD_S before `due_ns`. If that is in the future, another request is sent at once, to
+    establish the connection.
     """
 
     def __init__(self, reader: EndOffsets, due_ns: int) -> None:
@@ -178,7 +179,7 @@ class OffsetsWatch:
     def _run(self) -> None:
         try:
             if self._remaining_s() > 0:
-                # Only the second reading counts; it reports a persistent failure.
+                # Only the second reading counts; if the failure persists, that one reports it.
                 with contextlib.suppress(InfrastructureError):
                     self._reader.read(_WARM_UP_TIMEOUT_S)
                 time.sleep(max(0.0, self._remaining_s()))

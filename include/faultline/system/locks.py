@@ -2,19 +2,19 @@
 
 **Machine lock**: one experiment at a time on one machine, across installations and users.
 
-It uses no file, since any user who can open a file can lock it indefinitely. A recorder with the lock states this in
-its process name (`/proc/PID/comm`). Every user can read that name, no other user can change it, it ends with the
-process, and the system identifies its owner. A process with that name that is not a recorder is reported and ignored.
-Another user can imitate a recorder's command line; the total wait for other users is limited to minutes, and the error
-then names them.
+It uses no file, because any user who can open a file can lock it indefinitely. Instead, a recorder (the process that
+samples an experiment) that holds the lock states this in its process name (`/proc/PID/comm`). Every user can read that
+name, no other user can change it, it ends with the process, and the system identifies its owner. A process with that
+name that is not a recorder is reported and ignored. Another user can imitate a recorder's command line; the total wait
+for other users is therefore limited to minutes, and the error then names them.
 
 A waiting recorder renames itself `faultline-wants` and scans the processes. It takes the lock if no other process
 claims it. If two wait, the later one backs off.
 
 **File lock**: exclusive or shared; the system releases it when its holder dies. During a measured window no other work
-of the installation runs: the conductor holds the measurement lock exclusively from before the start barrier to the end
-of its schedule. Work that takes seconds of a core and is not part of an experiment, such as tables over all results,
-shares the lock.
+of the installation runs: the fault scheduler holds the measurement lock exclusively from before the start barrier opens
+to the end of its schedule. Work that takes seconds of a core and is not part of an experiment, such as tables over all
+results, shares the lock.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ HOLDS, WANTS = "faultline-holds", "faultline-wants"
 # Two concurrent claims need a moment to settle.
 MIN_WAIT_S = 1.0
 BACKOFF_S = 0.02
-# Interval of the cancellation checks. The holder's end is noticed at once.
+# Interval of the checks for cancellation; the end of the holder is noticed at once.
 RECHECK_S = 0.25
-# Total wait for other users: for a holder, and for a process that waits without taking the lock (a recorder needs
-# milliseconds).
+# Total time to wait for other users: for a lock holder, and for a process that claims to wait but does not take the
+# lock (a recorder takes it within milliseconds).
 OTHER_USERS_HOLD_S = 15 * 60.0
 OTHER_USERS_WANT_S = 5.0
 _SHOWN_CHARACTERS = 100
@@ -108,8 +108,8 @@ class MachineLock:
     def take(self, *, wait_s: float = MIN_WAIT_S, is_cancelled: Callable[[], bool] = bool) -> LockClaim | None:
         """Take the lock until this process, a recorder, ends; return this user's previous holder.
 
-        Waits up to `wait_s` seconds, of which OTHER_USERS_HOLD_S for other users, or until `is_cancelled` returns True.
-        Raises InfrastructureError naming the holder if the wait runs out.
+        Waits up to `wait_s` seconds, of which at most OTHER_USERS_HOLD_S for other users. Returns without the lock if
+        `is_cancelled()` becomes true. Raises InfrastructureError naming the holder after that time.
         """
         process_name = _process_name(os.getpid())
         try:
@@ -163,7 +163,7 @@ class MachineLock:
         return own, [one for one in claims if one.pid != own.pid]
 
     def _has_no_new_holder(self) -> bool:
-        """Return whether the waiting processes do not take the lock; a real one does so at once."""
+        """Return whether none of the waiting processes takes the free lock; a real recorder does so at once."""
         time.sleep(RECHECK_S)
         return self.holder() is None
 
@@ -188,7 +188,7 @@ def _refusal(one: LockClaim) -> str:
 
 
 def _holder(claims: Iterable[LockClaim]) -> LockClaim | None:
-    """Return the lock holder; this user's takes precedence over another user's claim."""
+    """Return the lock holder; a holder of this user takes precedence over one of another user."""
     return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
 
 
@@ -207,7 +207,7 @@ def _await_end(pid: int, limit_s: float) -> None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except OSError:  # not allowed in here
+    except OSError:  # pidfds are not allowed in this container
         time.sleep(min(BACKOFF_S, limit_s))
         return
     try:
@@ -257,7 +257,7 @@ def _printable(text: str) -> str:
 # ---- Files ----
 
 POLL_S = 0.1
-# Tables over many results take minutes.
+# Longest wait for other work of the installation: tables over many results take minutes.
 MAX_WORK_S = 900.0
 
 

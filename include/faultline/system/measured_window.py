@@ -38,8 +38,8 @@ class Window:
     ) -> Window:
         """Return the window of an attempt whose start barrier opened at `t0_ns`; durations in seconds.
 
-        `conductor`: its journal. If it records when the engine was steady, or when the last recovery ended, the window
-        begins and ends there instead of after fixed times.
+        `conductor`: journal of the fault scheduler. If it records when the engine became steady, the window begins
+        there; if it records when the last recovery ended, the window ends there; otherwise after fixed times.
         """
         begun, ended = (find_last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
@@ -48,7 +48,7 @@ class Window:
 
     @property
     def watched_until_ns(self) -> int:
-        """Last commit that counts for `held`: later bins contain records of an idle generator."""
+        """Instant of the last commit that counts: later time bins contain records of an idle generator."""
         return self.end_ns + self.interval_ns
 
     @property
@@ -64,15 +64,16 @@ class Window:
 # ---- Steps of the wall clock during a run: latencies are differences of wall times ----
 
 
-# A process preempted between two clock reads sees a false difference; five consecutive samples do not.
+# If a process is preempted between reading both clocks, the difference is too large; in five consecutive samples, at
+# least one is correct.
 _SAMPLES_PER_MINIMUM = 5
 
 
 def clock_step_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the largest change of wall clock minus monotonic clock since the start, in ms (negative: backwards).
 
-    `lines` of one process's journal, each with `wall_ns` and `mono_ns`. The minimum of five consecutive lines counts.
-    None for fewer than five lines.
+    `lines`: lines of one process's journal, each with `wall_ns` and `mono_ns`; of each five consecutive lines the
+    minimum counts. None for fewer than five lines.
     """
     pairs = [(line["wall_ns"], line["mono_ns"]) for line in lines if "wall_ns" in line and "mono_ns" in line]
     if len(pairs) < _SAMPLES_PER_MINIMUM:

@@ -1,9 +1,10 @@
 """Detached processes and their ledger: which were started, and how to end exactly those.
 
-A process is identified by pid **and** creation time, so that a reused pid never matches. The creation time is in ticks
-since boot where known, since steps of the wall clock change the other form.
+A process is identified by pid **and** creation time, so a reused pid never matches. If possible, the creation time is
+counted in clock ticks since boot, because steps of the wall clock change a time of day.
 
-Only processes of this user with the attempt's mark are ended: any user could have written a file or a command line.
+Only processes of this user with the attempt's mark are ended, because a ledger or a command line alone could come from
+any user. The mark is a variable in the environment, or a token in the command line.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from faultline.system.files import sync_folder
 from faultline.system.journal import line_bytes, parse_line
 from faultline.system.process_tags import BACKGROUND_MARK, RUN_MARK, load_option, load_token, run_option, run_token
 
-# Creation times come from the same clock ticks; equal up to rounding.
+# Creation times of one process come from the same clock ticks, so they are equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
-# Keeps the send schedule while the engine uses all cores; needs the right to raise priorities.
+# Niceness with which the load generator keeps its schedule while the engine uses all cores; it needs a privilege.
 HIGH_PRIORITY_NICENESS = -10
-# During exec, the kernel shows no command line.
+# Time to wait for a command line, which the kernel does not show during exec.
 EXEC_TIMEOUT_S = 2.0
 
 
@@ -66,20 +67,20 @@ def process_of(entry: LedgerEntry) -> psutil.Process | None:
 
 
 def victim_of(entry: LedgerEntry) -> psutil.Process | None:
-    """Return the process as `process_of`; None also for another user's, or one without the attempt's mark."""
+    """Return the process as `process_of` does, but None if it is another user's or lacks the attempt's mark."""
     process = process_of(entry)
     return process if process is not None and has_attempt_mark(process, entry.attempt) else None
 
 
 def is_own(process: psutil.Process) -> bool:
-    """Return whether the process belongs to this user, also for root. Raises psutil.NoSuchProcess."""
+    """Return whether the process belongs to this user, even if this user is root. Raises psutil.NoSuchProcess."""
     return bool(process.uids().real == os.getuid())
 
 
 def has_attempt_mark(process: psutil.Process, attempt: str) -> bool:
     """Return whether the process belongs to this user and to the attempt.
 
-    It must have a token of the attempt as one whole argument, or RUN_MARK in its environment.
+    It must have a token of the attempt as a separate argument, or RUN_MARK in its environment.
     """
     tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
     with contextlib.suppress(psutil.Error, OSError):
@@ -113,9 +114,9 @@ def option_of(command: str | Sequence[str], name: str) -> str | None:
 
 
 def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
-    """Return the process with this pid and creation time, or None if it ended (also for a zombie).
+    """Return the process with this pid and creation time, or None if it has ended or is a zombie.
 
-    `start_ticks` and `boot` of `start_identity` take precedence, since they do not depend on the wall clock.
+    If given, `start_ticks` and `boot` (see `start_identity`) decide, because they do not depend on the wall clock.
     """
     try:
         process = psutil.Process(pid)
@@ -190,10 +191,10 @@ def spawn_detached(
 ) -> LedgerEntry:
     """Start `command` as a detached process that inherits nothing from its starter.
 
-    Double fork, new session, no inherited descriptors, standard streams to files, and the environment of
-    `clean_environment` (`for_workload`: with the user's variables for workloads). The ledger line is synced before the
-    program starts, so a running process is always in the ledger. The attempt's token, or `token`, is appended to the
-    command, and RUN_MARK is in its environment. `high_priority` raises its priority where the system allows it.
+    It is started by a double fork in a new session, with standard streams in files, no other descriptors, and the
+    environment of `clean_environment` (`for_workload`: with the user's variables for workloads). The ledger line is
+    synced before the program starts, so a running process is always in the ledger. The attempt's token, or `token`, is
+    appended to the command, and RUN_MARK is in its environment. `high_priority` raises its priority if allowed.
 
     Returns the ledger entry. Raises InfrastructureError if the process could not be started.
     """
@@ -281,7 +282,7 @@ def _redirect(stdout: str, stderr: str) -> None:
 def raise_priority() -> None:
     """Raise this process's priority where the system allows it.
 
-    With autogroups, Linux weighs whole sessions against each other, so the niceness of the session's group counts.
+    With autogroups, Linux weighs whole sessions against each other, so the niceness of the session is set as well.
     """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, HIGH_PRIORITY_NICENESS)
@@ -312,7 +313,7 @@ def read_ledger(ledger: Path) -> list[LedgerEntry]:
     """
     entries = []
     for line in map(parse_line, _read_own_file(ledger).splitlines()):
-        with contextlib.suppress(TypeError):  # of another form
+        with contextlib.suppress(TypeError):  # skip a line of another form
             entries.append(LedgerEntry(**(line or {})))
     return entries
 

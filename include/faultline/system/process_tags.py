@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-# In the environment of every process of an attempt, and inherited. A token in a command line could also be that of a
-# user's `grep`.
+# Variable in the environment of every process of an attempt, which children inherit. A token in a command line alone
+# could also be that of a user's `grep`.
 RUN_MARK = "FAULTLINE_RUN"
-# In the environment of every service: the random name of its `up`.
+# Variable in the environment of every service, with a random name that `up` chose.
 INSTANCE_MARK = "FAULTLINE_INSTANCE"
-# In the environment of background processes; see `faultline.system.background`.
+# Variable in the environment of background processes; see `faultline.system.background`.
 BACKGROUND_MARK = "FAULTLINE_BACKGROUND"
 
 
@@ -19,7 +19,7 @@ def run_token(attempt: str) -> str:
 def load_token(attempt: str) -> str:
     """Return the argument that replaces `run_token` for load senders.
 
-    Their programs may match a fault's victims, but they are not victims.
+    Load senders may run the same programs as the victims of a fault, but must not be hit.
     """
     return f"faultline-load={attempt}"
 

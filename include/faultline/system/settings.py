@@ -28,7 +28,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.files import find_private_folder, make_private_folder, reject_damaged
 
 ROOT = Path(__file__).resolve().parents[3]
-# Spark workers on one machine, and the minimum on several hosts.
+# Number of Spark workers on one machine, and the smallest number on several hosts.
 WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
@@ -80,7 +80,7 @@ class Settings:
     home: Path
     results: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
-    # Experiments under different names run concurrently.
+    # Name of the machine lock; experiments under different names run concurrently.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
     placement: Placement = LOCAL_PLACEMENT
     # An external cluster in place of the embedded services; see `for_target`.
@@ -104,7 +104,7 @@ class Settings:
     spark_logging = _InstallationPath("home", "spark", "log4j2.properties")
     # Working directories of the Spark applications, by application and executor.
     spark_work = _InstallationPath("home", "spark", "work")
-    # Last experiment of this installation with the machine lock, written by the recorder.
+    # The last experiment of this installation that held the machine lock; written by the recorder.
     turn = _InstallationPath("home", "turn.json")
     # The measurement lock; see `faultline.system.locks`.
     window_lock = _InstallationPath("home", "window.lock")
@@ -286,7 +286,7 @@ def _claim(port: int, claims: ExitStack) -> bool:
     """Return whether no other starting installation has claimed the port."""
     claim = socket.socket(socket.AF_UNIX)
     try:
-        # An abstract name (Linux): no file, global, and released with this process.
+        # An abstract socket name (Linux) needs no file, is visible to all processes, and is released with this one.
         claim.bind(f"\0faultline-port-{port}")
     except OSError as error:
         claim.close()
@@ -301,7 +301,7 @@ def choose_ports(
     """Return the wanted ports; replace each busy one by the next free port above it.
 
     Raises ConfigError for a busy port in `explicit`. While `claims` is open, no other call with claims chooses the same
-    ports, on which no service listens yet.
+    ports, even if no service listens on them yet.
     """
     chosen: dict[str, int] = {}
     for name, port in wanted.items():

@@ -24,7 +24,7 @@ _ANY = "0.0.0.0"
 
 def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
     """Return the user of the connected IPv4 socket with these two addresses; None if missing or closed."""
-    # Without an inode, no process has the socket open, and the tables name root.
+    # Entries without an inode are skipped: no process has that socket open, and the tables name root as its owner.
     return next(
         (
             owner

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the SSH library takes a quarter of a second
 
 
 SSH_HOSTS = "ssh_hosts.json"
-# The remote shell parses it.
+# Path of a program; restricted, because the remote shell parses it.
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
 SSH_KEYS = ("host", "user", "key_file", "known_hosts")
 

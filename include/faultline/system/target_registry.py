@@ -1,8 +1,9 @@
-"""Targets: where experiments run. `embedded` is this installation's own services; others are existing clusters.
+"""Targets: the services on which experiments run.
 
-A target is a small file, `<home>/targets/NAME.json`, which names the Connections with its addresses and credentials. A
-measurement writes their content to the folder of that name, readable by this user only: credential files, as in
-`<home>/secrets`, and `endpoints.json`.
+The target `embedded` is this installation's own services; all others are existing clusters. Such a target is defined by
+a small file, `<home>/targets/NAME.json`, which names the Airflow Connections with its addresses and credentials. A
+measurement writes the content of these Connections to the folder `<home>/targets/NAME`, readable only by this user:
+credential files, as in `<home>/secrets`, and `endpoints.json`.
 """
 
 from __future__ import annotations

@@ -70,12 +70,12 @@ def rate_limited(check: Callable[[], bool], every_s: float) -> Callable[[], bool
     return remembered
 
 
-# ---- Low steal: it comes in waves of minutes, which delay a generator ----
+# ---- Waiting for low steal: steal comes in waves of minutes, which delay a load generator ----
 
 
 # Longest wait in seconds; unset: no wait.
 STEAL_WAIT = "FAULTLINE_STEAL_WAIT_S"
-# The host's share that makes a wave, in cores: below it, lateness stayed under 50 ms in all workloads.
+# Steal, in cores, from which a wave counts: below it, the schedule lag stayed under 50 ms in all workloads.
 STEAL_CORES = 0.1
 SAMPLE_S = 2.0
 # Consecutive samples below the threshold that end a steal wave.

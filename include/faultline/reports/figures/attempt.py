@@ -21,7 +21,7 @@ _VIOLATION = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
 
 
-# Symbols in legend order. Shades show the start barrier and the measured window.
+# Symbols of events in the order of the legend. Start barrier and measured window need none: shading shows them.
 MARKS = {
     "t0": "x",
     "t1": "line-ns-open",
@@ -44,7 +44,7 @@ _STRIP = (0.965, 1.0)
 _ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
 _TITLES = ("Latency (ms)", "Throughput\n(records/s)", "Lag (records)", "CPU (cores)")
 _AXES = ("y", "y2", "y3", "y4")
-# Ratio of maximum to median latency from which the axis is logarithmic.
+# The latency axis is logarithmic if maximum ÷ median reaches this.
 _LOG_FACTOR = 12
 
 
@@ -58,8 +58,8 @@ def time_figure(
     """Return latency, throughput, lag and CPU of one attempt over seconds after T0.
 
     `series`: content of series.json; non-finite numbers become gaps. `rate`: offered rate in records/s, shown for
-    comparison. `machine_cores`: cores of the machine, shown if the load comes near. `bounds`: recovery thresholds of
-    each fault, with shaded violations. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for
+    comparison. `machine_cores`: cores of the machine, shown if the CPU use comes close. `bounds`: recovery thresholds
+    of each fault; violations are shaded. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for
     invalid content.
     """
     figure = go.Figure()
@@ -111,7 +111,7 @@ def _add_curve(figure: go.Figure, row: int, points: Points, key: str, name: str,
 
 
 def _add_latency(figure: go.Figure, points: Points) -> None:
-    # The maximum is drawn first, behind the p99 that often coincides with it.
+    # The maximum is drawn first, so that it lies behind the p99, which often equals it.
     _add_curve(figure, 1, points, "max_ms", "latency max", "ms", marker={"size": 4},
            line={"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"})  # fmt: skip
     for key, name, colour in (("p99_ms", "p99", STRONG_COLOUR), ("p50_ms", "p50", _LIGHT)):
@@ -120,7 +120,7 @@ def _add_latency(figure: go.Figure, points: Points) -> None:
 
 
 def _add_throughput(figure: go.Figure, points: Points, rate: float | None) -> None:
-    # Points are the ends of bins, so the vertical step comes first.
+    # A point is the end of a time bin, so the line steps at the start of the bin.
     _add_curve(figure, 2, points, "rps", "committed", "records/s", digits=1, line={"shape": "vh"})
     known = _known(points, "t_s")
     if rate is not None and known:
@@ -145,7 +145,7 @@ def _add_cpu(figure: go.Figure, points: Points) -> float:
 def _add_events(figure: go.Figure, events: Points) -> None:
     """Add each event as a line through all rows and a marker above them.
 
-    The legend lists the events of the first fault only, for lack of space.
+    To save space, the legend lists only the events of the first fault.
     """
     order = list(MARKS)
     events = [event for event in events if _number(event["t_s"]) is not None]
@@ -163,7 +163,7 @@ def _base_name(event: Mapping[str, Any]) -> str:
 
 
 def _add_event(figure: go.Figure, event: Mapping[str, Any], fault_times: Mapping[int, float], *, legend: bool) -> None:
-    """Add one event; `fault_times`: t0 of each fault by number, in seconds after T0."""
+    """Add one event; `fault_times`: t0 (instant of the fault) by number of the fault, in seconds after T0."""
     plain, number = split_name(str(event["name"]))
     at, fault = round(float(event["t_s"]), 3), plain == "t0"
     after = f" {signed(at - fault_times[number], 1)} s" if number in fault_times and not fault else ""
@@ -303,7 +303,7 @@ def _needs_log_axis(points: Points) -> bool:
 
 
 def _span(series: Series) -> tuple[float, float]:
-    """Return the time range: T0 or an earlier point to the last point or the end of the window."""
+    """Return the time range: from T0 or the first point, if earlier, to the last point or the end of the window."""
     times = [time for name in ("latency", "throughput", "lag", "cpu") for time in _known(series[name], "t_s")]
     return min([0.0, *times]), max([sum(_window(series)), *times])
 

@@ -22,13 +22,13 @@ from faultline.reports.figures.style import (
 )
 from faultline.system.text import pluralize
 
-# More lines are indistinguishable.
+# If there were more lines, they would be indistinguishable.
 MAX_LINES = 24
 # Horizontal offset of single runs (left of the median) and invalid runs (right), as a share of the axis.
 POINT_OFFSET = 0.012
-# Ratio of maximum to minimum from which an axis is logarithmic.
+# An axis is logarithmic if maximum ÷ minimum reaches this.
 LOG_FACTOR = 50
-# Height of a small figure, whose title and legend are outside.
+# Height of a small figure, which has its title and legend outside.
 PANEL_HEIGHT = 220
 # Thousands separators and no exponents, as in the tables.
 _TICKS = ",~r"
@@ -38,7 +38,10 @@ _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
 
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
-    """Return medians over two axes; without usable runs, a cell shows the median of its invalid runs in parentheses."""
+    """Return the medians over two axes.
+
+    A cell without usable runs shows the median of its invalid runs in parentheses.
+    """
     at = {(x.label(point), y.label(point)): point for point in split_controls(points)[0]}
     columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
     figures = [
@@ -76,7 +79,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         invalid = point.invalid_figure(metric.key)
         if not point.valid and invalid.median is not None:
             figure.add_annotation(
-                # By index, since plotly reads a numeric text as an index.
+                # The index, because plotly would take a numeric text for an index.
                 x=columns.index(column),
                 y=rows.index(row),
                 text=f"({invalid.text(metric)})",
@@ -277,7 +280,7 @@ def _invalid(
 
 
 def reason_text(entry: IndexEntry) -> str:
-    """Return why a run does not count: `invalid: background-load: …`."""
+    """Return a text with the reason why a run does not count: `invalid: background-load: …`."""
     return f"{entry.status}: {next(iter(entry.reasons), 'unknown reason')}"
 
 
@@ -299,13 +302,13 @@ def _axis_position(point: Point, x: Axis, aside: float = 0.0) -> Any:
 
 
 def _is_log_axis(x: Axis) -> bool:
-    """Return True if a numeric axis is logarithmic."""
+    """Return whether an axis is numeric and logarithmic."""
     numbers = [float(value) for value in x.values]
     return min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers)
 
 
 def _excluded_runs_text(point: Point) -> str:
-    """Return a line about the invalid runs of a point for its tooltip; empty without any."""
+    """Return a line for a tooltip about the invalid runs of a point; empty if there are none."""
     if not point.invalid:
         return ""
     runs = pluralize(len(point.invalid), "invalid run")

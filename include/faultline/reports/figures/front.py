@@ -30,7 +30,7 @@ from faultline.reports.views.sweep_summary import (
 )
 
 FRONT = "front"
-# More labels overlap; the table has them.
+# More labels would overlap; the table lists all candidates.
 MAX_LABELS = 12
 # Share of the height within which two labels overlap.
 MIN_LABEL_DISTANCE = 0.15
@@ -43,7 +43,7 @@ def summary_view(
 ) -> dict[str, Any] | None:
     """Return the values of the template and add the front to `figures`; None without a judged record.
 
-    `invalid`: effects of the invalid runs; without a summary, only these are shown.
+    `invalid`: the invalid runs and their effects; without a summary, only these are shown.
     """
     common = {"single_runs": "", "excluded": "" if invalid is None else invalid_text(invalid)}
     if summary is None:
@@ -75,7 +75,7 @@ def summary_view(
 
 
 def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> go.Figure | None:
-    """Return the candidates by CPU and recovery, or latency without faults: filled on the front, else open.
+    """Return the candidates by CPU and recovery time (without faults: latency); those on the front are filled.
 
     Triangles are censored recoveries, which are lower bounds. None for fewer than two candidates or metrics.
     """
@@ -177,7 +177,7 @@ def _run_text(entry: IndexEntry) -> str:
 
 
 def _separate_labels(figure: go.Figure, highest: float) -> None:
-    """Put every other label below its marker where consecutive markers have about the same height."""
+    """Put every second label below its marker where neighbouring markers have about the same height."""
     marks = sorted(
         (trace.x[place], trace.y[place], number, place)
         for number, trace in enumerate(figure.data)

@@ -32,7 +32,7 @@ def history_figure(
         (names[place], one) for place, one in zip(history.positions, history.values, strict=True) if one is not None
     ]
     finite = [(name, one) for name, one in points if one.value < float("inf")]
-    # The interval of a single run is empty; no line joins it.
+    # The interval of a single run has no length; such a point is not joined by the line.
     intervals = [(name, one) for name, one in finite if one.low < one.high]
     single = [(name, one) for name, one in finite if one.low == one.high]
     figure = go.Figure()
@@ -112,7 +112,7 @@ def _name(place: str, by_commit: bool) -> str:
 def _date_axis(history: MetricHistory) -> dict[str, Any]:
     """Return a date axis, or categories if a record has an invalid date.
 
-    Few days get one tick each, since plotly would repeat the same label within a day.
+    If there are few days, each gets one tick, because plotly would repeat the same label within a day.
     """
     try:
         first, last = (datetime.fromisoformat(history.positions[place]) for place in (0, -1))

@@ -35,7 +35,7 @@ class AttemptCurves:
 
 
 def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
-    """Return both attempts over seconds after their fault, or after T0 unless both have a fault.
+    """Return both attempts over seconds after their fault; if one has no fault, over seconds after T0.
 
     Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for invalid series.
     """

@@ -13,7 +13,7 @@ from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, set_layout
 from faultline.reports.views.experiment_report import PARTS, injection_number, part_lengths, parts_of, repeated_parts
 from faultline.reports.views.runs import sort_records, table_rows
 
-# Above this number of bars, a run has one bar of its medians.
+# If there were more bars, each run gets a single bar with the medians of its recoveries.
 MAX_BARS = 40
 
 
@@ -27,7 +27,7 @@ class _Bar:
 
 
 def _run_labels(row: Mapping[str, str], several: bool) -> list[str]:
-    """Return the applicable labels of a run: fault if there are `several`, query, state, interval."""
+    """Return the labels that apply to a run: fault (if the runs have `several`), query, state, interval."""
     known = {**row, "fault": row["fault"] if several else NONE}
     units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
     return [f"{known[key]}{unit}" for key, unit in units.items() if known[key] != NONE]

@@ -9,7 +9,7 @@ from faultline.comparison.config_points import FAULT, Axis, Point, label, sort_p
 from faultline.records.catalogue import BY_KEY
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 
-# More charts clutter the page; more lines are indistinguishable.
+# Limits: more charts would clutter the page, and more lines would be indistinguishable.
 MAX_CHARTS, MAX_LINES = 2, 8
 
 
@@ -31,7 +31,7 @@ _EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput
 _SPEED = Chart(
     "throughput", "Throughput, latency and queues", ("throughput_rps", "latency_ms.mean", "stages.most_queued")
 )
-# In order of importance; the first with data are drawn.
+# Charts in order of importance; the first MAX_CHARTS that have data are drawn.
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
     "skew_x_alignment_mode": (_LATENCY, _RESOURCES),
@@ -66,7 +66,7 @@ def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> l
 
 
 def _named(axis: Axis, point: Point) -> str:
-    """Return `state (MB) 8`; a fault stands without the name of its axis."""
+    """Return `state (MB) 8`; a fault is given without the name of its axis."""
     return axis.label(point) if axis.key == FAULT else f"{axis.name} {axis.label(point)}"
 
 

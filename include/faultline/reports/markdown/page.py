@@ -39,14 +39,14 @@ from faultline.reports.views.sweep_summary import front_headings, front_rows, in
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural_key, suggest
 
-# Settings shown even at their default; the tables show the axes.
+# Settings that are shown even at their default; axes are in the tables instead.
 SETTINGS = (
     "workload", "rate", "warmup_s", "duration_s", "checkpoint_interval_s", "commit_mode", "executors", "executor_cores",
     "executor_memory_mb", "partitions", "shuffle_partitions", "state_mb", "restart_delay_s", "seed",
 )  # fmt: skip
-# Without a schedule, batches run back to back and no fault is injected.
+# Not shown without a schedule, because batches then run back to back and no fault is injected.
 _SCHEDULE_SETTINGS = ("checkpoint_interval_s", "restart_delay_s")
-# Shown in words, or derived from other settings.
+# Not listed: these are shown in words, or derived from other settings.
 _FAULT_SETTINGS = ("fault", "fault_action", "fault_at_s", "fault_plan")
 _INTERVAL_NOTE = (
     "On Spark, a record waits for its micro-batch, so latency includes the checkpoint interval. Verdicts on claims "
@@ -238,7 +238,7 @@ def _fault_text(record: Record) -> str:
 
 
 def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
-    """Return the points without a usable record, other records that do not count, and the number of `replaced` ones."""
+    """Return lines about records that do not count, by point; `replaced`: number of superseded records."""
     lines = []
     empty = [point for point in points if not point.valid]
     if empty:
@@ -313,7 +313,7 @@ def _rate_text(rate: float | None) -> str:
 
 
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
-    """Return the points in order, and at least one axis: those that vary, the `named` ones first."""
+    """Return the points in order, and the axes that vary (at least one axis), the `named` ones first."""
     points = points_of([IndexEntry.of(record) for record in records])
     breaking, controls = split_controls(points)
     # Faults and control runs may vary different parameters.
@@ -323,7 +323,7 @@ def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], 
     wanted = [*named, *(key for key in found if key not in named)]
     if breaking and controls and FAULT not in wanted:
         wanted.append(FAULT)
-    # The single row of one configuration needs a name, too.
+    # If there is only one configuration, its row still needs a name.
     axes = [_axis(key, points) for key in wanted or ["checkpoint_interval_s"]]
     axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
     return sort_points(points, axes), axes

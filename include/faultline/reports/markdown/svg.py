@@ -16,12 +16,12 @@ WIDTH, PLOT_HEIGHT = 960, 210
 _LEFT, _RIGHT, _TITLE, _GAP, _EDGE = 58, 8, 26, 14, 14
 # Rough width of a character, and heights of a line of text.
 _CHARACTER, _LINE = 6.4, 20
-# Ratio of maximum to minimum from which a panel has a logarithmic axis.
+# A panel has a logarithmic axis if maximum ÷ minimum reaches this.
 LOG_FACTOR = 50
 # Smaller values count as zero.
 _ZERO = 1e-9
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# Horizontal distance between lines at one position, as a share of the distance to the next position.
+# Horizontal offset between lines at one position, as a share of the distance to the next position.
 _LINE_SHIFT, _LINE_SHIFT_UNJOINED, _MAX_SHIFT = 0.06, 0.16, 0.7
 # Colours with sufficient contrast on white and near black, safe for red-green colour blindness.
 _LIGHT = ("#0072b2", "#c4500a", "#00805a", "#a6488b", "#8f6400", "#56606b", "#4059ad", "#8a1c3c")
@@ -48,7 +48,7 @@ text { fill: #d6dde4 }
 class ChartPoint:
     """Median, minimum and maximum at position `x` (0, 1, 2, …).
 
-    `bound`: the median is a lower bound. `n`: number of repetitions; no line joins single ones.
+    `bound`: whether the median is a lower bound. `n`: number of repetitions; a point with n = 1 is not joined.
     """
 
     x: int
@@ -186,7 +186,7 @@ def _axes(frame: _Frame, title: str, places: Sequence[str], tilted: bool) -> lis
         y = frame.y(tick)
         parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}h{frame.width:.1f}"/>')
         parts.append(_text_element(f"{tick:,.12g}", frame.left - 6, y + 4, "end"))
-    # Omit labels that would touch: tilted by 38°, 12 px lines are 0.6 of the position distance apart.
+    # Omit labels that would touch: at a tilt of 38°, the distance of two lines is 0.6 of that of their positions.
     every = math.ceil(12 * len(places) / (0.6 * frame.width)) if tilted else 1
     for place, name in list(enumerate(places))[::every]:
         x, y = frame.x(place), frame.top + PLOT_HEIGHT + 16

@@ -39,7 +39,7 @@ def column_heading(metric: Metric, name: str) -> str:
 def _median(metric: Metric, point: Point) -> str:
     one = point.figure(metric.key)
     ends = {metric.text(one.low), metric.text(one.high)}
-    # A spread below the shown precision is omitted.
+    # The spread is omitted if the shown digits cannot express it.
     spread = one.spread(metric).replace(" – ", "–") if ends != {metric.text(one.median)} else ""
     return f"{one.text(metric)} ({spread})" if spread else one.text(metric)
 
@@ -60,8 +60,8 @@ def _known(metric: Metric, point: Point) -> list[float]:
 
 def _oversubscribed(point: Point) -> str:
     """Return `yes` if the executors have more cores than the machine."""
-    asked = point.config.get("executors", 1) * point.config.get("executor_cores", 1)
-    return "yes" if any(one.cores and asked > one.cores for one in point.entries) else NONE
+    requested = point.config.get("executors", 1) * point.config.get("executor_cores", 1)
+    return "yes" if any(one.cores and requested > one.cores for one in point.entries) else NONE
 
 
 COUNT_COLUMN = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
@@ -85,7 +85,7 @@ def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list
             others = [metric for metric in metrics_of(entries) if metric.key not in BY_KEY]
             more = [markdown_column(metric) for metric in others if not metric.key.startswith(_EXCLUDED_PREFIXES)]
             columns = [MarkdownColumn("oversubscribed", _oversubscribed), *columns, *more]
-        # Events that the engine generates are not stored, so they are not audited.
+        # Events that the engine generates itself are not stored, so the audit has no figures for them.
         left_out = section is Sheet.KEYS and matrix != "skew_x_alignment_mode"
         left_out |= section is Sheet.AUDIT and not any("audit.expected" in entry.metrics for entry in entries)
         known = [column for column in columns if not {column.text(point) for point in valid_points} <= _EMPTY_TEXTS]

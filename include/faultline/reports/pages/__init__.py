@@ -1,6 +1,6 @@
 """Results pages: functions from the record index to HTML, and the app that serves them.
 
-This module holds the addresses only, since every Airflow process imports it.
+This module holds only the addresses, because every Airflow process imports it.
 """
 
 # Path below Airflow's address.

@@ -14,7 +14,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.reports.pages.site import AirflowRun, RecordPending, ResultsSite
 from faultline.system.errors import FaultlineError
 
-# Ids of triggered runs hold sweep, configuration, repetition and build; those of a search (repetition 0) the time.
+# The id of a triggered run contains sweep, configuration, repetition and build; that of a search (repetition 0) a time.
 _CHILD = re.compile(
     r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})(?:-[0-9a-f]{8})?|search-\d{6})", re.DOTALL
 )
@@ -63,7 +63,7 @@ def address_of_dag(site: ResultsSite, dag_id: str) -> str:
 
 
 def runs_of_sweep(site: ResultsSite, matrix: str | None, sweep_id: str) -> list[AirflowRun]:
-    """Return the Airflow run of a sweep, if it exists: of its matrix, or of a single experiment."""
+    """Return the Airflow run of a sweep, if it exists: a run of its matrix, or of a single experiment."""
     dag_id = matrix or EXPERIMENT
     return _existing_runs(site, dag_id, [sweep_id, *_run_id_prefixes(sweep_id)], _run_id_prefixes(sweep_id))
 
@@ -72,7 +72,7 @@ def runs_of_entry(site: ResultsSite, entry: IndexEntry) -> list[AirflowRun]:
     """Return the Airflow runs of an experiment and its matrix, if they exist."""
     run_id, parent = _recorded_runs(site, entry.attempt)
     if entry.matrix and entry.sweep_id:
-        # Older attempts do not record their run, so it derives from the cell.
+        # Older attempts do not record their run, so its id is derived from the cell.
         own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
         runs = _existing_runs(site, EXPERIMENT, [own], ())
         if parent:
@@ -107,7 +107,7 @@ def _kinds(kind: str | None) -> Iterable[str]:
 
 
 def _recorded_runs(site: ResultsSite, attempt: str) -> tuple[str | None, str | None]:
-    """Return the ids of the run and of its matrix run from the files of an attempt; None if missing.
+    """Return the ids of an attempt's run and of the matrix run that triggered it, from its files; None if missing.
 
     The index has validated the name of the attempt.
     """

@@ -1,4 +1,4 @@
-"""App that serves the results pages; the guard checks every address, including unknown ones."""
+"""App that serves the results pages; the guard (login check) applies to every address, including unknown ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DOWNLOADS: dict[str, tuple[str, Callable[[list[IndexEntry]], bytes]]] = {
 
 
 def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., Any]) -> FastAPI:
-    """Return the app. `site_of`: returns the store of a request; `guard`: raises HTTPException 401 without a login."""
+    """Return the app. `site_of`: returns the site for a request; `guard`: raises HTTPException 401 without a login."""
     app = FastAPI(
         title="Faultline results", dependencies=[Depends(guard)], openapi_url=None, docs_url=None, redoc_url=None
     )
@@ -174,15 +174,15 @@ def _page(html: str) -> HTMLResponse:
 
 def _sweep_query(request: Request) -> SweepPageQuery:
     """Return the selection on the page of a sweep; the last value of a repeated parameter counts."""
-    asked = request.query_params
+    query = request.query_params
     return SweepPageQuery(
-        metric=asked.get("metric", ""),
-        group=asked.get("build", ""),
-        x=asked.get("x", ""),
-        view=asked.get("view", ""),
-        page=_page_number(asked.get("page", "")),
-        minimise=asked.get("minimise", ""),
-        limits={cost: asked.get(cost, "") for cost, _, _ in COST_FIELDS},
+        metric=query.get("metric", ""),
+        group=query.get("build", ""),
+        x=query.get("x", ""),
+        view=query.get("view", ""),
+        page=_page_number(query.get("page", "")),
+        minimise=query.get("minimise", ""),
+        limits={cost: query.get(cost, "") for cost, _, _ in COST_FIELDS},
     )
 
 

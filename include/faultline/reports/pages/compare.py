@@ -35,7 +35,7 @@ class ComparePageQuery:
 
 
 def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
-    """Return the page, or a form without two sweeps. Raises PageNotFound for an unknown sweep, group or metric."""
+    """Return the page, or a form if a sweep is not given. Raises PageNotFound for an unknown sweep, group or metric."""
     site.index.refresh()
     suggestions = _suggestions(site, query)
     if not (query.a and query.b):

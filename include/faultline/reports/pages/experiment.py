@@ -75,7 +75,7 @@ _HEADINGS = ("Latency", "Throughput", "Recovery", "CPU", "Memory and state", "Au
 
 
 def overlay_page(site: ResultsSite, a: str, b: str) -> str:
-    """Return the page, or a form without two experiments. Raises PageNotFound for an unknown experiment."""
+    """Return the page; unless two experiments are given, a form. Raises PageNotFound for an unknown experiment."""
     site.index.refresh()
     chosen = [_entry(site, attempt) for attempt in (a, b) if attempt]
     both = len(chosen) == 2
@@ -100,7 +100,7 @@ def experiment_label(entry: IndexEntry) -> str:
 
 
 def overlay_options(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]]:
-    """Return other experiments of the sweep with figures, same configuration first: attempt and label."""
+    """Return (attempt, label) of the sweep's other experiments with figures, those of the same configuration first."""
     others = [
         other
         for other in (site.index.of_sweep(entry.sweep_id) if entry.sweep_id else site.index.of_sweep(None))
@@ -118,7 +118,7 @@ def _entry(site: ResultsSite, attempt: str) -> IndexEntry:
 
 
 def _options(site: ResultsSite, chosen: Sequence[IndexEntry]) -> list[tuple[str, str]]:
-    """Return the available experiments: of the selected sweeps, else of the newest ones."""
+    """Return the available experiments: those of the selected sweeps, else those of the newest sweeps."""
     sweeps = list(dict.fromkeys(entry.sweep_id for entry in chosen)) or [one.name for one in site.index.sweeps(5)]
     entries = [*chosen, *(one for sweep in sweeps for one in reversed(site.index.of_sweep(sweep)) if one.metrics)]
     return [(one.attempt, experiment_label(one)) for one in {one.attempt: one for one in entries}.values()][
@@ -137,7 +137,7 @@ def _side(site: ResultsSite, entry: IndexEntry) -> dict[str, Any]:
 
 
 def _overlay(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str, go.Figure], list[str]]:
-    """Return the overlay of both experiments, or the causes of missing curves."""
+    """Return the overlay of both experiments, and the reasons if curves are missing."""
     curves, problems = [], []
     for letter, entry in zip("AB", chosen, strict=True):
         try:

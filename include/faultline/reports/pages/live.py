@@ -32,7 +32,7 @@ from faultline.system.errors import FaultlineError
 from faultline.system.measured_window import NS
 from faultline.system.process_tags import ENGINE
 
-# Shown seconds, and bytes read per journal; a recorder writes about 5 kB/s.
+# Number of seconds shown, and of bytes read per journal; a recorder writes about 5 kB/s.
 WINDOW_S = 300
 READ_BYTES = 1_600_000
 _ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
@@ -97,7 +97,7 @@ def read_live_series(attempt: Attempt) -> LiveSeries | None:
     barrier = next((line for line in scheduler if line.get("event") == "gate"), None)
     newest_ns = int(recorder[-1]["wall_ns"])
     began_ns = int(barrier["t0_wall_ns"]) if barrier else int(recorder[0]["wall_ns"])
-    # CPU used before the part of the journal that is read must not count.
+    # Only a part of the journal is read; CPU that was used before that part must not count.
     from_ns = max(began_ns, newest_ns - WINDOW_S * NS, int(recorder[0]["wall_ns"]))
     produced = [((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end"].values()))) for line in samples]
     progressed = [line for line in _last_lines(attempt.listener_journal) if line.get("event") == "progress"]
@@ -136,7 +136,7 @@ def lag_of(series: LiveSeries) -> list[tuple[float, float]]:
 
 
 def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the rate between consecutive samples of a count, at the later one."""
+    """Return the rate of a count between consecutive samples, placed at the later sample."""
     return [
         (after[0], max(0.0, (after[1] - before[1]) / (after[0] - before[0])))
         for before, after in zip(points, points[1:], strict=False)
@@ -209,10 +209,10 @@ def _last_lines(path: Path) -> list[Line]:
     except OSError:
         return []
     lines = content.split(b"\n")
-    # The first line may be cut by the offset, the last by the writer.
-    whole = lines[1:-1] if size > READ_BYTES else lines[:-1]
+    # The first line may begin before the offset, and the last one may not be completely written.
+    complete = lines[1:-1] if size > READ_BYTES else lines[:-1]
     found = []
-    for line in whole:
+    for line in complete:
         try:
             found.append(json.loads(line))
         except ValueError:

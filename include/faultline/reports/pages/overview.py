@@ -19,7 +19,8 @@ from faultline.reports.views.runs import load_parts
 from faultline.system.errors import FaultlineError
 
 SWEEPS_PER_PAGE = 100
-# Number of newest sweeps considered for a summary, and their required judged records and maximum configurations.
+# The summary is that of one of the newest sweeps: how many are considered, with at least how many judged records, and
+# at most how many configurations.
 MAX_SUMMARY_SWEEPS, MIN_SUMMARY_RECORDS, MAX_SUMMARY_CONFIGURATIONS = 5, 4, 40
 MAX_SUMMARY_LINES = 6
 MAX_FAILURES = 5
@@ -126,7 +127,7 @@ def _single_run_label(site: ResultsSite, tally: StatusCounts) -> str:
     return ", ".join([*load_parts(entry.config), label(entry.fault)])
 
 
-# Newest attempts searched for active ones; at most two are active, older open ones are orphaned.
+# Number of newest attempts to search for active ones. At most two are active; older open attempts are orphaned.
 MAX_OPEN_ATTEMPTS = 6
 
 
@@ -150,7 +151,7 @@ def active_runs(site: ResultsSite) -> list[ActiveRun]:
     ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
     runs = [(is_queued, one) for is_queued, attempt in ordered if (one := _active_run(site, attempt))]
     measured = next((one for is_queued, one in runs if not is_queued), None)
-    # Without a running experiment, it waits for another installation.
+    # If none is running here, the queued experiment waits for another installation.
     return [replace(one, detail=f"for {measured.title}") if is_queued and measured else one for is_queued, one in runs]
 
 

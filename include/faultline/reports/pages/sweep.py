@@ -100,7 +100,7 @@ def _page(
             if sweep or matrix
         ],
         neighbours=[other for other in siblings if other != sweep],
-        # Newest first, so the next sweep is the previous one in time.
+        # Siblings are sorted newest first, so the following one in the list is the previous one in time.
         before=next(iter(siblings[siblings.index(sweep) + 1 :]), None) if whole_matrix and sweep in siblings else None,
         sweep=sweep,
     )

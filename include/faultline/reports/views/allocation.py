@@ -40,7 +40,7 @@ def scatter_text(found: Allocation) -> str:
 
 
 def best_text(found: Allocation) -> str:
-    """Return the number of injections per run with the narrowest interval per machine-hour; empty for single runs."""
+    """Return a sentence on the number of injections per run that is most efficient; empty for single runs."""
     if found.best is None:
         return ""
     start, injection = (
@@ -80,7 +80,7 @@ def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Se
 
 
 def next_step_text(decisions: Sequence[Decision], found: Allocation | None) -> str:
-    """Return whether to continue a sequential sweep or to start one with another number of injections.
+    """Return advice: continue the sequential sweep, or start one with another number of injections.
 
     Empty if no recovery is inconclusive or the costs are unknown.
     """

@@ -15,7 +15,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class ReportEvent:
-    """One event: seconds after T0 and after the fault's t0, None if unknown; `source`: evidence."""
+    """One event, in seconds after T0 (start barrier) and after t0 (fault), None if unknown; `source`: evidence."""
 
     name: str
     words: str
@@ -25,7 +25,7 @@ class ReportEvent:
 
     @property
     def letter(self) -> str:
-        """`t0` to `t7` for the instants of a recovery; else empty."""
+        """`t0` to `t7` for one of the defined instants of a recovery; else empty."""
         plain = self.name.partition("#")[0]
         return plain if len(plain) == 2 and plain[0] == "t" and plain[1].isdigit() else ""
 
@@ -42,7 +42,7 @@ class ReportEvent:
 
 @dataclass(frozen=True)
 class RecoverySpan:
-    """A part of a recovery, in seconds after t0. `seen`: False for the observed time without recovery."""
+    """Part of a recovery, in seconds after t0. `seen`: False for the time until the end of a censored observation."""
 
     name: str
     start_s: float
@@ -131,7 +131,7 @@ class FaultReport:
 
 @dataclass(frozen=True)
 class RestartReport:
-    """One restart: component `who` restarted process `what`. `after_gate_s`: seconds after T0."""
+    """One restart: the component `who` restarted the process `what`. `after_gate_s`: seconds after T0."""
 
     after_gate_s: float | None
     who: str
@@ -146,7 +146,7 @@ class RestartReport:
 
 @dataclass(frozen=True)
 class ExperimentReport:
-    """Whole report. `edges`: events that belong to no fault; `offenders`: first mismatched keys of the audit."""
+    """Whole report. `offenders`: the first keys whose output differs from the batch recomputation."""
 
     attempt_events: tuple[ReportEvent, ...] = ()
     faults: tuple[FaultReport, ...] = ()
@@ -194,7 +194,7 @@ def recovery_lines(record: Record) -> list[str]:
 
 
 def injection_number(part: RecoveryPart, place: int) -> int:
-    """Return the number of the injection, or the `place` of another fault in its plan, from 1."""
+    """Return the number of the injection, or `place`, the number of the fault in its plan; both count from 1."""
     return part.injection or place
 
 
@@ -213,7 +213,7 @@ def _text(part: RecoveryPart) -> str:
 
 
 def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
-    """Return the length in seconds of each known part; `settling` ends at t7, `unseen` at the end of observation."""
+    """Return the length of each known part in s; `settling` ends at t7, `unseen` at the end of the observation."""
     known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
     lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
     total = sum(lengths.values())

@@ -1,6 +1,7 @@
 """Report about one attempt, from its record and, if available, its raw files.
 
-The record is authoritative. A missing or broken raw file leaves its part empty; a broken one adds a remark.
+The record is authoritative. If a raw file is missing or broken, its part of the report is empty; a broken file also
+adds a remark. `conductor` is the journal of the fault scheduler (conductor.jsonl).
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ def build_report(record: Record, attempt: Attempt, curves: Mapping[str, Any] | N
 
 
 def missing_figures(record: Record) -> list[tuple[str, str]]:
-    """Return the figures that a user job lacks, each with the reason."""
+    """Return the figures that a user job cannot have, each with the reason."""
     reasons = record.metrics.not_measured or {}
     return [(NOT_MEASURED.get(name, name), end) for name, end in sorted(reasons.items())]
 
 
 def early_end_lines(record: Record) -> list[str]:
-    """Return why a run ended before its last injection; empty if it did not."""
+    """Return lines on why a run ended before its last injection; empty if it did not."""
     made = record.metrics.injections
     if made is None or made.ended_early is None:
         return []
@@ -93,7 +94,7 @@ def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
 
 
 def _events_of(record: Record, t0_wall_ns: int | None) -> Iterable[tuple[int, ReportEvent]]:
-    """Yield each event in order of time with the number of its fault; 0 for events of the attempt."""
+    """Yield (number of the fault, event), sorted by time; 0 for events of the attempt itself."""
     at = {event.name: event.wall_ns for event in record.timeline}
     for event in sorted(record.timeline, key=lambda event: event.wall_ns):
         plain, number = split_name(event.name)
@@ -143,7 +144,7 @@ def _faults(
 
 
 def _planned(record: Record) -> list[str]:
-    """Return each planned fault in words; the short form if the configuration is no longer valid."""
+    """Return each planned fault in words; if the configuration is no longer valid, without times and details."""
     try:
         faults = parse_configuration(record.config).planned_faults()
     except ConfigError:
@@ -188,7 +189,7 @@ def _verdict(
 
 
 def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
-    """Yield the consecutive parts; a missing part ends the chain, since the next start is unknown."""
+    """Yield the consecutive parts, up to the first unknown one, because the next would have no known start."""
     lengths = part_lengths(recovery)
     at = 0.0
     for key, name, _ in PARTS:
@@ -201,7 +202,7 @@ def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
 
 
 def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) -> InjectionReport | None:
-    """Return the fault scheduler's report on one fault; None without lines."""
+    """Return the injection of one fault by the fault scheduler's journal; None if the journal has no line about it."""
     lines = [line for line in conductor if line.get("fault") == fault]
     named = next((line for line in reversed(events(conductor, "victims")) if _concerns(fault, line)), Line())
     victims = [victim for victim in named.get("victims") or () if victim.get("fault", fault) == fault]
@@ -227,7 +228,7 @@ def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) ->
 
 
 def _concerns(fault: int, line: Line) -> bool:
-    """Return True if a line of victims names one of this fault."""
+    """Return whether a line about victims names a victim of this fault."""
     victims = line.get("victims") or ()
     return any(victim.get("fault", line.get("fault", 0)) == fault for victim in victims)
 

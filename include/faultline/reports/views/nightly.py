@@ -51,7 +51,7 @@ class NightlyPageQuery:
 
 @dataclass(frozen=True)
 class NightlyRow:
-    """One nightly run, or consecutive unmeasured ones back to `until`."""
+    """One nightly run, or several consecutive runs that were not measured, back to the date `until`."""
 
     day: str
     verdict: NightlyVerdict
@@ -125,7 +125,7 @@ class NightlyView:
 
     @cached_property
     def _verdict_of(self) -> Callable[[str | None], NightlyVerdict]:
-        # Verdicts are read on demand, since a year of runs has many.
+        # Verdicts are read on demand, because a year of runs has many.
         return cache(lambda sweep_id: stored_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
 
     @cached_property

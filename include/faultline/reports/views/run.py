@@ -40,7 +40,7 @@ from faultline.reports.views.runs import load_parts, run_name
 from faultline.reports.views.series import FILE, FILE_GONE, last_violation_text, recovery_bounds, try_read_curves
 from faultline.system.errors import FaultlineError
 
-# Raw files come from other programs, so a view must survive any content.
+# Errors that any content of a raw file may cause; other programs wrote it, so a view must tolerate them.
 READ_ERRORS = (
     FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
@@ -113,7 +113,7 @@ class RunView:
         shown = f"attempts/{self.record.attempt}/{FILE}"
         if self.curves is None:
             return None, f"{shown} {self.missing_curves_reason}."
-        # The offered rate counts records, so it fits only workloads whose throughput does too.
+        # The offered rate counts records, so it is drawn only for workloads whose throughput also counts records.
         offered = offered_rate(self.record.config) if self._unit == "records" else None
         machine_cores, bounds = self.record.environment.cores, recovery_bounds(self.record)
         try:
@@ -191,7 +191,7 @@ class RunView:
 
     @property
     def lost_cores(self) -> str:
-        """CPU wait of the measured processes due to other processes and steal; empty if unknown."""
+        """CPU that the measured processes lost to other processes and to steal, as text; empty if unknown."""
         waited = self.record.metrics.waited
         if waited is None or waited.others is None:
             return ""
@@ -200,7 +200,7 @@ class RunView:
 
     @property
     def recoveries(self) -> list[list[str]]:
-        """One row per fault if there are several; the tiles and the table of all figures show a single one."""
+        """One row per fault if there are several; a single one is shown by the tiles and the table of all figures."""
         recoveries = self.record.metrics.recoveries
         if len(recoveries) < 2:
             return []
@@ -239,7 +239,7 @@ class RunView:
 
     @property
     def _figures(self) -> Pairs:
-        """All figures except the audit; recovery: of the first fault, or medians of repeated injections."""
+        """All figures except the audit; the recovery is that of the first fault, or medians of repeated injections."""
         metrics = self.record.metrics.model_dump()
         metrics.pop("audit")
         first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
@@ -286,7 +286,7 @@ class RunView:
 
     @property
     def latency_clock(self) -> str:
-        """Clock that ends latencies, with its uncertainty; empty if it is also the clock that starts them."""
+        """Clock that gives the end of latencies, with its uncertainty; empty if it also gives their start."""
         ends = self.record.environment.latency_clock
         if ends is None:
             return ""

@@ -18,12 +18,12 @@ from faultline.reports.views.experiment_report import repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.text import sort_key
 
-# Given by the workload's name, or appended by `rerun_command` itself.
+# Parameters that the command does not repeat: the workload is named, and `rerun_command` appends `truth` itself.
 _OMITTED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
 # Identifying columns first, status last.
 COLUMNS = sorted(columns_in(Sheet.RUNS), key=lambda column: column.key == "status")
-# Shown even if empty; the other columns only if a row has a value.
+# Columns that are shown even if empty; other columns only if a row has a value.
 _ALWAYS = frozenset({"number", "fault", "latency_ms.p50", TAIL, "status"})
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
@@ -43,7 +43,7 @@ def run_name(record: Record) -> str:
 
 
 def sort_records(records: Sequence[Record]) -> list[Record]:
-    """Sort by workload, state, interval, other varying parameters, faults before controls, repetition and attempt."""
+    """Sort by workload, state, interval, other varying parameters, fault (controls last), repetition and attempt."""
     others = sorted(_varying_keys(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
 
     def key(record: Record) -> tuple[Any, ...]:
@@ -61,14 +61,14 @@ def sort_records(records: Sequence[Record]) -> list[Record]:
 
 
 def table_rows(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Return one row of texts per record, sorted by the axes of the matrix.
+    """Return one row of texts per record, in the order of `sort_records`.
 
     Keys: those of COLUMNS, `reason` (the first one, or empty) and `varies` (other varying parameters, or empty).
     """
     others = sorted(_varying_keys(records) - _SHOWN)
     repeated = len({record.repetition for record in records}) > 1
     builds = len({record.build for record in records}) > 1
-    # A dash next to figures of other runs would look like an unknown value.
+    # If other runs have a figure, a dash would look like an unknown value.
     usual = "offered" if any(map(_has_own_throughput, records)) else NONE
     rows = []
     for number, record in enumerate(sort_records(records), start=1):
@@ -100,7 +100,7 @@ def _text(value: Any, column: Any) -> str:
 
 
 def _has_own_throughput(record: Record) -> bool:
-    """Return True unless the throughput equals the offered load: records on schedule, sustained by the engine."""
+    """Return whether the throughput is a result: False if a scheduled load was sustained, so both are equal."""
     kind = workload_of(record.config)
     return kind.counts != "records" or not has_schedule(record.config) or record.metrics.sustained is False
 
@@ -143,7 +143,7 @@ def rerun_command(record: Record) -> str:
 
 
 def _is_derived(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
-    """Return True if the field has the same value when it is omitted."""
+    """Return whether the field would have the same value if it were omitted."""
     rest = {key: value for key, value in changed.items() if key != name}
     try:
         made = parse_configuration({"workload": config.get("workload"), **rest})

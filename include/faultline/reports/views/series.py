@@ -1,7 +1,8 @@
 """Curves of an attempt over time, and the spans in which they violate the recovery thresholds.
 
-The judge writes the curves to `series.json`. Unpacked bundles lack it, so the curves are computed from raw files.
-The record names the last violating signal and the thresholds; the curves hold the size of the violation.
+The judge writes the curves to `series.json`. Unpacked bundles lack this file, so the curves are computed from raw
+files. The record contains the thresholds, and the signal (latency, lag or progress) that violated its threshold last;
+the curves show by how much.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SIGNALS = {"tuples later": LATENCY, "lag above": LAG, "not caught up": COVERED,
 
 
 def has_curves(folder: Path) -> bool:
-    """Return True if `read_curves` has something to read in the attempt's folder."""
+    """Return whether the attempt's folder contains a file that `read_curves` can read."""
     return any((folder / name).exists() for name in (FILE, _TUPLES))
 
 
@@ -72,8 +73,8 @@ def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
 class RecoveryBounds:
     """Recovery thresholds of one fault.
 
-    `latency_ms`: None if outputs do not identify their input. `from_s`: fault; `until_s`: recovery or end of
-    observation; both in seconds after T0.
+    `latency_ms`: None if outputs do not identify their input. `from_s`: time of the fault; `until_s`: time of the
+    recovery or end of the observation; both in seconds after T0.
     """
 
     latency_ms: float | None
@@ -117,7 +118,7 @@ def lag_violations(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -
 
 
 def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: RecoveryBounds) -> list[tuple[float, float]]:
-    """Return the spans above `limit`: a value covers the time since its predecessor; adjacent spans are merged."""
+    """Return the spans above `limit`; a value applies to the time since the previous one; adjacent spans are merged."""
     found: list[tuple[float, float]] = []
     before = -math.inf
     for begin, end, value in values:

@@ -59,7 +59,7 @@ class SweepPageQuery:
     view: str = ""
     page: int = 1
     minimise: str = ""
-    # Unparsed values by cost.
+    # Limits by cost, as entered.
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -124,7 +124,7 @@ class SweepView:
     def columns(self) -> list[Metric]:
         """Columns of the table: the selected metric first, then the usual ones.
 
-        Next to the p99, its substitute for few batches is redundant.
+        The substitute for the p99, used for few batches, is omitted if the p99 is a column.
         """
         shown = {self.metric.key} if self.metric else set()
         shown |= {TAIL} if DEFAULT in shown else set()
@@ -233,7 +233,7 @@ class SweepView:
 
     @property
     def problems(self) -> list[tuple[int, str, IndexEntry]]:
-        """Kinds of reasons of experiments that are not valid, most frequent first: count, example, newest record."""
+        """Reasons of experiments that are not valid, by code, most frequent first: count, example, newest record."""
         found: dict[str, list[tuple[IndexEntry, str]]] = {}
         for entry in self.members:
             for reason in explain_reasons(entry.reasons, entry.metrics) if entry.status != "valid" else ():
@@ -314,9 +314,9 @@ def _limit(choice: SweepPageQuery, metric: Metric | None) -> float | None:
         return None
     from faultline.comparison.candidates import COSTS
 
-    asked = next((text for cost, text in choice.limits.items() if metric and COSTS.get(cost) == metric.key), "")
+    entered = next((text for cost, text in choice.limits.items() if metric and COSTS.get(cost) == metric.key), "")
     try:
-        limit = _parse_limit("", asked)
+        limit = _parse_limit("", entered)
     except ConfigError:
         return None
     return limit if limit is not None and math.isfinite(limit) and limit > 0 else None
@@ -335,7 +335,7 @@ def select_view(axes: Sequence[Axis], choice: SweepPageQuery) -> tuple[Axis | No
 
 
 def _best_axis(axes: Sequence[Axis]) -> Axis:
-    """Return the first axis with no more lines than colours, else the one with the fewest lines."""
+    """Return the first axis for which there are enough colours for all lines, else the axis with the fewest lines."""
     cells = math.prod(len(axis.values) for axis in axes)
     few = (axis for axis in axes if cells <= len(axis.values) * len(SERIES_COLOURS))
     return next(few, max(axes, key=lambda axis: len(axis.values)))
@@ -346,7 +346,7 @@ def _two_numbers(axes: Sequence[Axis]) -> bool:
 
 
 def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
-    """Return dates, workloads and machines, with all values where they differ."""
+    """Return dates, workloads and machines of the records; where records differ, all values."""
     times = sorted(entry.measured_at for entry in entries)
     workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)
     cores = sorted({entry.cores for entry in entries if entry.cores})

@@ -18,7 +18,7 @@ from faultline.system.text import pluralize
 
 SHORT_NAMES = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
 _COST_NAMES = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
-# Smaller factors are shown as percentages.
+# Changes by a smaller factor are shown in percent.
 _FACTOR = 1.6
 SINGLE_RUNS_TEXT = (
     f"Each configuration was measured once; single runs show no effects. "
@@ -56,7 +56,7 @@ def effect_text(effect: Effect) -> str:
 
 
 def bound_text(effect: Effect) -> str:
-    """Return the bound of an equivalent difference; for recoveries at least their resolution."""
+    """Return the bound below which a difference counts as equivalent; for recoveries at least their resolution."""
     if not effect.ratio:
         return f"{math.ceil(effect.margin * 10) / 10:g} s"
     change = effect.found.change
@@ -70,7 +70,7 @@ def required_repetitions_text(effect: Effect) -> str:
 
 
 def required_repetitions(effect: Effect) -> str:
-    """Return the same without the unit, for a list whose heading names it."""
+    """Return what an inconclusive effect requires, for a list whose heading names the unit (repetitions)."""
     parts = [effect.why] if effect.why else []
     if effect.more_repetitions is not None:
         parts.append(f"about {pluralize(effect.more_repetitions, 'more repetition')}")
@@ -135,7 +135,7 @@ def single_run_lines(effects: Sequence[Effect]) -> list[str]:
 
 
 def headline_lines(effects: Sequence[Effect]) -> list[str]:
-    """Return the only step with its intervals and the runs that inconclusive effects require; else empty."""
+    """Return lines about the step of a sweep with a single step, with required runs; empty for several steps."""
     shown = headline_effects(effects)
     if not shown:
         return []
@@ -215,7 +215,7 @@ def recommendation_lines(summary: SweepSummary) -> list[str]:
 
 
 def unmet_limits_text(advice: Recommendation) -> str:
-    """Return in one line the configuration nearest to the limits and by how much it exceeds them."""
+    """Return one line that names the configuration nearest to the limits and by how much it exceeds each."""
     if advice.nearest is None:
         return "no configuration has all required figures"
     misses = []
@@ -346,7 +346,7 @@ def short_summary(summary: SweepSummary) -> list[str]:
 
 
 def verdict_text(effect: Effect) -> str:
-    """Return the verdict; if inconclusive, with the required repetitions."""
+    """Return the verdict as text, with the required repetitions if it is inconclusive."""
     if effect.verdict is EffectVerdict.INCONCLUSIVE:
         return f"inconclusive: {required_repetitions_text(effect)}"
     return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.EQUIVALENT else effect.verdict.value
@@ -363,7 +363,7 @@ def capitalize_first(text: str) -> str:
 
 
 def _exp(value: float) -> float:
-    """Return the exponential; unknown, infinite ends stay infinite."""
+    """Return the exponential; an unknown end, which is infinite, stays infinite."""
     return math.exp(value) if abs(value) < 700 else value
 
 
@@ -382,7 +382,7 @@ def _interval_text(change: Interval, text: Callable[[float], str]) -> str:
 
 
 def invalid_text(invalid: InvalidRuns) -> str:
-    """Return in one line the effects that would include the invalid runs."""
+    """Return one line with the effects that would result if the invalid runs counted."""
     codes = ", ".join(f"{number} {code}" for code, number in sorted(invalid.codes.items(), key=lambda one: -one[1]))
     runs = pluralize(invalid.runs, "invalid run")
     head = f"{runs} excluded ({codes})"
