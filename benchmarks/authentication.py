@@ -33,9 +33,9 @@ _OPEN, _CLOSED = 0.0, 1.0
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Run ten pairs, or one if `quick`, which decides nothing.
+    """Run ten pairs, or a single one if `quick`, which is too few for a verdict.
 
-    `FIGURE_change`: of the metric with its 95 % interval.
+    `FIGURE_change`: change of the metric with its 95 % interval.
     """
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
 

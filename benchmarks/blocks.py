@@ -36,9 +36,9 @@ def run_until_usable(
     usable: Callable[[Record], bool] = lambda record: record.is_usable,
     during: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Record | None:
-    """Run a word count until its record is usable, at most as often as a cell is measured; None if none is.
+    """Run a word count until its record is usable; return None if no attempt that a cell may have was.
 
-    `during`: context of each experiment.
+    `during`: returns a context in which each experiment runs.
     """
     for _ in range(MOST_MEASUREMENTS):
         with during():

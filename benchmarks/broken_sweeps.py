@@ -1,4 +1,4 @@
-"""Sweeps with actions during their runs, such as kills: start, wait, counts and sums.
+"""Sweeps that a benchmark disturbs with actions, such as kills: runs them, and counts and sums the results.
 
 Each action is logged on disk at once, so an interrupted benchmark continues with the next one.
 """
@@ -36,7 +36,7 @@ RATES = [100.0, 150.0]
 REPETITIONS = 2
 _END_S, _RECOVERY_S = 180.0, 180.0
 
-# Figure by the count that it sums.
+# By count: the figure that sums it.
 _COUNTS = {
     "cells": "planned", "cells_once": "once", "lost_records": "lost", "duplicate_records": "double",
     "remeasured": "remeasured", "attempts": "attempts",
@@ -101,7 +101,7 @@ A = TypeVar("A", bound=SweepAction)
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep with `acts` actions and its runs; `seconds`: from trigger to end; `state`: of its last run."""
+    """One sweep: number of `acts` (actions), its runs, `seconds` from trigger to end, and `state` of the last run."""
 
     series: str
     acts: int
@@ -114,8 +114,8 @@ class Sweep:
 class BrokenSweeps(ABC, Generic[A]):
     """Runner of all actions of a benchmark, a few per sweep.
 
-    `per_sweep`: actions per sweep. `triggers`: most runs of a sweep; a failed one is triggered again, as by its user.
-    `end_s`: time limit of a run.
+    `per_sweep`: actions per sweep. `triggers`: maximum number of runs of a sweep; after a failed run it is triggered
+    again, as a user would do. `end_s`: time limit of a run.
     """
 
     name: str
@@ -139,7 +139,7 @@ class BrokenSweeps(ABC, Generic[A]):
         return AirflowApi(self.settings)
 
     def go_through(self, acts: Sequence[A]) -> dict[str, BenchmarkFigure]:
-        """Perform the remaining actions, then an undisturbed experiment; return the counts of leftovers."""
+        """Perform the remaining actions, then run an undisturbed experiment; return the counts of leftovers."""
         for former in self.api.runs(MATRIX, "queued", "running"):
             self.progress(f"{former['dag_run_id']}: continuing an interrupted call")
             await_run(self.api, former["dag_run_id"])
@@ -169,7 +169,7 @@ class BrokenSweeps(ABC, Generic[A]):
         return self._counted(series, runs, done, time.monotonic() - began, state)
 
     def state_of(self, run_id: str) -> str:
-        """Return the run's state, also while the API server restarts."""
+        """Return the run's state; if the API server restarts, wait for it."""
         what = "airflow: response"
         return str(
             wait_until(lambda: ask(lambda: self.api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what=what)
@@ -209,7 +209,7 @@ class BrokenSweeps(ABC, Generic[A]):
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """Return the result, or None while Airflow does not respond."""
+    """Return the result of a query, or None if Airflow does not respond."""
     try:
         return question()
     except InfrastructureError:
@@ -221,7 +221,7 @@ def new_series(name: str) -> str:
 
 
 def run_undisturbed(settings: Settings, progress: Progress) -> None:
-    """Run one experiment without actions, which cleans up after the last one; wait until no run is left."""
+    """Run one experiment without actions, which cleans up after earlier ones; wait until no run is active."""
     api = AirflowApi(settings)
     progress("running one undisturbed experiment")
     run_id = new_series("calm")
@@ -254,7 +254,7 @@ def count_leftovers(settings: Settings, progress: Progress) -> dict[str, Benchma
 
 
 def sum_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
-    """Sum counts, runs and seconds of all sweeps; `low` and `high` are those of single sweeps."""
+    """Sum counts, runs and seconds of all sweeps; `low` and `high` are the extremes of single sweeps."""
     found = {name: total([sweep["outcome"][key] for sweep in sweeps]) for name, key in _COUNTS.items()}
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
     found["wall_s"] = total([sweep["seconds"] for sweep in sweeps], "s")

@@ -1,9 +1,9 @@
 """Error rate and power of the statistical methods in use and of rejected ones (simulation, 2 minutes).
 
-Seven questions, each with many simulated studies that are judged by several methods:
+There are seven questions, each with many simulated studies that several methods judge:
 
 - two sides: runs with correlated recoveries, none or a tenth of them censored;
-- uneven sides: a nightly run of five against many earlier runs with less variation;
+- uneven sides: a nightly run with five values against many earlier ones with less variation;
 - direction: whether a metric rises over three values of a parameter;
 - same: whether a metric stays within 5 %;
 - limit: whether a metric exceeds a limit;
@@ -33,9 +33,9 @@ SEED = 2046
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 1,000 studies of each kind, or 40 if `quick`.
 
-    `QUESTION_METHOD_error_CASE`: studies with a false result; `…_covers_…`: whose 95 % interval contains the truth;
-    `…_sees_…`: that find the planted effect. For two sides, `low` and `high` are the minimum and maximum over all
-    correlations and numbers of recoveries, else the 95 % interval (Wilson).
+    `QUESTION_METHOD_error_CASE`: share of studies with a false result; `…_covers_…`: share whose 95 % interval contains
+    the truth; `…_sees_…`: share that find the planted effect. For two sides, `low` and `high` are the minimum and
+    maximum over all correlations and numbers of recoveries; otherwise they are the 95 % interval (Wilson).
     """
     draws = QUICK_DRAWS if quick else DRAWS
     study = Study(progress, SEED)
@@ -49,7 +49,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
-    """Compare five runs with 35 of equal or half the variation, with no difference or one standard deviation."""
+    """Compare five runs with 35 others of equal or half variation; the difference is 0 or one standard deviation."""
     for name, ratio in (("equal", 1.0), ("half", 0.5)):
         few, many = standard_noise("normal", (draws, 5), rng), ratio * standard_noise("normal", (draws, 35), rng)
         for what, planted in (("error", 0.0), ("sees", 1.0)):
@@ -66,7 +66,7 @@ def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
 
 
 def votes_of(*sizes: int) -> Floats:
-    """Return the probability of each number of rising pairs, over groups in a row without difference."""
+    """Return the probability of each number of rising pairs, for groups of these sizes without a difference."""
     chances, before = np.ones(1), 0
     for size in sizes:
         counts = np.ones(1)
@@ -129,7 +129,7 @@ def same(study: Study, draws: int, rng: np.random.Generator) -> None:
 def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Test whether 3, 4, 5 or 10 runs exceed a limit: all on one side of it, or Student's t.
 
-    `error`: in either direction, at a limit in the middle; `sees`: a limit two standard deviations lower.
+    `error`: a verdict in either direction if the limit equals the mean; `sees`: a limit two standard deviations lower.
     """
     for noise, runs, (what, at) in itertools.product(
         ("normal", "heavy", "skewed"), (3, 4, 5, 10), (("error", 0.0), ("sees", 2.0))

@@ -39,7 +39,7 @@ def machine() -> dict[str, Any]:
 
 
 def print_figures(outcome: Mapping[str, Any]) -> None:
-    """Print the figures as a table: value (a median unless its name says otherwise), minimum and maximum."""
+    """Print the figures as a table: value (a median unless the name states otherwise), minimum and maximum."""
     from rich.console import Console
     from rich.table import Table
 

@@ -16,11 +16,11 @@ from faultline.system.text import Progress
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
 SLOWDOWN = 1.1
-# The fewest repetitions with a verdict, and twice as many.
+# Repetitions per side: the smallest number that permits a verdict, and twice as many.
 SIZES = (5, 10)
 RUNS, CHANGE_AT = 30, 18
 BASELINE_RUNS = 7
-# Steps of the level in percent; a run's figure is the median of REPETITIONS values.
+# Steps of the level, in percent.
 STEPS = (5, 10, 20)
 REPETITIONS = 5
 SEED = 2026
@@ -29,13 +29,13 @@ Shapes = dict[str, list[float]]
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Run 1,000 draws of everything and 200 of each power, or 100 and 20 if `quick`.
+    """Run 1,000 draws for error rates and 200 for each power, or 100 and 20 if `quick`.
 
-    Figures are shares; `low` and `high` are their 95 % interval (Wilson). `aa_…`: two samples of 5 from one profile,
-    over all profiles. `uneven_nights_alarms`: one nightly run against seven, if runs vary as much as repetitions.
-    `power_N_SHAPE`: a slowdown by 10 %, found with N repetitions per side. `nights_false`: series of 30 equal runs with
-    a change point; `nights_found_STEP`: a step of STEP percent at run 18 found within one run; `nights_only_STEP`: and
-    no other.
+    Figures are shares of draws; `low` and `high` are their 95 % interval (Wilson). `aa_…`: verdict on two samples of 5
+    from one noise profile, over all profiles. `uneven_nights_alarms`: one nightly run differs from seven, if runs vary
+    as much as repetitions. `power_N_SHAPE`: a slowdown by 10 % is found with N repetitions per side. `nights_false`: a
+    change point in a series of 30 equal runs; `nights_found_STEP`: a step of STEP percent at run 18 is found to within
+    one run; `nights_only_STEP`: it is found, and no other.
     """
     count, shapes = QUICK_COMPARISONS if quick else COMPARISONS, load_shapes()
     each = count // 5
@@ -65,7 +65,7 @@ def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> Comp
 
 
 def _shape(shapes: Shapes, number: int) -> list[float]:
-    """Return the profiles in turn."""
+    """Return the profile for the draw with this number; draws use the profiles in turn."""
     return shapes[list(shapes)[number % len(shapes)]]
 
 

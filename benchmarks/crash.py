@@ -57,7 +57,7 @@ STEPS = (
 )
 SERVICES = {"scheduler": "airflow-scheduler", "api_server": "airflow-api-server", "kafka": "kafka"}
 TASK = "task"
-# Processes of an attempt, with the boundaries at which they live.
+# Processes of an attempt, with the steps that they survive.
 ROLES: Mapping[str, Sequence[str]] = {
     "recorder": STEPS[2:6],
     "generator": STEPS[3:6],
@@ -65,9 +65,9 @@ ROLES: Mapping[str, Sequence[str]] = {
 }
 VICTIMS = (*SERVICES, TASK, *ROLES)
 RANDOM_KILLS = 55
-# Duration of a scripted experiment, so that a random time may hit any part of it.
+# Longest random wait: the duration of a scripted experiment, so a kill may hit any part of it.
 LONGEST_WAIT_S = 40.0
-# A worker without a task, or the supervising half of a busy one.
+# Process title of a worker that has no task, or of the process that supervises a busy worker's task.
 _WORKER = f"{TITLE}LocalExecutor"
 
 
@@ -85,7 +85,7 @@ class Kill:
 
 
 def plan_kills() -> list[Kill]:
-    """Return every victim at each boundary at which it lives, and `RANDOM_KILLS` random kills, in random order."""
+    """Return kills of each victim after every step that it survives, and RANDOM_KILLS others, in random order."""
     chance = random.Random(1)
     kills: list[tuple[str, str | None, float]] = [(victim, step, 0.0) for victim in (*SERVICES, TASK) for step in STEPS]
     kills += [(role, step, 0.0) for role, steps in ROLES.items() for step in steps]
@@ -103,7 +103,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
     database = os.environ.get(BENCH_DATABASE, "")
     with own_services("crash_postgresql" if database else "crash", progress, database) as settings:
-        # The quick kills are the first of all; a separate log keeps them apart.
+        # The quick kills are the first ones of the full plan, so they need a separate log.
         diary = BenchmarkLog(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
         leftovers = Kills(settings, diary, progress).go_through(kills)
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
@@ -131,7 +131,7 @@ class Kills(BrokenSweeps[Kill]):
     def deliver(self, kill: Kill, run_id: str) -> bool:
         began, since, last_asked = time.monotonic(), datetime.now(UTC), 0.0
         while True:
-            # Each request costs the API server and its database CPU time of the experiment.
+            # Limited, because each request takes CPU time for API server and database from the experiment.
             if time.monotonic() - last_asked >= _ASK_S:
                 last_asked = time.monotonic()
                 if self.state_of(run_id) in FINISHED or last_asked - began > _BOUNDARY_S:
@@ -155,7 +155,7 @@ class Kills(BrokenSweeps[Kill]):
 
 
 def _is_at_boundary(api: AirflowApi, after: str, since: datetime) -> bool:
-    """Return whether the running experiment is right after the step `after`, which ended since then."""
+    """Return whether the step `after` of the running experiment has ended since `since`, and the next one has not."""
     runs = ask(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
     tasks = ask(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
     return bool(tasks) and is_due(tasks or [], after, since)
@@ -179,10 +179,10 @@ def _await_recovery(settings: Settings, kill: Kill, process: psutil.Process) -> 
 
 
 def is_due(tasks: Sequence[Mapping[str, Any]], after: str, since: datetime) -> bool:
-    """Return whether the step `after` has ended since then, in any state, and the next one has not.
+    """Return whether the step `after` has ended since `since`, in any state, and the next one has not.
 
-    `tasks`: Airflow's task instances. `judge` fails for any record that is not valid; waiting for a valid one would
-    keep a busy machine busy.
+    `tasks`: Airflow's task instances. The state does not matter because `judge` fails for any record that is not valid;
+    on a busy machine, a wait for a valid one might never end.
     """
     by_id = {task["task_id"]: task for task in tasks}
     ended = by_id.get(after, {})

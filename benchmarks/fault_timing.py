@@ -1,9 +1,10 @@
 """Accuracy of fault times: |actual − planned| over 200 kills, idle and under load.
 
 The real fault scheduler executes a plan of recurring kills on a synthetic attempt, with a real broker whose end offsets
-it reads before each kill. The victims are shells of this benchmark with an executor's tags, asleep on a pipe; each is
-replaced after its death. Every second run has a busy process on each core, like an experiment in which the engine uses
-the whole machine. An undelivered fault fails the benchmark, since omitting it would bias the figures.
+it reads before each kill. The victims are shells of this benchmark that carry an executor's tags and sleep on a pipe;
+each is replaced after its death. Every second run has a busy process on each core, like an experiment in which the
+engine uses the whole machine. If a fault is not delivered, the benchmark fails, because omitting it would bias the
+figures.
 
 `error_*_ms` cover all faults of all runs; `low` and `high` are the minimum and maximum of single runs, `n` is the
 number of runs. `loaded_error_p99_ms` covers the faults of the loaded runs only.
@@ -40,7 +41,7 @@ from faultline.system.waiting import wait_until
 
 EVERY_S = 1.5
 FIRST_S = 7.0
-# While one victim is replaced, the other one is available.
+# Number of victims: while one is replaced, the other one is available.
 VICTIMS = 2
 PARTITIONS = 2
 _START_S = 30.0
@@ -49,7 +50,7 @@ LONGEST_S = 600.0
 _STOP_S = 10.0
 
 
-# Runs, and kills per run.
+# Number of runs, and of kills per run.
 FULL, QUICK = (4, 50), (2, 20)
 
 
@@ -147,7 +148,7 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
 
 
 def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
-    """Run a fault scheduler until the last fault has an outcome; return its journal. The process always ends."""
+    """Run a fault scheduler until the last fault has an outcome, end it in any case, and return its journal."""
     entry = spawn_detached(
         [sys.executable, "-m", "faultline.lifecycle.fault_scheduler", "--attempt-dir", str(attempt.folder)],
         role="conductor",
@@ -179,7 +180,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
             alive=trouble,
         )
     finally:
-        _end(entry)  # without this, it waits for the end of the window
+        _end(entry)  # otherwise the fault scheduler would wait for the end of the window
     return lines
 
 

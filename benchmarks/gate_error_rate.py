@@ -21,7 +21,7 @@ from faultline.system.text import Progress
 SEASON, CONFIGURATIONS = 90, 2
 SEASONS, QUICK_SEASONS = 1000, 40
 SLOWED, QUICK_SLOWED = 1000, 40
-# One configuration, or several, whose tests correct each other.
+# Numbers of configurations; with several, the correction for several tests applies.
 SIZES = (1, CONFIGURATIONS)
 PLANTED = (0.05, 0.10, 0.20)
 WEEK = 7
@@ -32,9 +32,10 @@ SEED = 2028
 class PairNoise:
     """Noise of a metric: log ratios of consecutive runs, and the share of a batch's extra work that reaches it.
 
-    `neighbours`: word count (500 lines/s, interval 1 and 2 s, controls and kills of an executor) and stock group-by,
-    five groups of four to nine equal runs. `reach`: share of the median run's metric that is a batch's own: its
-    execution time in the latency, or in the engine's CPU time. `resolution`: as a share of the metric.
+    `neighbours`: measured log ratios, from word count (500 lines/s, interval 1 and 2 s, controls and kills of an
+    executor) and stock group-by, in five groups of four to nine equal runs. `reach`: share of the metric that a batch's
+    work determines: of the latency its execution time, or its part of the engine's CPU time. `resolution`: resolution
+    as a share of the metric.
     """
 
     neighbours: Sequence[float]
@@ -42,7 +43,7 @@ class PairNoise:
     resolution: float = 0.0
 
     def pairs(self, shape: tuple[int, ...], work: float, rng: np.random.Generator) -> Floats:
-        """Return pairs with `work` more in each batch of the tested build, at their conservative end.
+        """Return pairs, at the conservative end, in which the tested build does `work` more in each batch.
 
         The order within a pair is random.
         """
@@ -83,9 +84,9 @@ NOISE_MODELS = {
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run 1,000 seasons of 90 equal nightly runs, and 1,000 slowdowns of each size per metric; 40 each if `quick`.
 
-    `FIGURE_false_seasons_N`: seasons of N configurations with a failed gate. `FIGURE_WORK_night`: slowdowns by WORK
-    percent more work per batch that the first run suspects; `…_two`: that fail the gate by the second; `…_week`: by the
-    seventh.
+    `FIGURE_false_seasons_N`: share of seasons with N configurations in which the gate fails. `FIGURE_WORK_night`: share
+    of slowdowns (WORK percent more work per batch) that the first run suspects; `…_two`: share for which the gate fails
+    by the second run; `…_week`: by the seventh.
     """
     study = Study(progress, SEED)
     seasons, slowed = (QUICK_SEASONS, QUICK_SLOWED) if quick else (SEASONS, SLOWED)

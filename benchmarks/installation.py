@@ -22,7 +22,7 @@ from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, loa
 from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
-# Its axis gives the sweep any number of cells.
+# The values of its axis are free, so a sweep may have any number of cells.
 MATRIX = "input_rate"
 # Outside the range of ephemeral ports.
 _PORTS_ABOVE = 3000
@@ -37,7 +37,7 @@ def own_services(name: str, progress: Progress, database: str = "") -> Iterator[
     benchmark resumes. Raises ConfigError while another call uses them.
     """
     with _open_home(name) as settings:
-        # Also if the other installation configures another database.
+        # Set it even if empty, because this installation's environment may name another database.
         os.environ[DATABASE] = database
         try:
             settings = bring_up(progress, settings=settings)
@@ -49,7 +49,7 @@ def own_services(name: str, progress: Progress, database: str = "") -> Iterator[
 
 @contextlib.contextmanager
 def own_home(name: str) -> Iterator[Settings]:
-    """Use such an installation for this process; its services start and stop with each experiment.
+    """Use a separate installation for this process; its services start and stop with each experiment.
 
     Raises ConfigError while another call uses it.
     """
@@ -74,7 +74,7 @@ def home_of(name: str) -> Path:
 
 @contextlib.contextmanager
 def exclusive(place: Path) -> Iterator[None]:
-    """Lock a folder for this call; the lock lies outside, since a disk may be mounted there.
+    """Lock a folder for this call; the lock file lies next to it, because a disk may be mounted there.
 
     Raises ConfigError while another call holds it.
     """
@@ -99,7 +99,7 @@ def _make_settings(home: Path) -> Settings:
         (home / "jars").symlink_to(main.jars)
     ports = home / "ports.json"
     if not ports.exists():
-        # At the default ports another installation may answer while these services are down.
+        # Other ports than the default ones, at which another installation may answer while these services are down.
         write_json(ports, choose_ports({service: port + _PORTS_ABOVE for service, port in DEFAULT_PORTS.items()}))
     return Settings(main.root, home, home / "results", json.loads(ports.read_text()))
 
@@ -117,7 +117,7 @@ def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
         "state_mb": 0.0,
         "accept_overload": False,
         "repetitions": repetitions,
-        # Killed attempts are measured again; the benchmark decides how often.
+        # A cell may be killed several times; it is then measured again.
         "max_measurements": 10,
         "series": series,
     }

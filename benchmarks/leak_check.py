@@ -28,8 +28,8 @@ from faultline.system.settings import Settings, port_is_free
 class CellCounts:
     """Records of the planned cells of a series.
 
-    `once`: cells with exactly one usable record (`valid` or `unmet`); `lost`: with none; `double`: with more;
-    `remeasured`: attempts that began after their cell had one; `attempts`: all attempts.
+    `once`: number of cells with exactly one usable record (`valid` or `unmet`); `lost`: with none; `double`: with
+    more; `remeasured`: attempts that began after their cell had a usable record; `attempts`: all attempts.
     """
 
     planned: int

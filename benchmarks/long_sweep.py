@@ -29,7 +29,7 @@ from faultline.system.waiting import wait_until
 RATES = [100.0, 150.0]
 REPETITIONS, QUICK_REPETITIONS = 100, 5
 SAMPLE_S = 10.0
-# Error of Airflow's database driver after a writer's timeout.
+# Text of the error that Airflow's database driver raises if a writer waits too long.
 LOCKED = "database is locked"
 _TIMEOUT_S = 12 * 3600.0
 
@@ -49,7 +49,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
         diary = BenchmarkLog(settings.home / f"sweep-{repetitions}.jsonl", "run")
         series, runs = next(iter(diary.unfinished.items()), (new_series("long"), list[str]()))
         api = AirflowApi(settings)
-        # A run that continues by itself is followed; a second one would measure the same cells.
+        # If a run is still active, follow it; a second one would measure the same cells.
         if not (runs and runs[-1] in [run["dag_run_id"] for run in api.runs(MATRIX, "queued", "running")]):
             runs.append(f"{series}-{len(runs)}")
             diary.note("run", series=series, run_id=runs[-1])

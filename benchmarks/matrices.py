@@ -27,7 +27,7 @@ from faultline.system.text import Progress
 from faultline.system.waiting import wait_until
 
 PRESET = "smoke"
-# One with words and state, one with event time and a search.
+# One matrix with words and state, and one with event time and a capacity search.
 QUICK = ("state_size_x_checkpoint_interval", "input_rate")
 # A cell takes at most three measurements of two minutes on a slow machine.
 TIMEOUT_S = 1800.0
@@ -96,7 +96,7 @@ def figures(outcomes: Sequence[MatrixOutcome], pages: int) -> dict[str, Benchmar
 
 
 def problems_of(outcome: MatrixOutcome) -> list[str]:
-    """Return what failed in a matrix that has ended; empty if nothing did."""
+    """Return a line per failure of a matrix that has ended; empty if nothing failed."""
     if not outcome.valid:
         why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
         return [f"{outcome.matrix}: no usable record{why}"]
@@ -140,7 +140,7 @@ def _show(outcome: MatrixOutcome, progress: Progress) -> None:
 
 
 def _pages(settings: Settings, outcome: MatrixOutcome, token: str) -> list[str | None]:
-    """Return a line per wrong response, None per right one, for the pages of matrix and sweep with and without a login.
+    """Request the pages of matrix and sweep, with and without a login; return None per correct response, else a line.
 
     A matrix without records has no pages, which is not a problem.
     """

@@ -48,7 +48,7 @@ def smoothed_draws(
 ) -> tuple[Floats, float]:
     """Return smoothed bootstrap draws and the bandwidth (Silverman).
 
-    Smoothing avoids ties, which real repetitions do not have.
+    Smoothing avoids ties (equal values), which real repetitions do not have.
     """
     known = np.asarray(values)
     width = 0.9 * float(known.std(ddof=1)) * len(known) ** -0.2

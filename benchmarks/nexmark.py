@@ -30,8 +30,8 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run all queries of the matrix's preset `default`, or of `smoke` if `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY; for event
-    generation source_share_QUERY and source_events_per_s_per_core_READ. Valid records of this build are reused. Raises
-    InfrastructureError if no query has a usable record.
+    generation source_share_QUERY and source_events_per_s_per_core_READ, where READ names the streams that are read.
+    Valid records of this build are reused. Raises InfrastructureError if no query has a usable record.
     """
     records: list[Record] = []
     run_request(parse_nexmark(["preset=smoke"] if quick else []), progress, show=records.extend)

@@ -23,7 +23,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.store import Store
 
 FILE = Path(__file__).with_name("shapes.json")
-# Metrics that nightly runs are judged by, and a recovery time.
+# Metrics by which nightly runs are judged, and a recovery time.
 FIGURES = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", CPU_TOTAL, MACRO)
 # Minimum repetitions of a group, and minimum values of a profile.
 LEAST_GROUP, LEAST_SHAPE = 3, 12
@@ -32,8 +32,8 @@ LEAST_GROUP, LEAST_SHAPE = 3, 12
 def shapes_of(entries: Sequence[IndexEntry]) -> dict[str, list[float]]:
     """Return by "WORKLOAD FIGURE" the logarithms of value / geometric mean of its group.
 
-    A group is the valid repetitions of one configuration in one series. Values are scaled by √(n / (n − 1)), since the
-    mean of a group takes part of its variance.
+    A group consists of the valid repetitions of one configuration in one series. Values are scaled by √(n / (n − 1)),
+    because deviations from the mean of n values are too small by that factor.
     """
     groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for entry in entries:

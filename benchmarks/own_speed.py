@@ -17,9 +17,9 @@ from faultline.comparison.nightly_history import verdict_counts
 from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.comparison.statistics.estimate import Values, exact_values, median_of
 
-# For all other figures less is better: seconds, cores, megabytes, errors, exponents.
+# Prefixes of figures of which more is better; of all others less is: seconds, cores, megabytes, errors, exponents.
 MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")
-# Properties that make machines comparable; load is none of them.
+# Properties in which machines must agree to be comparable; their load does not count.
 OF_A_MACHINE = ("cores", "memory_mb", "system", "python")
 
 

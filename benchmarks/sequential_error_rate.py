@@ -1,7 +1,7 @@
 """Cost and error rate of sequential sweeps, compared with fixed repetitions (simulation, 3 minutes).
 
-A sweep has five cells in a row, with an equal planted step between neighbours and measured noise. It is decided block
-by block, and compared with the planted steps.
+A sweep has five configurations in a row, with an equal planted step between neighbours and measured noise. Its
+comparisons are decided block by block, and the decisions are compared with the planted steps.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from faultline.comparison.statistics.sequential import (
 )
 from faultline.system.text import Progress
 
-# Sweeps without a difference, for a precise error rate, and with one.
+# Numbers of sweeps: without a difference (more, for a precise error rate), with one, and in the quick form.
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
 FIXED_SWEEPS, QUICK_FIXED = 200, 4
-# Blocks that the budget allows without early decisions; decided cells leave room for more.
+# Configurations, and the blocks that the budget allows without early decisions; decided ones leave room for more.
 CELLS, BLOCKS = 5, 20
 BUDGET, MOST = CELLS * BLOCKS, EXTRA_BLOCKS * BLOCKS
-# The last step is for recovery times, which show no smaller one.
+# Planted steps. The last one is for recovery times, in which smaller ones cannot be found.
 PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
 SMALLEST, ERROR = 0.1, 0.05
 FIXED = (5, 10)
@@ -52,8 +52,8 @@ _MACRO = (
 class NoiseModel:
     """Noise of a metric.
 
-    `level`: value of the first cell; `resolution`: of a value; `watched`: longest observed value; all in units of the
-    metric.
+    `level`: value of the first configuration; `resolution`: resolution of a value; `watched`: value from which it is
+    censored; all in units of the metric.
     """
 
     shape: Sequence[float]
@@ -78,7 +78,7 @@ class NoiseModel:
 class SweepResult:
     """Result of one sweep.
 
-    `answers`: whether each decision is true (None: undecided); `seen`: whether a difference was found.
+    `answers`: per comparison, whether its decision is true (None: undecided); `seen`: whether a difference was found.
     """
 
     answers: Sequence[bool | None]
@@ -87,12 +87,13 @@ class SweepResult:
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Run 400 sweeps for each noise model and planted step (1,000 without), and 200 with fixed repetitions.
+    """Run 400 sweeps for each noise model and planted step (1,000 without a step), and 200 with fixed repetitions.
 
-    40 and 4 if `quick`. For each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons with a true
-    decision. `…_wrong`: sweeps with a false decision. `…_seen`: sweeps in which a difference was found (at 0: the
-    error). `…_experiments`: median, minimum and maximum of the sweeps, of 100 in the budget; the mean is
-    `…_experiments_mean`. With `_fixed_N` after the percent: N repetitions and the verdicts of `compare`.
+    If `quick`, 40 and 4. For each noise model SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: share of
+    comparisons with a true decision. `…_wrong`: share of sweeps with a false decision. `…_seen`: share of sweeps in
+    which a difference was found (at 0: the error rate). `…_experiments`: median, minimum and maximum number over the
+    sweeps, of 100 in the budget; `…_experiments_mean`: their mean. With `_fixed_N` after the percent: N repetitions and
+    the verdicts of `compare`.
     """
     study = Study(progress, SEED)
     for number, (name, scatter) in enumerate(noise_models().items()):
@@ -122,8 +123,8 @@ def noise_models() -> dict[str, NoiseModel]:
 def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.Generator) -> SweepResult:
     """Run a sweep that stops measuring decided cells, and ends with its budget.
 
-    Both cells of a comparison are measured until it is decided, so it is judged over all blocks at once. A block that
-    exceeds the budget is omitted.
+    Both sides of a comparison are measured until it is decided, so the simulation may judge all of their blocks at
+    once. A block that exceeds the budget is omitted.
     """
     cells = [scatter.cell(number, planted, MOST, rng) for number in range(CELLS)]
     margin = margin_of(scatter.margin)
@@ -139,7 +140,7 @@ def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.
         if not still or experiments + still > BUDGET:
             break
         experiments, last = experiments + still, block
-    # Up to the measured block: later analyses may decide more than the sweep does.
+    # Judge again up to the last measured block, because later analyses could decide more than the sweep does.
     judged = [
         judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
     ]

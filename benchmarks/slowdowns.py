@@ -1,7 +1,7 @@
 """Regression gate on real slowdowns: 5, 10 and 20 % of CPU time added to a query (1 hour).
 
-Each block contains every build once, in random order: the plain one, and one per planted share of work. A pair is the
-plain build and another of the same block; pairs are judged like those of a nightly run.
+Each block contains every build once, in random order: the unchanged one, and one per planted share of additional work.
+A pair consists of the unchanged build and another one of the same block; pairs are judged like those of a nightly run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Block = Mapping[float, Record]
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Run eight blocks of four experiments, or one if `quick`, which decides nothing.
+    """Run eight blocks of four experiments, or a single block if `quick`, which is too few for a verdict.
 
-    `busy_us`: microseconds of a core that make ten percent. `FIGURE_PERCENT_change`: change of the metric with its 95 %
-    interval; `…_suspected`: 1 if a nightly run of these pairs suspects it; `…_visible`: minimum detectable effect
-    within two runs at 80 % power, by the variation of these pairs.
+    `busy_us`: CPU time per record, in microseconds, that makes ten percent more. `FIGURE_PERCENT_change`: change of the
+    metric with its 95 % interval; `…_suspected`: 1 if a nightly run with these pairs suspects a regression;
+    `…_visible`: minimum detectable effect within two runs at 80 % power, by the variation of these pairs.
     """
     parameters, blocks = (QUICK_PARAMETERS, QUICK_BLOCKS) if quick else (PARAMETERS, BLOCKS)
     plain = measure(parameters, 0, 0.0, progress)
@@ -98,7 +98,7 @@ def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
 
 
 def measure(parameters: Sequence[str], repetition: int, busy_us: float, progress: Progress) -> Record:
-    """Return a usable record; a disturbed experiment is repeated, the others of its block stay.
+    """Return a usable record; a disturbed experiment is repeated, but not the others of its block.
 
     Raises InfrastructureError if the maximum number of measurements of a cell is exceeded.
     """

@@ -1,8 +1,8 @@
 """Synthetic input and output topics of an experiment, filled in seconds.
 
 The model engine works without delay and error, in update mode: at the end of each batch it emits one output per result
-that the batch changed, with the total count so far. One batch is emitted twice, as after a kill. So the expected
-harvest of these topics is known.
+that the batch changed, with the total count so far. One batch is emitted twice, as after a kill. The expected harvest
+of these topics is therefore known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
 from generators.stream import make_source
 
-# Emission starts after the planning of a batch and takes this time; after a kill it repeats a second later.
+# Time from the planning of a batch to the start of its emission, duration of the emission, and time until the repeated
+# emission after a kill.
 EMIT_AFTER_MS, EMIT_FOR_MS, AGAIN_AFTER_MS = 300, 10, 1000
 STATE_EPOCH_HEADERS = [("lineage", b"0")]
 

@@ -18,7 +18,7 @@ from benchmarks.monte_carlo import Bools, Floats, Study, standard_noise
 
 RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
 NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
-# Planted difference in standard deviations of one recovery.
+# Planted difference, in standard deviations of one recovery.
 PLANTED = 1.0
 # Share of the variance that both runs of a pair have in common.
 BLOCK = 0.5
@@ -45,7 +45,7 @@ def _studies(
     study: Study, question: str, noise: str, open_share: float, runs: int, block: float, draws: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Run all correlations and numbers of recoveries; `block`: share of the variance within pairs."""
+    """Run all correlations and numbers of recoveries; `block`: share of the variance that both runs of a pair share."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
         between = standard_noise(noise, (draws, 2, runs, 1), rng)
@@ -70,14 +70,14 @@ def _studies(
 
 
 def _censor(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
-    """Return both ends of the recoveries, with longer ones censored."""
+    """Return both ends of the recoveries, with those longer than `watched` censored."""
     values = values.copy()
     values[:, 1] += planted
     return np.minimum(values, watched), np.where(values > watched, math.inf, values)
 
 
 def _shares(none: Floats, one: Floats) -> tuple[float, float, float]:
-    """Return error, coverage and power of a method's lower end, upper end and p, of which some are NaN."""
+    """Return error, coverage and power of a method, from its lower ends, upper ends and p, some of which are NaN."""
 
     def claims(found: Floats) -> Bools:
         beyond: Bools = (found[:, 0] > 0) | (found[:, 1] < 0)
@@ -122,7 +122,7 @@ def _or_ranks(closed: Floats, low: Floats, high: Floats, ranks: Callable[[Floats
 def rank_sums(low: Floats, high: Floats) -> Floats:
     """Mann and Whitney's test and its interval of shifts, at both ends of the values.
 
-    Ties and two infinite values count half. By the normal distribution.
+    Ties, and pairs of infinite values, count half. p follows from the normal distribution.
     """
     runs = low.shape[2]
     equal = np.isinf(high).sum(axis=(1, 2))
@@ -171,7 +171,7 @@ def _signed(low: Floats, high: Floats) -> Floats:
 
 
 def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Sign flips of paired differences, infinite ones as large as the largest; p only."""
+    """Test by sign flips of paired differences; infinite ones count like the largest finite one. Gives p only."""
     low, high = run_values(low, high)
     with np.errstate(invalid="ignore"):
         ends = (low[:, 1] - high[:, 0], high[:, 1] - low[:, 0])
@@ -186,7 +186,7 @@ def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Gehan's permutation test of all runs, in which a censored run is the longer one; p only."""
+    """Gehan's permutation test of all runs, in which a censored run counts as the longer one. Gives p only."""
     low, high = run_values(low, high)
     runs = low.shape[2]
     at, is_open = low.reshape(len(low), -1), np.isinf(high).reshape(len(low), -1)
@@ -254,7 +254,7 @@ def pooled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
 
 
 Method = Callable[[Floats, Floats, np.random.Generator], Floats]
-# Methods of the product first; each with the stride of its draws.
+# Methods, those in use first, each with the stride of the studies that it judges.
 TWO_SIDES: Mapping[str, tuple[Method, int]] = {
     "paired": (paired, 1), "apart": (unpaired, 1), "signed_ranks": (signed_ranks, 1),
     "signs": (signs, 1), "gehan": (gehan, 1), "bca": (bca, EVERY),

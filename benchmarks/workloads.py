@@ -16,7 +16,8 @@ from faultline.records.store import Store
 from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
-# By name: parameters other than the defaults, and the first rate to try (Kafka records/s), estimated for two cores.
+# By name: parameters that differ from the defaults, and the first rate to try (Kafka records/s), an estimate for two
+# cores.
 WORKLOADS: dict[str, tuple[dict[str, Any], float]] = {
     "word_count": ({"workload": "word_count"}, 4000),
     "word_count_python": ({"workload": "word_count_python"}, 1000),

@@ -3,10 +3,10 @@
 .faultline/venv/bin/python scripts/migrate.py PATH...
 
 PATH is a results folder, a bundle (.tar.xz), or a file of records (.json, .json.gz). A record of schema 1 is
-converted to the current schema if it is a control without a recovery; any other is refused by name. An attempt whose
-plan is older than schema 3 gets a plan made of its `attempt.json`, which suffices for judging. Replaced files are kept:
-in `superseded/` of the folder or bundle, next to a file of records as NAME.schema-1. A second call changes nothing.
-Stop experiments first.
+converted to the current schema if it is a control (run without a fault) without a recovery; any other is refused by
+name. An attempt whose plan is older than schema 3 gets a plan made of its `attempt.json`, which suffices for judging.
+Replaced files are kept in `superseded/` of the folder or bundle; a replaced file of records is kept next to it as
+NAME.schema-1. A second call changes nothing. Stop experiments first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNMEASURED = ("failed", "cancelled")
 
 @dataclass(frozen=True)
 class Change:
-    """New content of the file `path` below a results folder, and where its old content stays, if it has any."""
+    """New content of the file `path` below a results folder. `kept`: where its old content is kept, if it has any."""
 
     path: str
     content: bytes
@@ -55,16 +55,20 @@ class Change:
 def migrated_record(values: Mapping[str, Any]) -> Record | None:
     """Return the current record of a schema 1 record, or None for any other value.
 
-    Raises ConfigError if later schemas define a figure or the status of this record otherwise.
+    Raises ConfigError if later schemas define a figure or the status of this record differently.
     """
     if values.get("schema") != 1:
         return None
     metrics, fault = values.get("metrics") or {}, (values.get("config") or {}).get("fault", "none")
     parts = [metrics.get("recovery"), metrics.get("placebo"), *(metrics.get("recoveries") or [])]
     if any(value is not None for part in parts if part for value in part.values()):
-        raise ConfigError("metrics.recovery: got one by schema 1; expected a control without; fix: measure it again")
+        raise ConfigError(
+            "metrics.recovery: got one of schema 1; expected a control run without a recovery; fix: measure it again"
+        )
     if values.get("status") not in (*UNMEASURED, "valid") or (fault != "none" and values["status"] == "valid"):
-        raise ConfigError("status: got one by the rules of schema 1; expected a valid control; fix: measure it again")
+        raise ConfigError(
+            "status: got one by the rules of schema 1; expected a valid control run; fix: measure it again"
+        )
     try:
         return Record.model_validate({**values, "schema": RENAMED_SCHEMA})
     except ValidationError as error:
@@ -131,7 +135,7 @@ def changes_of(paths: Iterable[str], read: Callable[[str], bytes], refused: list
 def migrate_folder(root: Path, refused: list[str]) -> int:
     """Rewrite a results folder file by file; return the number of rewritten files."""
     records = [path for path in root.glob("records/*/*.json") if not path.name.startswith(".")]
-    # Another user's link or folder is not looked into.
+    # Links and folders of other users are skipped.
     attempts = [path for path in root.glob("attempts/*/*.json") if Attempt(path.parent).is_own()]
     number = 0
     names = [path.relative_to(root).as_posix() for path in (*records, *attempts)]
@@ -197,7 +201,7 @@ def migrate(path: Path, refused: list[str]) -> int:
 
 
 def _object(content: bytes) -> Mapping[str, Any]:
-    """Return the object in a file; empty for anything else, which its reader refuses."""
+    """Return the JSON object in a file; empty for any other content, which the reader of the file refuses."""
     try:
         values = json.loads(content)
     except ValueError:
@@ -206,7 +210,7 @@ def _object(content: bytes) -> Mapping[str, Any]:
 
 
 def _keep(content: bytes, kept: Path) -> bool:
-    """Write `content` to `kept` unless it is there; return False if something else is."""
+    """Write `content` to `kept` unless it is already there; return False if that file has other content."""
     if kept.exists():
         return kept.read_bytes() == content
     make_folder(kept.parent)

@@ -22,7 +22,7 @@ class SampleFilter(FilterApp):
         parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
 
     def filter(self, work_db: WorkDB, args: Namespace) -> None:
-        # Job ids are random; sorting by mutation makes a seed draw the same mutants again.
+        # Job ids are random; because of the sorting by mutation, equal seeds draw equal mutants.
         pending = sorted(work_db.pending_work_items, key=lambda item: str(item.mutations))
         random.Random(args.seed).shuffle(pending)
         result = WorkResult(output="not in the sample", worker_outcome=WorkerOutcome.SKIPPED)

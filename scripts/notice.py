@@ -34,7 +34,7 @@ Installed, and in the image: Python packages that are named in requirements.in. 
 requirements.lock, and each brings its licence along; pyspark brings jars, with theirs in its folder licenses/.
 """
 JARS_HEAD = "Fetched, and in the image: Java archives of jars.lock."
-# Jars that state no licence; taken from their projects' pages.
+# Licences of jars that do not state one, taken from their projects' pages.
 UNSTATED = {
     "com.dynatrace.hash4j:hash4j": "Apache-2.0",
     "com.google.re2j:re2j": "BSD-3-Clause",
@@ -42,7 +42,7 @@ UNSTATED = {
     "org.pcollections:pcollections": "MIT",
     "org.slf4j:slf4j-api": "MIT",
 }
-# Substring: licence, for licences with several spellings.
+# Substring of a licence's name, and the licence, for licences with several spellings.
 _KNOWN = (
     ("creativecommons.org/publicdomain/zero", "CC0-1.0"), ("bsd-2", "BSD-2-Clause"), ("apache", "Apache-2.0"),
     ("mit", "MIT"),

@@ -44,14 +44,14 @@ from faultline.system.text import pluralize
 
 
 def table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
-    """Return Markdown table; `head` holds the column names, separated by `|`."""
+    """Return a Markdown table; `head` holds the column names, separated by `|`."""
     names = [name.strip() for name in head.split("|")]
     lines = [tuple(names), ("---",) * len(names), *rows]
     return "\n".join(f"| {' | '.join(_cell(one) for one in row)} |" for row in lines)
 
 
 def parameter_table(model: type[BaseModel]) -> str:
-    """Return name, default, limits and meaning of every field of a model."""
+    """Return a table with name, default, limits and meaning of every field of a model."""
     rows = []
     for name, field in model.model_fields.items():
         default = "(derived)" if name == "fault_at_s" else "(empty)" if field.default is None else _text(field.default)
@@ -60,7 +60,7 @@ def parameter_table(model: type[BaseModel]) -> str:
 
 
 def default_table() -> str:
-    """Return defaults that a workload changes."""
+    """Return a table of the defaults that each workload changes."""
     rows = []
     for name, workload in WORKLOADS.items():
         plain = workload.defaults({})
@@ -74,7 +74,7 @@ def default_table() -> str:
 
 
 def workload_table() -> str:
-    """Return every workload: purpose, latency method and parameters of its own."""
+    """Return a table of all workloads: purpose, latency method and own parameters."""
     own = own_fields()
     rows = []
     for name, one in WORKLOADS.items():
@@ -84,7 +84,7 @@ def workload_table() -> str:
 
 
 def victim_table() -> str:
-    """Return victims and the actions that apply to each."""
+    """Return a table of the victims, and of the actions that apply to each."""
     rows = []
     for name, text in VICTIM_PHRASES.items():
         actions = ", ".join(f"`{key}`" for key, action in ACTIONS.items() if name in action.targets)
@@ -93,7 +93,7 @@ def victim_table() -> str:
 
 
 def action_table() -> str:
-    """Return every fault action: victims, parameters with the values of the short form, effect."""
+    """Return a table of all fault actions: victims, parameters, their values in the short form `fault=…`, effect."""
     rows = []
     for name, action in ACTIONS.items():
         targets = "all" if action.targets == VICTIMS else ", ".join(f"`{target}`" for target in action.targets)
@@ -107,7 +107,7 @@ def action_table() -> str:
 
 
 def attribute_table(kind: type[Any], head: str) -> str:
-    """Return fields of a dataclass with defaults, and the meanings from the section Attributes of its docstring."""
+    """Return a table of a dataclass's fields: default, and meaning from the section Attributes of the docstring."""
     meanings = _attributes(kind)
     rows = []
     for one in fields(kind):
@@ -117,7 +117,7 @@ def attribute_table(kind: type[Any], head: str) -> str:
 
 
 def matrix_table() -> str:
-    """Return axes and purpose of every matrix."""
+    """Return a table with axes and purpose of every matrix."""
     rows = [
         (f"`{name}`", ", ".join(f"`{axis}`" for axis in spec.axes) or "named in `axes`", spec.text)
         for name, spec in MATRICES.items()
@@ -126,7 +126,7 @@ def matrix_table() -> str:
 
 
 def preset_table() -> str:
-    """Return axes and size of every preset of every matrix."""
+    """Return a table with axes and size of every preset of every matrix."""
     rows = []
     for name, spec in MATRICES.items():
         for preset in spec.presets:
@@ -139,7 +139,7 @@ def preset_table() -> str:
 
 
 def figure_table() -> str:
-    """Return every figure of a record: path, unit, better direction and definition."""
+    """Return a table of all figures of a record: path, unit, better direction and definition."""
     rows, seen = [], set()
     for one in METRICS:
         key, text = definition_of(one.key)
@@ -151,18 +151,18 @@ def figure_table() -> str:
 
 
 def rule_table() -> str:
-    """Return every validity rule: reason code, status, condition."""
+    """Return a table of all validity rules: reason code, status, condition."""
     rows = [(f"`{rule.code}`", f"`{rule.status}`", rule.condition) for rule in RULES]
     return table("reason code | status | condition", rows)
 
 
 def benchmark_table() -> str:
-    """Return every benchmark of Faultline itself."""
+    """Return a table of the benchmarks of Faultline itself."""
     return table("benchmark | measures", [(f"`{name}`", _module_text(module)) for name, module in BENCHMARKS.items()])
 
 
 def command_sections() -> str:
-    """Return every visible command with its help text, arguments and options."""
+    """Return a section per visible command with its help text, arguments and options."""
     parts = []
     for path, command in _commands(typer.main.get_command(app), "./faultline"):
         arguments = [one for one in command.params if one.param_type_name == "argument"]
@@ -202,7 +202,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 
 def made() -> dict[str, str]:
-    """Return every part by its name."""
+    """Return the text of every part, by name."""
     return {name: make() for name, (_, make) in PARTS.items()}
 
 
@@ -217,7 +217,7 @@ def replace_part(text: str, name: str, part: str) -> str:
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield visible commands by their full name, those of groups included."""
+    """Yield (full name, command) of each visible command, including those of groups."""
     for name, one in getattr(command, "commands", {}).items():
         if not one.hidden:
             yield from _commands(one, f"{path} {name}")
@@ -233,12 +233,12 @@ def _argument(one: Any) -> str:
 
 
 def _negations(one: Any) -> list[str]:
-    """Return the `--no-…` form, where it is not the default."""
+    """Return the `--no-…` form of an option, unless that is the default."""
     return list(one.secondary_opts) if one.default is True else []
 
 
 def _help(text: str) -> list[str]:
-    """Return paragraphs of a help text; an example becomes a code block."""
+    """Return the lines of a help text by paragraph; an example becomes a code block."""
     lines: list[str] = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         text = " ".join(paragraph.split())
@@ -267,7 +267,7 @@ def _module_text(module: str) -> str:
 
 
 def _commit_modes(workload: Any) -> str:
-    """Return commit modes that a configuration of the workload accepts."""
+    """Return the commit modes that a configuration of the workload accepts."""
     usual = {"fault": "none", "checkpoint_interval_s": 10.0}
     own = {"late": 0.0, "job": "/job.py", "application": "/program.py", "truth": {}}
     mine = {key: value for key, value in own.items() if key in workload.parameters.model_fields}

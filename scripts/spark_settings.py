@@ -26,7 +26,7 @@ HOLDERS = (
 STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 CONFIG = "org.apache.spark.internal.config"
-# Kind, values that its converter accepts, values that it rejects.
+# Kind of a setting, values that its converter accepts, values that it rejects.
 PROBES = (
     ("true or false", ("true",), ("7", "10ms")),
     ("a whole number", ("7",), ("7.5", "abc", "10ms", "10kb")),
@@ -82,7 +82,7 @@ def rocksdb_of(loader: Any) -> dict[str, str]:
         try:
             name, default = str(entry.name()), str(entry.default())
         except Exception:
-            continue  # some other field
+            continue  # this field does not hold a setting
         kinds = ("true or false", r"true|false"), ("a whole number", r"-?\d+"), ("a number", r"-?\d*\.\d+")
         kind = next((kind for kind, pattern in kinds if re.fullmatch(pattern, default)), TEXT)
         found[f"{ROCKSDB}.{name}"] = kind

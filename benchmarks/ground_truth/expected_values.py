@@ -21,27 +21,27 @@ _MISSING_ERROR = 1e6
 
 @dataclass(frozen=True)
 class Planted:
-    """Recovery from one kill. `over_ns`: its end after T0; None if it does not end within the watch."""
+    """Recovery from one kill. `over_ns`: its end after T0; None if it does not end while it is observed."""
 
     recovered: bool
     over_ns: int | None
     seconds: Mapping[str, float | None]
 
     def unit_s(self, bin_s: float) -> float:
-        """Return the length of a bin, at least that of the bin in which this recovery ended.
+        """Return the length of a time bin, at least that of the bin in which this recovery ended.
 
-        A bin has tens of tuples: a lost one may move the end by the whole bin that contains it.
+        A bin has tens of tuples, so a single lost tuple may move the end by the whole bin that contains it.
         """
         return max(bin_s, self.seconds["resolution_s"] or 0.0)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Planted values. resolution_s: length of a bin.
+    """Planted values. `resolution_s`: length of a time bin.
 
-    recoveries: for each kill, seconds by field of the record's recovery part; None for missing ones. latency_ms: by
-    field of the record's latency part, over records produced in the measured window. counts: by field of the record's
-    audit part, and latency `unreflected`; integers.
+    `recoveries`: for each kill, seconds by field of the record's recovery part; None for missing ones. `latency_ms`: by
+    field of the record's latency part, over records produced in the measured window. `counts`: integers by field of the
+    record's audit part, and `unreflected` of its latency part.
     """
 
     resolution_s: float
@@ -52,7 +52,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class TruthError:
-    """One planted and measured value. kind: `time` (error in bins) or `count` (difference)."""
+    """One planted and measured value. `kind`: `time` (error in bins) or `count` (error as a difference)."""
 
     name: str
     kind: str
@@ -73,8 +73,8 @@ def planted_truth(
     """Return the truth of a run, by the definitions in docs/explanation.
 
     `primer`: records sent before T0; the audit includes them. `kills_ns`: actual kill times; None: as planned.
-    `until_ns`: end of the load; `watch`: measured interval of the fault scheduler; None: as planned. Detection is real,
-    and planted as 0: the supervisor waits for its child.
+    `until_ns`: end of the load; `watch`: measured interval of the fault scheduler; None: as planned. The detection time
+    cannot be planted; it counts as 0, because the supervisor waits for its child process.
     """
     if kills_ns is None:
         kills_ns = [] if run.fault_at_ns is None else [run.fault_at_ns]
@@ -135,7 +135,7 @@ def _recovery(
 
 
 def compare(truth: Truth, record: Record) -> list[TruthError]:
-    """Return every planted value with the record's; the error of a time is in bins, that of a count a difference."""
+    """Return every planted value with that of the record, and the error: of a time in bins, of a count in counts."""
     metrics = record.metrics
     found = [_truth_error("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):
@@ -163,7 +163,7 @@ def _truth_error(name: str, kind: str, value: float | None, measured: float | No
 
 
 def _hit_from_ns(course: ScriptedTimeline, outage: Outage, chosen: npt.NDArray[np.bool_]) -> int:
-    """Return from which second of production the outage affects the chosen records."""
+    """Return the first second of production in which the outage affects the chosen records."""
     own_ns = outage.t0_ns // NS * NS
     waiting = course.due_ns[chosen & (course.due_ns < own_ns) & (course.emit_ns > outage.t0_ns)]
     return int(waiting.min()) // NS * NS if len(waiting) else own_ns

@@ -1,8 +1,8 @@
 """Correctness of the measuring chain: 20 experiments with planted times and counts.
 
-Each scenario is a normal experiment. Its times are compared in bins, its counts exactly. Spark harvests its topics once
-more, as for other workloads, and the tables must be equal. Results are stored in one file by scenario and hash of the
-code, so an interrupted benchmark resumes, and changed code is measured again.
+Each scenario is a normal experiment. Its times are compared to within time bins, its counts exactly. In addition, Spark
+harvests the topics, as for other workloads; its tables must equal those of the engine's own harvest. Results are stored
+in one file by scenario and hash of the code, so an interrupted benchmark resumes, and changed code is measured again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
     primer, run = scenario.configuration.primer_records, scenario.run
     if scenario.configuration.injections == 1:
         return compare(planted_truth(scenario.script, run, primer=primer), record)
-    # The fault scheduler determines later kills and the end of the load.
+    # Later kills and the end of the load are not planned: the fault scheduler decides them during the run.
     at = {event.name: event.wall_ns for event in record.timeline}
     since = {name: wall_ns - at["gate"] for name, wall_ns in at.items()}
     kills = sorted(since_ns for name, since_ns in since.items() if name.partition("#")[0] == "t0")
@@ -146,7 +146,7 @@ def _alike(first: Path, second: Path) -> bool:
 
 
 def _show(progress: Progress, number: int, scenario: Scenario, outcome: Outcome) -> None:
-    """Report one line, and one for each value with an error of a tenth of a bin, or a count."""
+    """Report one line, and one for each time with an error of at least a tenth of a bin and each wrong count."""
     times, counts = _of_kind(outcome, "time"), _of_kind(outcome, "count")
     worst = max(times, key=lambda item: float(item["error"]))
     wrong = sum(float(item["error"]) for item in counts)

@@ -1,6 +1,6 @@
 """Simulation of a micro-batch engine with varying batch times and a fault, without processes.
 
-It produces the input of `recovery.end`: tuples by cell of production and bins by commit.
+It produces the input of `recovery.end`: tuples by cell (interval of production) and time bins by commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from faultline.system.measured_window import NS, Window
 
 Floats = npt.NDArray[np.float64]
 
-# Interval between lumps of produced tuples, in s.
+# Tuples are produced in lumps at this interval, in s.
 LUMP_S = 0.05
 # Emission time of a batch's outputs, as a share of its duration.
 OUTPUT_SHARE = 0.9
@@ -28,7 +28,7 @@ COLD, WARM_S = 1.5, 4.0
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of batch times: coefficient of variation, and correlation of neighbours."""
+    """Noise of batch times: coefficient of variation, and correlation of consecutive batches."""
 
     variation: float
     correlation: float
@@ -38,8 +38,8 @@ class Noise:
 class Case:
     """One run. Times in s; the fault hits at `t0_s` and stops processing for `outage_s`.
 
-    A batch takes `fixed_s` and `per_record_s` per record; `rate` records arrive per second. `slower`: permanent
-    slowdown after the fault; 1 for an engine that recovers.
+    A batch takes `fixed_s` plus `per_record_s` per record; `rate` records arrive per second. `slower`: factor by which
+    batches take longer after the fault; 1 for an engine that recovers.
     """
 
     checkpoint_interval_s: float
@@ -69,8 +69,8 @@ class ObservedRun:
 class SimulatedBatch(NamedTuple):
     """One batch; times in s after T0.
 
-    It reads what was produced in (`begin`, `planned`], runs from `started` (again after a fault) and is committed;
-    `calmly`: its commit with average duration.
+    The batch reads what was produced in (`begin`, `planned`], starts at `started` (if a fault hit it, that of the
+    second start) and is committed at its end. `calmly`: commit time if it had the average duration.
     """
 
     begin: float
@@ -97,7 +97,7 @@ def noise_factors(noise: Noise, n: int, random: np.random.Generator) -> Floats:
 
 
 def run(case: Case, factors: Floats) -> tuple[ObservedRun, ObservedRun]:
-    """Return a run with these factors of batch times, and the same run with average batch times."""
+    """Return a run whose batch times have these factors, and the same run with average batch times."""
     batches = list(batches_of(case, factors))
     return _observe(case, batches), _observe(case, [one._replace(committed=one.calmly) for one in batches])
 
@@ -133,7 +133,7 @@ def _produced(case: Case, batches: Sequence[SimulatedBatch]) -> pd.DataFrame:
 def batches_of(case: Case, factors: Floats) -> Iterator[SimulatedBatch]:
     """Yield the batches, up to the one that reads the last record.
 
-    A batch that exceeds its interval is followed at once, else the next one waits for the grid.
+    If a batch exceeds its interval, the next one follows at once; otherwise it waits for the next instant of the grid.
     """
     begin = before = free = 0.0
     up_s, hit = case.t0_s + case.outage_s, False

@@ -14,7 +14,7 @@ from faultline.records.judge.tuples import nearest_rank
 
 @dataclass(frozen=True)
 class PlantedEnd:
-    """Nanoseconds after T0; None if missing or not observable. `out_ns`: last time of a violation."""
+    """End of a recovery, in ns after T0; None if it cannot be observed. `out_ns`: time of the last violation."""
 
     t6_ns: int | None
     t7_ns: int | None
@@ -32,7 +32,7 @@ class _Bins:
 class EndWatch:
     """Measured interval in ns after T0.
 
-    For one recovery: start of its baseline window, end of its watch; `until_ns`: next fault.
+    For one recovery, from the start of its baseline window to the end of its observation; `until_ns`: next fault.
     """
 
     start_ns: int
@@ -59,7 +59,7 @@ def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: 
     hold_ns = round(max(10, 3 * run.checkpoint_interval_s, 3 / run.rate) * NS)
     late = lost | (latency_ms > limit_ms)
     seen = end + run.interval_ns if until is None else min(end + run.interval_ns, until)
-    # Records that the next fault can delay are not conclusive.
+    # Records that the next fault may delay prove nothing.
     end = end if until is None else min(end, until - round(limit_ms * MS))
     t6 = _lag_recovered_at(bins, most, hold_ns, outage.replayed_ns, seen)
     begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < (t6 or 0))]
@@ -107,7 +107,7 @@ def _lag_recovered_at(bins: _Bins, most: float, hold_ns: int, from_ns: int, unti
 def _first_on_time(
     cells: Ints, emit_ns: Ints, late: np.ndarray, from_ns: int, hold_ns: int, until_ns: int
 ) -> tuple[int, int] | None:
-    """Return the first cell on time with a stable window, and the emission of its first record on time."""
+    """Return the first cell on time that begins a stability window, and when its first record on time is emitted."""
     for cell in np.unique(cells).tolist():
         if cell + hold_ns > until_ns:
             return None

@@ -1,10 +1,15 @@
 """Error rates of the recovery rule when batch times vary (simulation, 15 minutes).
 
-Simulated runs (`noisy_engine`) are judged like real ones. `known_truth` shows that the rule is exact without noise, and
-this benchmark the effect of noise: a run is compared with itself at average batch times, with the thresholds of a run
-without noise. *False-unrecovered*: it had recovered, with time left for H, and the rule did not find it.
-*False-recovered*: it stayed so slow that at least 15 % of its tuples are late without noise, and the rule calls it
-recovered. The same at other values of `recovered_within` and H.
+Simulated runs (`noisy_engine`) are judged like real ones. `known_truth` shows that the rule is exact without noise;
+this benchmark shows the effect of noise. Each run is compared with the same run at average batch times, judged by the
+thresholds of a run without noise:
+
+- *false-unrecovered*: the engine recovered, with enough time left for H (the stability window), but the rule did not
+  find it;
+- *false-recovered*: the engine stayed so slow that at least 15 % of its tuples are late without noise, but the rule
+  calls it recovered.
+
+This is repeated with other values of `recovered_within` and H.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ RuleOutcome = tuple[RecoveryEnd, float | None]
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
-    """Return shares over all levels of noise (`low` and `high` are those of one level), for each choice."""
+    """Return shares over all levels of noise, for each choice; `low` and `high` are the extremes of single levels."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, BenchmarkFigure] = {}
     for within in THRESHOLDS:
@@ -52,7 +57,7 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
 
 
 def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> dict[str, BenchmarkFigure]:
-    """Return `false_unrecovered` and `false_recovered` as shares, `macro_error` in resolutions or intervals."""
+    """Return `false_unrecovered` and `false_recovered` as shares, and `macro_error` in resolutions."""
     missed: list[float] = []
     wrong: list[float] = []
     errors: list[float] = []
@@ -74,9 +79,9 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
 
 
 def judge_runs(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[RuleOutcome]:
-    """Yield results of the rule and their error in resolutions.
+    """Yield the results of the rule, with their error in resolutions.
 
-    Runs that recover too late for H are drawn again.
+    A run that recovers too late for H is replaced by another one.
     """
     for number in range(runs):
         random = np.random.default_rng([round(1000 * noise.variation), round(1000 * noise.correlation), number])
@@ -162,7 +167,7 @@ def judge_end(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
 
 
 def _error(case: Case, back_ns: int | None, end: RecoveryEnd) -> float | None:
-    """Return the error in resolutions, of at least one interval."""
+    """Return the error in units of the resolution, which is at least one interval."""
     if back_ns is None or end.t7_ns is None:
         return None
     return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.checkpoint_interval_s * NS))

@@ -21,7 +21,7 @@ _BATCH: Mapping[str, Any] = {
     "duration_s": 38,
     "checkpoint_interval_s": 0.5,
     "state_mb": 0,
-    # The script sets the fault time, so there is no warm-up extension.
+    # The script sets the time of the fault, so the warm-up must not be extended.
     "warmup_max_s": 0,
     "fault": "driver",
     "fault_at_s": 12.85,

@@ -1,8 +1,9 @@
 """Bias of figures caused by background CPU, by the cores lost to it (4 hours).
 
-Each block contains every neighbour once, in random order: two runs without one, and one for each kind and share. A pair
-is the first run without a neighbour and another run of the same block. The limit of the rule `background-load` is the
-loss at which the bias of a figure exceeds the variation of one repetition.
+A *neighbour* is a process that uses CPU next to an experiment. Each block consists of two runs without a neighbour and
+one run for each kind and share of a neighbour, in random order. A pair is the first run without a neighbour and another
+run of the same block. The limit of the rule `background-load` is the loss of cores at which the bias of a figure
+exceeds the variation of one repetition.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LOST = ("waited.others", "waited.worst_5s")
 # Default word count with an executor kill.
 PARAMETERS = ("fault=executor", "checkpoint_interval_s=2", "warmup_s=20", "duration_s=70")
 QUICK_PARAMETERS = ("fault=executor", "checkpoint_interval_s=1", "warmup_s=10", "duration_s=50")
-# Longest duration of an experiment, with waiting.
+# Longest duration of an experiment, including the wait for its start.
 LONGEST_S = 3600.0
 SEED = 2031
 MEASURED = "measured"
@@ -44,7 +45,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A neighbour of a block; `share` 0: none. `kind` distinguishes the two runs without one."""
+    """Neighbour of one run; `share` 0: none, in which case `kind` distinguishes the two runs of a block."""
 
     kind: str
     share: float
@@ -186,7 +187,7 @@ def scatter_of(logs: Floats) -> BenchmarkFigure | None:
     if len(logs) < 2:
         return None
     n = len(logs)
-    # A difference has the variance of both; nothing is planted, so its mean is known to be 0.
+    # A difference has the variances of both runs; both are quiet, so its mean is known to be 0.
     total = float(np.sum(np.square(logs))) / 2
     low, high = (math.sqrt(total / stats.chi2.ppf(q, n)) for q in (0.975, 0.025))
     return BenchmarkFigure(math.sqrt(total / n), "1", low, high, n)
@@ -206,7 +207,8 @@ def bias_of(logs: Floats) -> BenchmarkFigure | None:
 def limit_of(points: Floats, scatter: float) -> BenchmarkFigure | None:
     """Return the cores lost at which the bias reaches the variation, by the best line through the origin.
 
-    Its ends are from the 95 % interval of the slope. None if the figure does not increase significantly with the loss.
+    `low` and `high` follow from the 95 % interval of the slope. None if the figure does not increase significantly with
+    the loss.
     """
     points = points[~np.isnan(points[:, 0])]
     lost, change = points.T

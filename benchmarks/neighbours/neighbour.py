@@ -2,7 +2,7 @@
 
     python -S neighbour.py SHARE PERIOD_S LONGEST_S
 
-It computes for `SHARE` of each period. It ends with its standard input, and after `LONGEST_S` seconds.
+It computes for `SHARE` of each period. It ends when its standard input closes, at the latest after `LONGEST_S` seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# A steady neighbour computes in each 10 ms; bursts take 50 ms each.
+# A steady neighbour computes in every period of 10 ms; a burst takes 50 ms.
 STEADY_S, BURST_S = 0.01, 0.05
 KINDS = ("steady", "bursts")
 
@@ -44,7 +44,7 @@ def use_cpu(share: float, period_s: float, longest_s: float) -> None:
         while time.monotonic() < busy_until:
             pass
         due += period_s
-        if due < time.monotonic():  # late by a whole period: skipped, not compensated
+        if due < time.monotonic():  # a missed period is skipped, not compensated
             due = time.monotonic()
         if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
             return

@@ -25,10 +25,10 @@ from benchmarks.installation import exclusive
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.waiting import wait_until
 
-# EXT4_IOC_SHUTDOWN of Linux, which xfstests uses as well, and EXT4_GOING_FLAGS_NOLOGFLUSH.
+# EXT4_IOC_SHUTDOWN of Linux, which xfstests uses as well; with the flag EXT4_GOING_FLAGS_NOLOGFLUSH.
 _SHUTDOWN = 0x8004587D
 _AT_ONCE = struct.pack("I", 2)
-# Neither time nor a rename may sync data.
+# Mount options with which neither the passing of time nor a rename syncs data.
 _OPTIONS = "loop,commit=300,noauto_da_alloc"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CLONE_NEWNS = 0x20000
@@ -44,7 +44,7 @@ class Disk:
     folder: Path
 
     def attach(self) -> None:
-        """Mount the disk in its last state; a responding mount is kept. Raises ConfigError if not permitted."""
+        """Mount the disk in its last state; keep a mount that responds. Raises ConfigError if not permitted."""
         if self.folder.is_mount():
             if self._answers():
                 return
@@ -102,7 +102,7 @@ class Disk:
 
 @contextlib.contextmanager
 def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
-    """Mount such a disk of `size_mb` at `folder` for the block; create it next to the folder if missing.
+    """Mount a disk of `size_mb` at `folder` for the block; create its image next to the folder if missing.
 
     Raises ConfigError without permission to mount, and while another call uses it.
     """
@@ -127,7 +127,7 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
 
 @contextlib.contextmanager
 def own_boots(file: Path) -> Iterator[Callable[[], None]]:
-    """Yield a function that simulates a reboot for processes of this one; `file`: stores the boot id.
+    """Yield a function that simulates a reboot for this process and its children; `file`: stores the boot id.
 
     Requires private mounts, such as those of `own_disk`.
     """
@@ -146,8 +146,8 @@ def own_boots(file: Path) -> Iterator[Callable[[], None]]:
 def _unshare_mounts() -> None:
     """Make the mounts of this process private.
 
-    A container or systemd service starts with a copy of all visible mounts, and a disk is released only by its last
-    user.
+    Otherwise a container or systemd service that starts meanwhile gets a copy of the mount, and the disk is released
+    only when its last user ends.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):

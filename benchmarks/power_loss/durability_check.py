@@ -25,14 +25,14 @@ from faultline.system.process_ledger import LedgerEntry, is_own, read_ledger, se
 from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
-# Time after which the writer of a visible record has synced it, in s.
+# Time after which a visible record has been synced by its writer, in s.
 SETTLED_S = 2.0
 _PARTS = ("", "-wal", "-journal")
 
 
 @dataclass(frozen=True)
 class DurableRecords:
-    """Hashes of the synced records by path; `young`: paths of records that may not be synced yet."""
+    """Hashes of the synced records by path; `young`: paths of recent records, which may not be synced yet."""
 
     records: Mapping[str, str]
     young: frozenset[str]
@@ -110,7 +110,7 @@ def _statuses(settings: Settings) -> dict[str, str]:
 
 
 def _database_fault(database: Path) -> str | None:
-    """Return the error of SQLite's integrity check on a copy, which may be repaired as at any start."""
+    """Return the error of SQLite's integrity check on a copy, which SQLite may repair as at any start."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / database.name
         for part in _PARTS:
@@ -125,7 +125,7 @@ def _database_fault(database: Path) -> str | None:
     return None if rows == [("ok",)] else "; ".join(line for (line,) in rows[:3])
 
 
-# Processes of an installation, listed before its disk is gone
+# Processes of an installation, listed while its disk is still available
 
 
 _END_S = 20.0
@@ -142,7 +142,7 @@ class InstallationProcesses:
 
     @classmethod
     def of(cls, settings: Settings) -> InstallationProcesses:
-        """Return the processes by the present state of the disk."""
+        """Return the processes that the files on the disk name at present."""
         open_ones = [attempt for attempt in attempts_of(settings) if not attempt.over]
         entries = [entry for attempt in open_ones for entry in read_ledger(attempt.ledger)]
         return cls(instance(settings)["instance"], frozenset(one.id for one in open_ones), tuple(entries))

@@ -43,7 +43,7 @@ from faultline.system.waiting import wait_until
 
 NAME = "power_cut"
 CUTS, QUICK_CUTS = 30, 3
-# Size of the disk, which is sparse.
+# Size of the disk; its file is sparse.
 SIZE_MB = 2048
 _POLL_S = 0.5
 # Time limits for the start of an experiment and the end of a sweep.
@@ -131,9 +131,9 @@ class PowerCuts(BrokenSweeps[Cut]):
 
 
 def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
-    """Wait until the given time after the start of another experiment of the sweep.
+    """Wait until `cut.wait_s` after the start of another experiment of the sweep.
 
-    Return False if the sweep ends before.
+    Returns False if the sweep ends before.
     """
     api, before = AirflowApi(settings), _attempts(settings, run_id)
     began, due = time.monotonic(), 0.0

@@ -37,7 +37,7 @@ RATE, INTERVAL_S = 50, 2
 # Multiplicities of the rows of one line.
 ROWS_OF_LINE = (1, 2, 3, 4)
 WORDS = sum(ROWS_OF_LINE)
-# The first lines are the preload, the last ones were never emitted: neither is part of a percentile.
+# The first lines are the preload, and the last ones were never emitted; neither are part of a percentile.
 PRIMER_SHARE, UNREFLECTED_SHARE = 0.02, 0.001
 T0_MS = 1_795_000_000_000
 SCHEMA = pa.schema(

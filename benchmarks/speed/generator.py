@@ -52,7 +52,7 @@ _JVM_RATE = re.compile(r"records sent, ([0-9.]+) records/sec")
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """Amount of measurements."""
+    """Numbers and durations of the measurements."""
 
     repetitions: int
     records: int

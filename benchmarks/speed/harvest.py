@@ -33,7 +33,7 @@ from faultline.system.text import Progress
 
 @dataclass(frozen=True)
 class Subject:
-    """Workload to harvest, with its approximate tuples per record, and its sizes."""
+    """Workload to harvest, with its approximate number of tuples per record, and the sizes to measure."""
 
     workload: str
     tuples_per_record: float

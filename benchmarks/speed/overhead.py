@@ -1,6 +1,6 @@
 """Fixed cost of an experiment, by step: time outside its warm-up and measured window.
 
-Measured over a sweep, since an experiment starts during the harvest of the previous one.
+It is measured over a sweep, because an experiment starts during the harvest of the previous one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "cl
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run a sweep of six default word counts, or of six short ones if `quick`.
 
-    Figures: `fixed_s`, from one T0 to the next less the window; `single_s`, the time of a single experiment outside its
-    window; `share`, the fixed cost's part of a default experiment; and the seconds of each step.
+    Figures: `fixed_s`, time from one T0 (start of the warm-up) to the next, less warm-up and window; `single_s`, time
+    of a single experiment outside these; `share`, share of the fixed cost in a default experiment; seconds of each
+    step.
     """
     settings = bring_up(progress)
     warmup_s, duration_s = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)

@@ -33,10 +33,10 @@ MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """Run a sweep of five word counts, or of two short ones if `quick`, after an idle period of the services.
 
-    Figures in cores: during the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
-    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of them with lowered priority),
-    `lost_cores` (lost by the measured processes); and `rest_cores`, of the idle services. `recorder_late`: late
-    samples.
+    Figures in cores, during the measured windows: `recorder_cores`, `services_cores` (Airflow with its tasks, the
+    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of these with lowered priority),
+    `lost_cores` (lost by the measured processes). `rest_cores`: cores of the idle services. `recorder_late`: number of
+    late samples.
     """
     settings = bring_up(progress)
     time.sleep(SETTLE_S)

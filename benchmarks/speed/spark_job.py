@@ -89,13 +89,13 @@ def _follow(process: psutil.Popen, deadline: float) -> int:
 
 
 def _resident(process: psutil.Popen) -> int:
-    """Return resident bytes with shared memory counted once, since a forking JVM would count twice."""
+    """Return resident bytes with shared memory counted once, because a JVM that forks would count twice."""
     total = 0
     try:
         for one in (process, *process.children(recursive=True)):
             total += one.memory_full_info().pss
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        pass  # it is ending; the next sample has the rest
+        pass  # a process has just ended; the next sample counts the others
     return total
 
 
@@ -111,7 +111,7 @@ def _end(process: psutil.Popen) -> None:
 
 SIZES = (10**5, 10**6, 10**7)
 QUICK_SIZES = (10**4, 10**5)
-# Tuples of hours of measurement: run once, to verify that time and memory stay proportional.
+# As many tuples as hours of measurement produce; measured once, to verify that time and memory stay proportional.
 HUGE = 10**8
 REPETITIONS = 5
 
