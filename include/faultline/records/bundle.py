@@ -1,8 +1,7 @@
-"""A bundle: records and the raw files that they were made of, in one compressed file that can be published.
+"""Bundle: records and the raw files that they were computed from, in one compressed file that can be published.
 
-It is a tar archive (xz) with the folders of `results/` under `results/`, and `bundle.json` as its first member, which
-holds SHA-256 of every other one. Unpacked, it is a folder that every command reads (`FAULTLINE_RESULTS`). Equal members
-give an equal archive, to the byte.
+It is a tar archive (xz) of a results folder. Its first member, `bundle.json`, lists the SHA-256 of every other member.
+Every command can read the unpacked folder (`FAULTLINE_RESULTS`). Equal members give a byte-identical archive.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"
-# A large window: journals of one kind are adjacent, so most of a line repeats.
+# Large compression window: similar journals are adjacent, so most of a line repeats.
 _PRESET = 9 | lzma.PRESET_EXTREME
-# Limit when unpacked: the sizes that a foreign bundle states are not trusted.
+# Limit of the unpacked size: a bundle may come from elsewhere.
 MOST_BYTES = 4 * 2**30
 _BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
 
@@ -38,7 +37,7 @@ _BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
 class Member:
     """File of a bundle: path below `results/` and content.
 
-    `original`, `how`: SHA-256 of the file before its reduction, and the reduction in words.
+    If the file was reduced: `original`, the SHA-256 before that, and `how`, a description of the reduction.
     """
 
     path: str
@@ -68,18 +67,18 @@ class Listing(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read whole, each of its files as its hash says."""
+    """Content of a bundle; every file matches its hash."""
 
     path: Path
     files: Mapping[str, bytes]
     listing: Listing
 
     def records(self) -> list[Record]:
-        """Return the records of the bundle in order of attempt. Raises ConfigError naming file and key."""
+        """Return the records, sorted by attempt. Raises ConfigError naming file and key if one is invalid."""
         return sorted(self._records(), key=lambda record: record.attempt)
 
     def unpack(self, folder: Path) -> None:
-        """Write its files; `folder` is a results folder then. Raises ConfigError for one that cannot be written."""
+        """Write the files to `folder`, a results folder. Raises ConfigError if a file cannot be written."""
         for name, content in self.files.items():
             target = folder / name
             try:
@@ -94,11 +93,11 @@ class Bundle:
                 try:
                     record = Record.model_validate_json(self.files[name])
                 except ValidationError as error:
-                    why = content_problem(error, "make the bundle again")
-                    raise ConfigError(f"{self.path}: {name}: {why}") from None
-                place = PurePosixPath(name)
-                if problem := place_problem(record, place.parent.name, place.stem):
-                    raise ConfigError(f"{self.path}: {name}: {problem}; make the bundle again")
+                    problem = content_problem(error, "fix: create the bundle again")
+                    raise ConfigError(f"{self.path}: {name}: {problem}") from None
+                file = PurePosixPath(name)
+                if place := place_problem(record, file.parent.name, file.stem):
+                    raise ConfigError(f"{self.path}: {name}: {place}; fix: create the bundle again")
                 yield record
 
 
@@ -108,37 +107,38 @@ def sha256(content: bytes) -> str:
 
 
 def write_bundle(path: Path, members: Iterable[Member]) -> None:
-    """Write a bundle, whole or not at all. Raises ConfigError for a file that cannot be written."""
-    # Files of one name are adjacent across attempts, because they are alike.
-    ordered = sorted(members, key=lambda one: (PurePosixPath(one.path).name, one.path))
+    """Write a bundle atomically. Raises ConfigError if the file cannot be written."""
+    # Equally named files of different attempts are similar, so they compress better side by side.
+    ordered = sorted(members, key=lambda member: (PurePosixPath(member.path).name, member.path))
     listing = _listing_of(ordered)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        made = Path(name)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        contents = [(LISTING, listing), *((f"{ROOT}/{member.path}", member.content) for member in ordered)]
         try:
-            with os.fdopen(number, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as packed:
-                _write_archive(packed, [(LISTING, listing), *((f"{ROOT}/{one.path}", one.content) for one in ordered)])
-            made.chmod(0o644)
-            made.replace(path)
+            with os.fdopen(descriptor, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as compressed:
+                _write_archive(compressed, contents)
+            temporary.chmod(0o644)
+            temporary.replace(path)
         finally:
-            made.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); name a file that can") from None
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); fix: name a writable file") from None
 
 
-def _write_archive(packed: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
-    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for inside, content in members:
-            about = tarfile.TarInfo(inside)
-            about.size = len(content)
-            archive.addfile(about, io.BytesIO(content))
+def _write_archive(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
+    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in members:
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle and holds every file against its hash.
+    """Read a bundle and compare every file with its hash.
 
-    Raises ConfigError with one line that names the file if it is not a bundle or was changed.
+    Raises ConfigError naming the file if it is not a bundle or was changed.
     """
     found: dict[str, bytes] = {}
     total = 0
@@ -147,31 +147,32 @@ def read_bundle(path: Path) -> Bundle:
             for member in archive:
                 total += member.size
                 if total > MOST_BYTES or member.issparse():
-                    raise ConfigError(f"{path}: {member.name}: is larger than a bundle may be; get it from elsewhere")
+                    raise ConfigError(f"{path}: {member.name}: got a bundle above {MOST_BYTES} bytes or a sparse file")
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is None or member.name in found:
                     raise ConfigError(f"{path}: {member.name}: got an unexpected member; fix: get the bundle again")
                 found[member.name] = file.read()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give a bundle") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); expected a bundle") from None
     except _BROKEN as error:
         raise ConfigError(f"{path}: got a damaged bundle ({error}); fix: get it again") from None
     listing = _read_listing(path, found.pop(LISTING, None))
     files = {name.removeprefix(f"{ROOT}/"): content for name, content in found.items()}
     for name in sorted(files.keys() ^ listing.files.keys()):
-        why = "is not listed" if name in files else "is missing"
-        raise ConfigError(f"{path}: {name}: {why} in {LISTING}; get the bundle again")
+        problem = f"not listed in {LISTING}" if name in files else "missing"
+        raise ConfigError(f"{path}: {name}: {problem}; fix: get the bundle again")
     for name, content in files.items():
         if sha256(content) != listing.files[name].sha256:
-            raise ConfigError(f"{path}: {name}: is not what {LISTING} says, by its SHA-256; get the bundle again")
+            raise ConfigError(f"{path}: {name}: SHA-256 differs from {LISTING}; fix: get the bundle again")
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise ConfigError(f"{path}: {name}: leads out of the bundle; get it from elsewhere")
+            raise ConfigError(f"{path}: {name}: got a path outside the bundle; expected a relative path without ..")
     return Bundle(path, files, listing)
 
 
 def _listing_of(members: Iterable[Member]) -> bytes:
     files = {
-        one.path: BundleEntry(sha256=sha256(one.content), original=one.original, how=one.how or None) for one in members
+        member.path: BundleEntry(sha256=sha256(member.content), original=member.original, how=member.how or None)
+        for member in members
     }
     content = Listing(files=dict(sorted(files.items()))).model_dump(mode="json", exclude_none=True)
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
@@ -179,8 +180,8 @@ def _listing_of(members: Iterable[Member]) -> bytes:
 
 def _read_listing(path: Path, content: bytes | None) -> Listing:
     if content is None:
-        raise ConfigError(f"{path}: has no {LISTING}; give a bundle that `./faultline results --bundle` made")
+        raise ConfigError(f"{path}: {LISTING}: missing; expected a bundle of `./faultline results --bundle`")
     try:
         return Listing.model_validate_json(content)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {LISTING}: {content_problem(error)}; get the bundle again") from None
+        raise ConfigError(f"{path}: {LISTING}: {content_problem(error)}; fix: get the bundle again") from None

@@ -1,8 +1,8 @@
-"""Catalogue of columns: everything that tables, pages, exports and comparisons show of a record, once.
+"""Catalogue of the columns that tables, pages, exports and comparisons show of a record.
 
-The key of a figure is its path in the record's metrics; a figure with a reader is computed from others. `heads` names
-the tables that a column stands in, with its heading there; tables have the order of the catalogue. Lists to
-choose from, exports and the page of an experiment show every figure that a record has.
+The key of a figure is its path in the record's metrics; a figure with a `read` function is computed from others.
+`heads` names the tables that contain the column, with its heading in each; tables keep the order of the catalogue.
+Selection lists, exports and the page of an experiment show every figure of a record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CPU_TOTAL = f"{_CPU}total"
 CPU_PER_MILLION = "cpu_s_per_million.engine"
 MACRO = "recovery.macro_s"
 DEFAULT = P99 = "latency_ms.p99"
-# The p99, or the slowest batch where there are too few batches for a p99.
+# The p99, or the slowest batch if there are too few batches for a p99.
 TAIL = "latency_ms.tail"
 CENSORED_AT = "recovery.censored_at_s"
 
@@ -47,7 +47,7 @@ def _state(entry: IndexEntry) -> Any:
 
 
 def _interval(entry: IndexEntry) -> Any:
-    # As fast as it can, a batch follows the one before it.
+    # Without a schedule, batches follow each other immediately and the interval has no effect.
     return entry.config.get("checkpoint_interval_s") if has_schedule(entry.config) else None
 
 
@@ -58,7 +58,7 @@ def _in(name: str, *tables: Sheet) -> dict[Sheet, str]:
 _RUNS, _CELLS, _COMPARED, _WATCHED, _ANSWER = Sheet.RUNS, Sheet.CELLS, Sheet.COMPARED, Sheet.WATCHED, Sheet.ANSWER
 _LATENCY, _RECOVERY, _RESOURCES, _AUDIT = Sheet.LATENCY, Sheet.RECOVERY, Sheet.RESOURCES, Sheet.AUDIT
 _EXPORT = _in("", Sheet.EXPORT)
-# What identifies an experiment.
+# Columns that identify an experiment.
 IDENTITY = (
     CatalogueColumn("number", "Experiment", "#", heads=_in("", _RUNS), read=lambda entry: None),
     CatalogueColumn("matrix", "Experiment", "Matrix", heads=_EXPORT),
@@ -86,8 +86,8 @@ METRICS = (
     Metric("latency_ms.p90", "Latency", "Latency p90", "ms", better=LESS),
     Metric(P99, "Latency", "Latency p99", "ms",
            _in("", _COMPARED, _WATCHED) | _in("latency p99", _ANSWER), better=LESS),
-    # Neither is better: of a side with more batches it is another figure.
-    Metric(TAIL, "Latency", "Latency p99, or of the slowest of few batches", "ms",
+    # No better direction: two sides of a comparison may differ in which of the two figures it is.
+    Metric(TAIL, "Latency", "Latency p99, or maximum with few batches", "ms",
            {_RUNS: "p99", _CELLS: "", _LATENCY: "p99 or slowest"}, read=_tail),
     Metric("latency_ms.p999", "Latency", "Latency p99.9", "ms", better=LESS),
     Metric("latency_ms.max", "Latency", "Latency maximum", "ms", better=LESS),
@@ -121,11 +121,11 @@ METRICS = (
     Metric("waited.worst_5s", "CPU", "CPU lost in the worst 5 s", "cores", _in("lost in the worst 5 s", _RESOURCES)),
     Metric("gc_s", "Memory and state", "Garbage collection", "s", _in("GC", _RESOURCES), better=LESS),
     Metric("gc.driver_s", "Memory and state", "Garbage collection, driver", "s", better=LESS),
-    Metric("gc.longest_ms", "Memory and state", "Longest pause of collection", "ms", better=LESS),
-    # The same as gc_s where it is known, and how many pauses made it up.
+    Metric("gc.longest_ms", "Memory and state", "Longest GC pause", "ms", better=LESS),
+    # Equal to gc_s if the JVM logs were read, and the number of pauses.
     Metric("gc.executors_s", "Memory and state", "Garbage collection, executors", "s", listed=False),
-    Metric("gc.pauses", "Memory and state", "Pauses of collection", listed=False),
-    Metric("warmup.waited_s", "Work", "Warm-up until steady, after its shortest", "s"),
+    Metric("gc.pauses", "Memory and state", "GC pauses", listed=False),
+    Metric("warmup.waited_s", "Work", "Warm-up beyond its minimum", "s"),
     Metric("warmup.steady", "Others", "Warmup · steady", listed=False),
     Metric("warmup.bound_s", "Others", "Warmup · bound", "s", listed=False),
     Metric("work.tasks", "Work", "Tasks", heads=_in("tasks", _RESOURCES)),
@@ -142,7 +142,7 @@ METRICS = (
         Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB", better=LESS)
         for role in ROLES
     ),
-    Metric("recovery.recovered", "Recovery", "Seen to recover", heads=_in("recovered", _RECOVERY), over=Over.HELD,
+    Metric("recovery.recovered", "Recovery", "Recovery observed", heads=_in("recovered", _RECOVERY), over=Over.HELD,
            listed=False),
     Metric("recovery.detection_s", "Recovery", "Detection", "s", _in("detection", _RECOVERY), better=LESS),
     Metric("recovery.redeploy_s", "Recovery", "Redeploy", "s", _in("redeploy", _RECOVERY), better=LESS),
@@ -162,16 +162,16 @@ METRICS = (
     Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", _in("dip", _RECOVERY), better=LESS),
     Metric("recovery.replacement_up_s", "Recovery", "Replacement up", "s", _in("replacement up", _RECOVERY)),
     Metric("recovery.plateau_ratio", "Recovery", "Tail after ÷ before the fault", better=LESS),
-    Metric("recovery.drift_since_first_s", "Recovery", "Macro less that by the first baseline", "s"),
-    Metric("placebo.macro_s", "Recovery", "Recovery from nothing, of a control", "s", better=LESS),
+    Metric("recovery.drift_since_first_s", "Recovery", "Macro minus its value by the first baseline", "s"),
+    Metric("placebo.macro_s", "Recovery", "Placebo recovery of a control run", "s", better=LESS),
     Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", better=LESS),
-    Metric(CENSORED_AT, "Recovery", "Watched for", "s", listed=False),
-    Metric("recovery.resolution_s", "Recovery", "Known to", "s", listed=False),
+    Metric(CENSORED_AT, "Recovery", "Recovery not complete after", "s", listed=False),
+    Metric("recovery.resolution_s", "Recovery", "Resolution of the recovery", "s", listed=False),
     Metric("recovery.recovered_within", "Recovery", "Recovered within", "share", listed=False),
-    Metric("recovery.latency_limit_ms", "Recovery", "Bound of the latency", "ms", listed=False),
-    Metric("recovery.lag_limit", "Recovery", "Bound of the lag", "records", listed=False),
-    Metric("recovery.hold_s", "Recovery", "Has to stay so for", "s", listed=False),
-    Metric("recovery.phase", "Recovery", "Place of the fault in the interval", "share", listed=False),
+    Metric("recovery.latency_limit_ms", "Recovery", "Recovery threshold of the latency", "ms", listed=False),
+    Metric("recovery.lag_limit", "Recovery", "Recovery threshold of the consumer lag", "records", listed=False),
+    Metric("recovery.hold_s", "Recovery", "Stability window", "s", listed=False),
+    Metric("recovery.phase", "Recovery", "Phase of the fault in the checkpoint cycle", "share", listed=False),
     Metric("latency_during_ms.p50", "Latency", "Latency p50 during the fault", "ms", _in("p50 during", _RECOVERY),
            better=LESS),
     Metric("latency_during_ms.p99", "Latency", "Latency p99 during the fault", "ms", better=LESS),
@@ -181,14 +181,14 @@ METRICS = (
            better=LESS),
     Metric("latency_after_ms.p99", "Latency", "Latency p99 after the recovery", "ms", better=LESS),
     Metric("latency_after_ms.max", "Latency", "Latency maximum after the recovery", "ms", better=LESS),
-    # What each latency is made of, and quantiles in between.
+    # Sample sizes, excluded tuples and further quantiles of each latency.
     *(
         Metric(f"{part}.{key}", "Latency", f"{name}{when}", unit, listed=False)
         for part, when in _PARTS_OF_LATENCY
         for key, name, unit in (
             ("mean", "Latency mean", "ms"), ("p90", "Latency p90", "ms"), ("p999", "Latency p99.9", "ms"),
             ("count", "Tuples measured", ""), ("batches", "Batches measured", ""),
-            ("negative", "Tuples that came before they were sent", ""),
+            ("negative", "Tuples with an output before their send time", ""),
             ("unreflected", "Tuples never reflected", "tuples"), ("method", "How the latency was measured", ""),
         )
         if when or key in ("count", "batches", "negative", "method")
@@ -222,23 +222,23 @@ METRICS = (
             ("unstored", "Words not stored as acknowledged", "", "not stored", LESS),
         )
     ),
-    Metric("key_skew.requested", "Keys", "Zipf exponent, asked for", heads={Sheet.KEYS: "exponent asked for"}),
+    Metric("key_skew.requested", "Keys", "Zipf exponent, requested", heads={Sheet.KEYS: "exponent asked for"}),
     Metric("key_skew.measured", "Keys", "Zipf exponent, measured", heads={Sheet.KEYS: "measured"}),
-    Metric("key_skew.low", "Keys", "Zipf exponent, measured at least", listed=False),
-    Metric("key_skew.high", "Keys", "Zipf exponent, measured at most", listed=False),
+    Metric("key_skew.low", "Keys", "Zipf exponent, lower bound", listed=False),
+    Metric("key_skew.high", "Keys", "Zipf exponent, upper bound", listed=False),
     Metric("key_skew.hottest_share", "Keys", "Share of the hottest key", "share", {Sheet.KEYS: "hottest key"}),
     Metric("key_skew.distinct", "Keys", "Distinct keys", heads={Sheet.KEYS: "distinct keys"}),
     Metric("schedule_lag_ms.p50", "Generator", "Schedule lag p50", "ms"),
     Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
     Metric("schedule_lag_ms.max", "Generator", "Schedule lag maximum", "ms"),
-    Metric("recovery.lateness_ms", "Generator", "Largest lateness in a recovery", "ms"),
+    Metric("recovery.lateness_ms", "Generator", "Largest schedule lag in a recovery", "ms"),
 )  # fmt: skip
 BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
 KNOWN = tuple(metric for metric in METRICS if metric.listed)
 # Metrics with a better direction, which comparisons need.
 COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
-# What no list offers, whatever its name.
-_ASIDE = ("placebo.", "injections.ended_early.")
+# Prefixes of figures that no selection list offers.
+_UNLISTED_PREFIXES = ("placebo.", "injections.ended_early.")
 _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
 
 
@@ -252,44 +252,44 @@ def metrics_in(table: Sheet) -> list[Metric]:
     return [metric for metric in METRICS if table in metric.heads]
 
 
-# What a reader of a comparison wants to know first.
+# Figures that comparisons show by default.
 USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
 def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[Metric]:
-    """Return the metrics that at least one usable entry has, known ones first.
+    """Return the metrics that at least one usable entry has, those of the catalogue first.
 
-    Other metrics have their path in the record as name. `invalid`: whether invalid entries count as well.
+    Other metrics are named after their path in the record. `invalid`: also use invalid entries.
     """
     counted = [entry for entry in entries if entry.is_usable or invalid]
     present = dict.fromkeys(key for entry in counted for key in entry.metrics)
     computed = {one.key for one in KNOWN if one.read and any(one.value(entry) is not None for entry in counted)}
-    others = [metric_for(key) for key in present if key not in BY_KEY and not key.startswith(_ASIDE)]
+    others = [metric_for(key) for key in present if key not in BY_KEY and not key.startswith(_UNLISTED_PREFIXES)]
     return [*(one for one in KNOWN if one.key in present or one.key in computed), *others]
 
 
 def value_of(entry: IndexEntry, key: str) -> float | None:
-    """Return one figure of one record; a truth value as 1 or 0."""
+    """Return a figure of a record; 1 or 0 for a truth value, None if unknown."""
     return metric_for(key).value(entry)
 
 
 def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
     """Return the lower and upper bound of a figure of one record, or None if unknown.
 
-    A recovery is known to its resolution; a censored one has no upper bound.
+    A recovery ended at most `resolution_s` before its value; the upper bound of a censored one is infinite.
     """
     value = value_of(entry, key)
     if key != MACRO:
         return None if value is None else (value, value)
     if value is None:
-        watched = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
-        return None if watched is None else (watched, math.inf)
-    blur = value_of(entry, "recovery.resolution_s") or 0.0
-    return max(0.0, value - blur), value
+        lower = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
+        return None if lower is None else (lower, math.inf)
+    resolution_s = value_of(entry, "recovery.resolution_s") or 0.0
+    return max(0.0, value - resolution_s), value
 
 
 def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
-    """Return the metrics under their headings, for a list to choose from."""
+    """Return the metrics by heading, for a selection list."""
     groups: dict[str, list[Metric]] = {}
     for metric in metrics:
         groups.setdefault(metric.group, []).append(metric)
@@ -297,12 +297,12 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
 
 
 def metric_for(key: str) -> Metric:
-    """Return the metric of a path; an unknown one is named after its path."""
+    """Return the metric of a path; a metric outside the catalogue is named after its path."""
     if key in BY_KEY:
         return BY_KEY[key]
     if key.startswith(_NODES):
         return Metric(key, "CPU", f"CPU of node {key.removeprefix(_NODES)}", "cores")
-    place, _, leaf = key.rpartition(".")
-    suffix = next((suffix for part in (leaf, place) for suffix in _UNITS if part.endswith(suffix)), "")
+    parent, _, leaf = key.rpartition(".")
+    suffix = next((suffix for part in (leaf, parent) for suffix in _UNITS if part.endswith(suffix)), "")
     words = " · ".join(part.removesuffix(suffix) for part in key.split(".")).replace("_", " ")
     return Metric(key, "Others", words[:1].upper() + words[1:], _UNITS.get(suffix, ""))

@@ -14,15 +14,15 @@ LESS, MORE = "less", "more"
 
 
 class Sheet(Enum):
-    """The tables that columns name."""
+    """Tables that a column may appear in."""
 
     RUNS = "a row for each run: terminal and report"
     CELLS = "a row for each configuration of a sweep on its page"
-    COMPARED = "figures that comparisons, nightly runs and overviews take by default"
+    COMPARED = "default figures of comparisons, nightly runs and overviews"
     WATCHED = "figures for Prometheus"
-    ANSWER = "figures in the sentences of an answer"
-    EXPORT = "what identifies a record in CSV and Parquet"
-    # Sections of a page in Markdown.
+    ANSWER = "figures in the sentences of a sweep summary"
+    EXPORT = "columns that identify a record in CSV and Parquet"
+    # Sections of a Markdown page.
     RECOVERY = "Recovery"
     LATENCY = "Latency and throughput"
     STAGES = "Stages"
@@ -36,14 +36,14 @@ class Over(StrEnum):
 
     MEDIAN = "median, least and greatest"
     TOTAL = "sum"
-    HELD = "in how many it is true"
+    HELD = "number of repetitions in which it is true"
 
 
 @dataclass(frozen=True)
 class CatalogueColumn:
-    """One column: its key, the group that it stands under, its name and its unit.
+    """Column: key, group in selection lists, name and unit.
 
-    `read` returns its value of a record, None where it is unknown or does not apply.
+    `read` returns its value for a record, or None if unknown or not applicable. `left`: aligned left.
     """
 
     key: str
@@ -64,19 +64,19 @@ class CatalogueColumn:
         return self.heads.get(table) or self.name
 
     def value(self, entry: IndexEntry) -> Any:
-        """Return the value of a record; None where it is unknown."""
+        """Return the value for a record, or None if unknown."""
         return self.read(entry) if self.read else getattr(entry, self.key)
 
     def text(self, value: Any) -> str:
-        """Return a value as a table shows it, without its unit."""
+        """Return a value as shown in a table, without its unit."""
         return NONE if value is None else plain(value)
 
 
 @dataclass(frozen=True)
 class Metric(CatalogueColumn):
-    """One figure, a number. `better`: whether less of it is better or more; None where neither is.
+    """Numeric figure. `better`: `LESS` or `MORE`, the better direction, or None if there is none.
 
-    `listed`: whether lists to choose from offer it; else it is a bound, or a count of what a figure was made of.
+    `listed`: whether selection lists offer it; False for thresholds, bounds and sample sizes.
     """
 
     better: str | None = None
@@ -84,12 +84,12 @@ class Metric(CatalogueColumn):
     listed: bool = True
 
     def value(self, entry: IndexEntry) -> float | None:
-        """Return the figure of a record; a truth value as 1 or 0."""
+        """Return the figure of a record; 1 or 0 for a truth value, None if unknown."""
         value = self.read(entry) if self.read else entry.metrics.get(self.key)
         return None if value is None else float(value)
 
     def text(self, value: float | None, digits: int = 2) -> str:
-        """Return a value as it stands in a table, without its unit; seconds with `digits`."""
+        """Return a value as shown in a table, without its unit; `digits` applies to seconds."""
         if value is None:
             return NONE
         match self.unit:

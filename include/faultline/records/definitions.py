@@ -1,4 +1,4 @@
-"""Definitions of the figures of a record, by path; `<…>` stands for one part of a path."""
+"""Definitions of the figures of a record, by path below `metrics`; `<…>` stands for any one part of a path."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Part(BaseModel):
-    """Frozen, complete when it is written, lenient towards older records when it is read."""
+    """Immutable part of a record; written with every key, read even if an older record lacks some."""
 
-    # Keys that older records lack have defaults for reading; a record that is written has every key.
+    # Defaults stand for keys that older records lack; a written record has every key.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -26,7 +26,7 @@ class Part(BaseModel):
 
 
 class ClockOffsetPart(Part):
-    """Lead of another host's clock over this one's, and round trip of the query; seconds."""
+    """Lead of another host's clock over this host's, and round-trip time of the query, in seconds."""
 
     offset_s: float
     round_trip_s: float
@@ -35,9 +35,9 @@ class ClockOffsetPart(Part):
 class HostPart(Part):
     """Another host of the experiment. `same_machine`: it shares this machine's cores, as a network namespace does.
 
-    `clock_ahead_s`: lead of its clock over this one's, mean of start and end; `clock_uncertain_ms`: its drift in
-    between plus half a round trip. `cores_used`: by its processes with a role, in the measured window; `cores_counted`:
-    by the kernel's counter of the whole host without its recorder, null if there is none.
+    `clock_ahead_s`: lead of its clock over this machine's, mean of start and end; `clock_uncertain_ms`: the drift in
+    between plus half a round trip. In the measured window: `cores_used` by the experiment's processes on it, and
+    `cores_counted` by the whole host without its recorder, from the kernel's counter; null if there is none.
     """
 
     same_machine: bool
@@ -48,11 +48,11 @@ class HostPart(Part):
 
 
 class LatencyClock(Part):
-    """Clock at which latencies end, with several hosts or a target: that of the broker's `host`, which stamps outputs.
+    """Clock of the broker's `host`, which stamps outputs: it ends latencies if there are several hosts or a target.
 
     `ahead_ms`: its lead over the generator's clock in whole ms, subtracted from its instants. `uncertain_ms`: its drift
     from start to end plus half a round trip; null if it was not read at the end. `uncertain`: whether that exceeds 1 ms
-    or is unknown; latencies are then no more exact.
+    or is unknown, which limits the accuracy of latencies.
     """
 
     host: str
@@ -90,9 +90,9 @@ class BuildPart(Part):
 class RecordEnvironment(Part):
     """Environment of the attempt. `clock_offsets`: by remote host; null without one.
 
-    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and present jars, by name.
-    `build_spec`: null for the installed build. `hosts`: the other hosts, by name; `latency_clock`: null with a single
-    host. Fields with a default are null if they were not recorded.
+    `cgroup`: limits of the process that prepared the attempt. `jvm`: by role. `hashes`: SHA-256 of lock files and
+    present jars, by name. `build_spec`: null for the installed build. `hosts`: the other hosts, by name;
+    `latency_clock`: null with a single host. Fields with a default are null if they were not recorded.
     """
 
     host: str | None

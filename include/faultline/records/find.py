@@ -1,4 +1,4 @@
-"""Lookup of records by file, attempt, beginning of its id, or the last one; and saved arrays."""
+"""Lookup of a record by file, attempt id, prefix of one, or `last`; reader of saved records and bundles."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from faultline.system.settings import Settings
 from faultline.system.text import nearest_name
 
 LAST = "last"
-_OTHER = "give a file of `results --json`"
+_EXPECTED = "expected a file of `results --json`, or a bundle"
 _RECORDS = TypeAdapter(list[Record])
 
 
 def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
-    """Return the record that `reference` names, and the results folder that its raw files lie in.
+    """Return the record that `reference` names, and the results folder with its raw files.
 
-    `reference`: path of a record, attempt id, unique beginning of one, or `last`. Raises ConfigError, naming the
-    nearest known attempt, when there is none or more than one.
+    `reference`: path of a record, attempt id, unique prefix of one, or `last`. Raises ConfigError, naming the nearest
+    known attempt, if no attempt or more than one matches.
     """
     path = Path(reference)
     if path.suffix == ".json" or path.is_file():
         record = read_record(path)
-        # <results>/records/<config_id>/<attempt>.json; a copy elsewhere has its raw files in the store, if anywhere.
+        # <results>/records/<config_id>/<attempt>.json; raw files of a copy elsewhere can only be in the own results.
         results = path.resolve().parent.parent.parent
         return record, results if (results / "attempts" / record.attempt).is_dir() else settings.results
     known = {path.stem: path for path in settings.records.glob("*/*.json") if not path.name.startswith(".")}
@@ -39,7 +39,7 @@ def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
 
 
 def still_running(settings: Settings) -> str:
-    """Return a line about an attempt that is newer than every record and still runs, or an empty text."""
+    """Return a line about a running attempt that is newer than every record, or an empty string if there is none."""
     known = max((path.stem for path in settings.records.glob("*/[!.]*.json")), default="")
     newest = open_attempts(settings.attempts, settings.home)[-1:]
     if not newest or newest[0].over or newest[0].id <= known:
@@ -48,19 +48,21 @@ def still_running(settings: Settings) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """Return the record in a file. Raises ConfigError, naming file and key, when it holds none."""
+    """Return the record in a file. Raises ConfigError naming file and key if it holds none."""
     try:
         return Record.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a record's file or an attempt") from None
+        why = error.strerror
+        raise ConfigError(f"{path}: cannot be read ({why}); expected a record's file or an attempt") from None
     except ValidationError as error:
-        raise ConfigError(f"{path}: {content_problem(error, 'this is not a record that can be read')}") from None
+        raise ConfigError(f"{path}: {content_problem(error, 'expected a record')}") from None
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
-    """Return the records of bundles and of files written by `results --json` (`.gz`: compressed), in order of attempt.
+    """Return the records of bundles and of files of `results --json` (`.gz`: compressed), sorted by attempt.
 
-    An attempt in several of them is taken once. Raises ConfigError naming file, place and key.
+    An attempt in several files is returned once. Raises ConfigError naming file and key if a file is not readable, or
+    naming the attempt if two files differ in its record.
     """
     found: dict[str, Record] = {}
     for path in paths:
@@ -68,12 +70,14 @@ def read_saved(paths: Iterable[Path]) -> list[Record]:
             records = _saved(path)
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--from {path}: cannot be read ({why}); {_OTHER}") from None
+            raise ConfigError(f"--from {path}: cannot be read ({why}); {_EXPECTED}") from None
         except ValidationError as error:
-            raise ConfigError(f"--from {path}: {content_problem(error, _OTHER)}") from None
+            raise ConfigError(f"--from {path}: {content_problem(error, _EXPECTED)}") from None
         for record in records:
             if found.setdefault(record.attempt, record) != record:
-                raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")
+                raise ConfigError(
+                    f"--from {path}: {record.attempt}: differs from its record in another file; fix: omit one"
+                )
     return [found[attempt] for attempt in sorted(found)]
 
 
@@ -84,9 +88,9 @@ def _saved(path: Path) -> list[Record]:
 
 
 def _attempt(reference: str, known: list[str]) -> str:
-    """Return the known attempt that is meant."""
+    """Return the known attempt that `reference` stands for."""
     if not known:
-        raise ConfigError(f"{reference}: there are no records yet; run one with ./faultline run word_count")
+        raise ConfigError(f"{reference}: there are no records yet; fix: ./faultline run word_count")
     if reference == LAST:
         return known[-1]
     if reference in known:
@@ -95,6 +99,8 @@ def _attempt(reference: str, known: list[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{reference}: {len(found)} attempts begin so, the last is {found[-1]}; give more of the id")
+        raise ConfigError(
+            f"{reference}: got a prefix of {len(found)} attempts, the last {found[-1]}; fix: give more characters"
+        )
     near = nearest_name(reference, known, cutoff=0.0)
-    raise ConfigError(f"{reference}: no such attempt; the nearest is {near}, the last {known[-1]}")
+    raise ConfigError(f"{reference}: attempt not found; nearest: {near}, last: {known[-1]}")

@@ -1,4 +1,4 @@
-"""Texts of records: figures with their digits, faults and names, the same in every table and page."""
+"""Texts of records for every table and page: formatted figures, faults and event names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from faultline.experiment.workloads.registry import workload_of
 from faultline.records.record import LatencyMs, Record, RecoveryPart
 
 NONE = "—"
-
-
 CONTROL = "control"
-
-
 WIDTH = 120
-
-
-# Shown in their own columns, or derived from those; the row names other differences.
+# Parameters shown in own columns or derived from those; a row's text names only other differences.
 FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
 
 
@@ -30,17 +24,17 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
 
 
-# The tuples of a batch share its delay: below this number of batches the p99 equals the slowest batch.
+# The tuples of a batch share its delay, so with fewer batches the p99 equals the slowest batch.
 FEWEST_BATCHES = 100
 
 
 def has_few_batches(batches: float | None) -> bool:
-    """Return whether there are too few batches for a p99; None stands for an engine without batches."""
+    """Return whether there are too few batches for a p99; `batches` is None for an engine without batches."""
     return batches is not None and batches < FEWEST_BATCHES
 
 
 def tail(latency: LatencyMs) -> str:
-    """Return the p99, `2,556`, or what it is at most: the slowest batch, `≤ 2,583`, where there are few."""
+    """Return the p99, `2,556`, or with few batches its upper bound, the slowest batch, `≤ 2,583`."""
     few = has_few_batches(latency.batches) and latency.max is not None
     return f"≤ {milliseconds(latency.max)}" if few else milliseconds(latency.p99)
 
@@ -71,19 +65,19 @@ def share(value: float | None) -> str:
 
 
 def macro(record: Record) -> str:
-    """Return macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
+    """Return macro recovery from the first fault in seconds, or its lower bound, `> 33.9`, if it is censored."""
     return macro_of(record.metrics.recovery)
 
 
 def macro_of(recovery: RecoveryPart) -> str:
-    """Return macro recovery of one fault in seconds, or the time after which it was given up on, as `> 33.9`."""
+    """Return macro recovery of one fault in seconds, or its lower bound, `> 33.9`, if it is censored."""
     if recovery.macro_s is None and recovery.censored_at_s is not None:
         return f"> {seconds(recovery.censored_at_s)}"
     return seconds(recovery.macro_s)
 
 
 def recovered_since(recovery: RecoveryPart) -> str:
-    """Return the lower end of a recovery in parentheses, or an empty text if unknown."""
+    """Return the lower bound of a recovery in parentheses, or an empty string if unknown."""
     if recovery.macro_s is None or recovery.resolution_s is None:
         return ""
     return f" (not before {seconds(recovery.macro_s - recovery.resolution_s, 2)} s)"
@@ -100,8 +94,8 @@ def fault_of(config: Mapping[str, Any]) -> str:
     times: dict[str, int] = {}
     for fault in faults:
         if isinstance(fault, Mapping):
-            name, every = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
-            times[name] = times.get(name, 0) + (every if isinstance(every, int) else 1)
+            name, repeats = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
+            times[name] = times.get(name, 0) + (repeats if isinstance(repeats, int) else 1)
     return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
 
 
@@ -114,24 +108,24 @@ def condition_text(config: Mapping[str, Any]) -> str:
     if not isinstance(faults, list | tuple):
         faults = [{"victim": config.get("fault"), "action": config.get("fault_action")}]
     try:
-        return " and ".join(map(_broken, faults))
-    except (KeyError, ValueError, TypeError, AttributeError):  # of a record that another version made
+        return " and ".join(map(_fault_text, faults))
+    except (KeyError, ValueError, TypeError, AttributeError):  # a plan of another version
         return f"with {name}"
 
 
-def _broken(fault: Mapping[str, Any]) -> str:
+def _fault_text(fault: Mapping[str, Any]) -> str:
     values = {name: value for name, value in fault.items() if name in RULES and value is not None}
     text = ACTIONS[fault["action"]].describe(fault["victim"], values)
-    often = [
+    counts = [
         f"{fault[name]} {word}" for name, word in (("count", "at once"), ("times", "times")) if fault.get(name, 1) > 1
     ]
-    return f"{text} ({', '.join(often)})" if often else text
+    return f"{text} ({', '.join(counts)})" if counts else text
 
 
 def lasting(record: Record) -> str:
-    """Return whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
+    """Return a text on whether the engine sustained the rate, `not sustained before the fault`; empty if unknown."""
     verdict = {True: "sustained", False: "not sustained", None: ""}[record.metrics.sustained]
-    # With a fault only what lies before it is judged.
+    # A run with a fault is judged by the time before it.
     return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
 
 
@@ -142,16 +136,16 @@ def throughput(record: Record) -> str:
 
 
 def window_of(record: Record) -> tuple[Any, Any]:
-    """Return actual seconds of the warm-up and of the measured window; the configured ones without a timeline."""
+    """Return the actual lengths of warm-up and measured window in s, or the configured ones without a timeline."""
     at = {event.name: event.wall_ns for event in record.timeline}
     if not {"gate", "measured_from", "measured_until"} <= at.keys():
         return record.config.get("warmup_s", "?"), record.config.get("duration_s", "?")
-    begun_s, ended_s = ((at[name] - at["gate"]) / 1e9 for name in ("measured_from", "measured_until"))
-    return round(begun_s, 1), round(ended_s - begun_s, 1)
+    start_s, end_s = ((at[name] - at["gate"]) / 1e9 for name in ("measured_from", "measured_until"))
+    return round(start_s, 1), round(end_s - start_s, 1)
 
 
 def plain(value: Any) -> str:
-    """Return a configuration value as text: numbers without a useless `.0`."""
+    """Return a configuration value as text, whole numbers without `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -164,10 +158,10 @@ def title_of(config: Mapping[str, Any]) -> str:
     return f"{title}, {fault_of(config)}"
 
 
-# ---- Names of timeline events; those of fault n > 1 have the suffix `#n` ----
+# ---- Names of timeline events: those of fault n > 1 have the suffix `#n`; `gate` is T0, the start of the load ----
 
 
-# Events of the attempt, which belong to no fault.
+# Events that belong to no fault.
 EDGES = frozenset({"gate", "measured_from", "measured_until"})
 
 # Short names for legends, in the usual order of the events.
@@ -213,6 +207,6 @@ WORDS = {
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """Return the plain name, and the number of the fault from 1; a name without a number belongs to the first."""
+    """Return an event's name without suffix, and the number of its fault, from 1."""
     plain, separator, number = name.rpartition("#")
     return (plain, int(number)) if separator and number.isascii() and number.isdigit() else (name, 1)

@@ -1,9 +1,9 @@
-"""An index of the records, so that a page need not parse thousands of files at each look.
+"""Index of the records, so that a page need not parse thousands of files per request.
 
-The files stay the truth. `refresh` compares them with the index by path, modification time and size in one scan of
-the folders, and parses what is new or changed. The index is a SQLite file in the state folder, one for each folder of
-results, made again whenever it is missing, damaged or of another layout. Where it cannot be written, and where another
-process keeps it locked for longer than `TIMEOUT_S`, it lives in memory, and the file stays as it is.
+The files remain authoritative. `refresh` scans the folders, compares path, modification time and size with the index,
+and parses new and changed files. The index is a SQLite file in the state folder, one per results folder; it is rebuilt
+if it is missing, damaged or of another layout. If it cannot be written, or another process locks it for longer than
+`TIMEOUT_S`, the index is kept in memory and the file is left unchanged.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from faultline.records.index_entry import IndexEntry, entry_content
 from faultline.records.record import SCHEMA_PATH, Record
 from faultline.records.record_problems import content_problem, place_problem
 
-# Another process may be writing what it has just parsed. Seconds.
+# Seconds; another process may be writing the entries that it has just parsed.
 TIMEOUT_S = 20.0
-# What says that the file is in order, and cannot be used all the same; by SQLite's primary result codes.
-_IN_THE_WAY = {
+# Primary result codes of SQLite for a file that is intact, but cannot be used now.
+_UNAVAILABLE = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL,
 }  # fmt: skip
-# What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
+# Largest integer of SQLite and Parquet, far above any figure of an experiment.
 _LARGEST = 2**63 - 1
-# Changes with what is asked of a record beyond its schema, so that all are read again.
+# Version of the checks beyond the schema: to change it makes every file be read again.
 _CHECKS = b"6"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
   attempt TEXT, matrix TEXT, sweep_id TEXT, status TEXT, measured_at TEXT
 );
--- Apart, so that counting need not read past it.
+-- Separate table, so that counting entries does not read their contents.
 CREATE TABLE contents (path TEXT PRIMARY KEY, config TEXT NOT NULL, content TEXT NOT NULL);
 CREATE INDEX by_attempt ON entries (attempt);
 CREATE INDEX by_sweep ON entries (sweep_id);
@@ -73,9 +73,9 @@ class StatusCounts:
 
 
 class Index:
-    """The index of the records under `root`/records. All methods may be called from several threads.
+    """Index of the records under `root`/records; thread-safe.
 
-    `home`: the state folder that its file lies in; without one it lives in memory.
+    `home`: state folder for the index file; None keeps the index in memory.
     """
 
     def __init__(self, root: Path, home: Path | None = None) -> None:
@@ -86,23 +86,23 @@ class Index:
         self._connection: sqlite3.Connection | None = None
 
     def refresh(self) -> None:
-        """Take in what has changed since the last look. A file that cannot be read becomes a problem."""
-        found = _scan(self.directory)
+        """Index files that changed since the last call; an unreadable file is listed in `problems`."""
+        files = _scan(self.directory)
         with self._lock:
             try:
-                self._take_in(found)
+                self._update(files)
             except (sqlite3.Error, OSError) as error:
-                self._recover(error, found)
+                self._recover(error, files)
 
     def close(self) -> None:
-        """Let go of the file; the next question opens it again."""
+        """Close the index file; the next query opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
     def sweeps(self, limit: int, offset: int = 0) -> list[StatusCounts]:
-        """Return sweeps, newest first."""
+        """Return the sweeps, newest first, each with its number of records by status."""
         return self._tallies("sweep_id", "", limit, offset)
 
     def count_sweeps(self) -> int:
@@ -111,7 +111,7 @@ class Index:
         return int(rows[0][0])
 
     def matrices(self) -> list[StatusCounts]:
-        """Return matrices, the one that was measured last first."""
+        """Return the matrices, the most recently measured first."""
         return self._tallies("matrix", "AND matrix IS NOT NULL", -1, 0)
 
     def sweeps_of(self, matrix: str | None, limit: int) -> list[str]:
@@ -123,7 +123,7 @@ class Index:
         return [str(name) for (name,) in self._rows(query, matrix, limit)]
 
     def of_sweep(self, sweep_id: str | None) -> list[IndexEntry]:
-        """Return entries of a sweep in order of attempt; of None: those that belong to no sweep."""
+        """Return the entries of a sweep, sorted by attempt; `sweep_id` None selects entries without a sweep."""
         return self._entries("sweep_id IS ?", sweep_id)
 
     def of_matrix(self, matrix: str) -> list[IndexEntry]:
@@ -131,9 +131,9 @@ class Index:
         return self._entries("matrix = ?", matrix)
 
     def of_configurations(self, config_ids: Iterable[str]) -> list[IndexEntry]:
-        """Return entries of these configurations in order of attempt, of whatever sweep."""
-        # A configuration has a folder of its own; `0` is the character that follows `/`.
-        found = [self._entries("path >= ? AND path < ?", f"{one}/", f"{one}0") for one in dict.fromkeys(config_ids)]
+        """Return the entries of these configurations from all sweeps, sorted by attempt."""
+        # Each configuration has its own folder; the range ends at `0`, the character that follows `/`.
+        found = [self._entries("path >= ? AND path < ?", f"{id_}/", f"{id_}0") for id_ in dict.fromkeys(config_ids)]
         return sorted((entry for entries in found for entry in entries), key=lambda entry: (entry.attempt, entry.path))
 
     def all(self) -> list[IndexEntry]:
@@ -141,12 +141,12 @@ class Index:
         return self._entries("1")
 
     def of_attempt(self, attempt: str) -> IndexEntry | None:
-        """Return the entry of one attempt."""
+        """Return the entry of an attempt, or None if there is none."""
         found = self._entries("attempt = ?", attempt)
         return found[0] if found else None
 
     def newest_without_figures(self, limit: int) -> list[IndexEntry]:
-        """Return the newest entries that are neither valid nor unmet, the newest first."""
+        """Return the newest entries that are neither valid nor unmet, newest first."""
         return self._entries(
             "attempt IN (SELECT attempt FROM entries WHERE problem IS NULL AND status NOT IN ('valid', 'unmet') "
             "ORDER BY attempt DESC LIMIT ?)",
@@ -158,12 +158,12 @@ class Index:
         return bool(self._rows("SELECT 1 FROM entries WHERE problem IS NULL AND sweep_id = ? LIMIT 1", sweep_id))
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return files that could not be read: path under the folder of records, and why."""
+        """Return the unreadable files: path below the folder of records, and reason."""
         rows = self._rows("SELECT path, problem FROM entries WHERE problem IS NOT NULL ORDER BY path")
         return [(str(path), str(problem)) for path, problem in rows]
 
     def problem_of(self, attempt: str) -> str | None:
-        """Return why the record of an attempt cannot be read; None when it can, or when there is none."""
+        """Return why the record of an attempt cannot be read; None if it can, or if there is none."""
         return next((problem for path, problem in self.problems() if Path(path).stem == attempt), None)
 
     def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[StatusCounts]:
@@ -177,7 +177,7 @@ class Index:
         try:
             return _parsed(self._rows(query, *values))
         except (ValueError, KeyError, TypeError) as error:
-            # Damage within a text, which SQLite does not notice.
+            # SQLite does not detect damage within a text.
             with self._lock:
                 self._recover(error, _scan(self.directory))
             return _parsed(self._rows(query, *values))
@@ -187,32 +187,32 @@ class Index:
             if self._connection is None:
                 self.refresh()
             try:
-                return self._asked(query, values)
+                return self._execute(query, values)
             except sqlite3.DatabaseError as error:
-                # Damage in a page that `refresh` had no need to read.
+                # `refresh` does not read every page of the file, so it may miss damage.
                 self._recover(error, _scan(self.directory))
-                return self._asked(query, values)
+                return self._execute(query, values)
 
-    def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    def _execute(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         assert self._connection is not None
         return self._connection.execute(query, tuple(values)).fetchall()
 
-    def _take_in(self, found: Mapping[str, _File]) -> None:
+    def _update(self, files: Mapping[str, _File]) -> None:
         if self._connection is None:
             self._connection = self._open()
         known = {
             path: (mtime_ns, size)
             for path, mtime_ns, size in self._connection.execute("SELECT path, mtime_ns, size FROM entries")
         }
-        changed = [path for path, file in found.items() if known.get(path) != (file.mtime_ns, file.size)]
-        gone = [path for path in known if path not in found]
-        if not changed and not gone:
+        changed = [path for path, file in files.items() if known.get(path) != (file.mtime_ns, file.size)]
+        removed = [path for path in known if path not in files]
+        if not changed and not removed:
             return
-        rows = [_row(self.directory, path, found[path]) for path in changed]
+        rows = [_row(self.directory, path, files[path]) for path in changed]
         with self._connection:
             for table in ("entries", "contents"):
                 self._connection.executemany(
-                    f"DELETE FROM {table} WHERE path = ?", [(path,) for path in [*gone, *changed]]
+                    f"DELETE FROM {table} WHERE path = ?", [(path,) for path in [*removed, *changed]]
                 )
             self._connection.executemany(
                 f"INSERT OR REPLACE INTO entries VALUES ({', '.join('?' * 9)})", [row for row, _ in rows]
@@ -228,23 +228,23 @@ class Index:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         return _connect(str(self.file))
 
-    def _recover(self, error: Exception, found: Mapping[str, _File]) -> None:
+    def _recover(self, error: Exception, files: Mapping[str, _File]) -> None:
         """Rebuild the index after an error: replace a damaged file, otherwise continue in memory."""
         self.close()
         if self.file is not None and _is_damage(error):
             try:
                 for part in (self.file, self.file.with_name(f"{self.file.name}-journal")):
                     part.unlink(missing_ok=True)
-                self._take_in(found)
+                self._update(files)
                 return
             except (sqlite3.Error, OSError):
                 self.close()
         self._connection = _connect(":memory:")
-        self._take_in(found)
+        self._update(files)
 
 
 class _File(NamedTuple):
-    """One record file: its own name under the folder of records, modification time in ns, and size in bytes."""
+    """Record file: its name below the folder of records, modification time in ns, and size in bytes."""
 
     name: str
     mtime_ns: int
@@ -252,13 +252,13 @@ class _File(NamedTuple):
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether the file is not what it should be, rather than in use, or on a disk that is full."""
+    """Return True if the file is damaged, False if it cannot be used for another reason, such as a full disk."""
     if isinstance(error, OSError):
         return False
     code = getattr(error, "sqlite_errorcode", None)
     if not isinstance(error, sqlite3.Error):
         return True
-    return code is not None and (code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _IN_THE_WAY)
+    return code is not None and (code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _UNAVAILABLE)
 
 
 def _digest(root: Path) -> str:
@@ -266,8 +266,8 @@ def _digest(root: Path) -> str:
 
 
 def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[IndexEntry]:
-    """Return entries from (path, configuration, content)."""
-    # Many records have one configuration, which is parsed once and shared.
+    """Return the entries from rows of path, configuration and content."""
+    # Many records share a configuration, so each is parsed once.
     configs: dict[str, Mapping[str, Any]] = {}
     found = []
     for path, config, content in rows:
@@ -280,7 +280,7 @@ def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[IndexEntry]:
 def _connect(name: str) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=TIMEOUT_S, check_same_thread=False)
     try:
-        # After a power loss a file with new and old pages can look whole and lack records.
+        # Without this, a file can mix new and old pages after a power loss: it looks intact, but lacks records.
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA user_version").fetchone()[0] != _version():
             with closing(connection.cursor()) as cursor:
@@ -295,7 +295,7 @@ def _connect(name: str) -> sqlite3.Connection:
 
 
 def _version() -> int:
-    """Return changes with the layout and with what a record is, so that an old index is not taken for a true one."""
+    """Return a checksum of layout, checks and schema, so that an outdated index is rebuilt."""
     return zlib.crc32(_LAYOUT.encode() + _CHECKS + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
 
 
@@ -315,7 +315,7 @@ def _scan(directory: Path) -> dict[str, _File]:
             except FileNotFoundError:
                 continue
             except OSError:
-                pass  # reading it says why
+                pass  # the attempt to read it gives the reason
             found[name.encode("utf-8", "backslashreplace").decode()] = _File(name, mtime_ns, size)
     return found
 
@@ -329,7 +329,7 @@ def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
 
 
 def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
-    """Return the row of one file, and its configuration with its content for the pages; None if it is unreadable."""
+    """Return a file's row of `entries`, and its texts for `contents`, which are None if it is unreadable."""
     try:
         if file.name != path:
             raise ValueError("file: its path is not UTF-8")
@@ -357,7 +357,7 @@ def _read(path: str) -> bytes:
 
 
 def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
-    """Raise ValueError naming the first number that is not finite, or larger than any figure can be."""
+    """Raise ValueError naming the first number that is not finite or whose size exceeds `_LARGEST`."""
     for name, value in values.items():
         if value is None or isinstance(value, str):
             continue
@@ -365,6 +365,6 @@ def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
             _require_usable(value, f"{before}{name}.")
         elif isinstance(value, list):
             _require_usable(dict(enumerate(value)), f"{before}{name}.")
-        elif not -_LARGEST <= value <= _LARGEST:  # nor is NaN between them
+        elif not -_LARGEST <= value <= _LARGEST:  # also True for NaN
             wrong = "larger than 2^63" if isinstance(value, int) or math.isfinite(value) else f"{value}, not finite"
             raise ValueError(f"{before}{name}: the number is {wrong}")

@@ -1,4 +1,4 @@
-"""One record as the pages and comparisons know it: what identifies it, and its figures by name."""
+"""Short form of a record for pages and comparisons: its identity, and its figures by name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, wind
 class IndexEntry:
     """Figures and identity of one record for the pages, without its file.
 
-    `path` is relative to the folder of records; `metrics`: every known number by its path in the record joined with
-    dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, otherwise
-    empty. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
+    `path` is relative to the folder of records. `metrics`: known numbers by dotted path in the record, such as
+    `latency_ms.p50`, in its units. `recoveries`: empty unless one fault is injected several times. `window`: T0 (start
+    of the load) and length of the measured window, in s; `spacing_s`: mean time between two injections.
     """
 
     path: str
@@ -37,7 +37,7 @@ class IndexEntry:
     metrics: Mapping[str, float | bool]
     reasons: tuple[str, ...]
     cores: int | None
-    # `git describe` of the checkout, with `-dirty` if it had changes; and the environment that nightly runs compare.
+    # `commit`: `git describe` of the checkout, `-dirty` with changes. `surroundings`: compared between nightly runs.
     commit: str | None
     surroundings: Mapping[str, str]
     recoveries: tuple[Bounds, ...] = ()
@@ -51,23 +51,23 @@ class IndexEntry:
 
     @classmethod
     def from_content(cls, path: str, config: Mapping[str, Any], content: Mapping[str, Any]) -> IndexEntry:
-        """Return the entry with these fields, as `entry_content` returns them or as JSON holds them."""
-        kept = {
+        """Return the entry for the result of `entry_content`, which may have been stored as JSON."""
+        fields = {
             **content,
             "reasons": tuple(content["reasons"]),
-            "recoveries": tuple(Bounds(*one) for one in content["recoveries"]),
+            "recoveries": tuple(Bounds(*bounds) for bounds in content["recoveries"]),
             "window": tuple(content["window"]) if content["window"] else None,
         }
-        return cls(path=path, config=config, **kept)
+        return cls(path=path, config=config, **fields)
 
     @property
     def is_usable(self) -> bool:
-        """Whether its figures count."""
+        """Whether its figures count: status valid or unmet."""
         return self.status in USABLE
 
     @property
     def group(self) -> str:
-        """Averaging group: one build, and one series of it."""
+        """Averaging group: build, and series if it differs."""
         return self.build if self.series == self.build else f"{self.build} · {self.series}"
 
     @cached_property
@@ -80,18 +80,17 @@ _Measured = TypeVar("_Measured", IndexEntry, Record)
 
 
 def counted_entries(measured: Iterable[_Measured]) -> list[_Measured]:
-    """Return the entries in order of attempt without superseded ones.
+    """Return `measured` without superseded entries; it must be sorted by attempt.
 
-    Of a repetition that was measured twice in one series of one build, the newest usable entry stays. Unusable ones
-    stay.
+    A usable entry is superseded by a later usable one of the same repetition, series and build.
     """
-    found = list(measured)
-    newest = {_place(one): one.attempt for one in found if one.is_usable}
-    return [one for one in found if not one.is_usable or newest[_place(one)] == one.attempt]
+    entries = list(measured)
+    newest = {_cell_key(entry): entry.attempt for entry in entries if entry.is_usable}
+    return [entry for entry in entries if not entry.is_usable or newest[_cell_key(entry)] == entry.attempt]
 
 
-def _place(one: IndexEntry | Record) -> tuple[str, int, str, str]:
-    return one.config_id, one.repetition, one.series, one.build
+def _cell_key(entry: IndexEntry | Record) -> tuple[str, int, str, str]:
+    return entry.config_id, entry.repetition, entry.series, entry.build
 
 
 def entry_content(record: Record) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def _surroundings(record: Record) -> dict[str, str]:
 
 
 def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
-    """Return every single number and truth value by its path; what is null, a list or a text is left out."""
+    """Return the numbers and truth values outside lists, by dotted path."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{name}.")
@@ -134,15 +133,15 @@ def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, fl
             yield f"{prefix}{name}", value
 
 
-# Above this size Spark's optimisations pay off, and the job is too long for the persistent Spark session.
+# Limit for the persistent Spark session: above it, a job takes long and gains from Spark's optimisations.
 LARGE_BYTES = 100_000_000
 
 
 def is_large(attempts: Path) -> bool:
-    """Return whether aggregating the tuples of these attempts takes longer than a short job."""
+    """Return whether the tuples of these attempts are too large to be aggregated by a short job."""
     return tuples_bytes(attempts) > LARGE_BYTES
 
 
 def tuples_bytes(attempts: Path) -> int:
-    """Return size of all harvested tuples, which is what aggregating them takes."""
+    """Return the size of all harvested tuples in bytes; the aggregation time depends on it."""
     return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))

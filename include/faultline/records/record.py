@@ -1,4 +1,4 @@
-"""The record of one attempt (schema 3): its outcome, its figures, and where the evidence lies.
+"""Record of one attempt (schema 3): its outcome, figures, and paths of the evidence.
 
 Every key is always present; null means unknown or not applicable. `schemas/record-3.schema.json` is generated from
 these models. A changed name or meaning gets a new schema number. Records of schema 2 are read under the names of
@@ -21,11 +21,11 @@ from faultline.records.renames import RENAMED_SCHEMA, renamed_record
 SCHEMA: Final = 3
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-3.schema.json"
 
-# `unmet`: the engine did not do what was asked of it, which is a result. `invalid`: the measurement failed.
+# `unmet`: the engine did not meet the requested load or interval, which is a result. `invalid`: measuring failed.
 Status = Literal["valid", "unmet", "invalid", "failed", "cancelled"]
-# Soundly measured: these count wherever figures are shown, averaged or compared, and are not measured again.
+# Usable records count wherever figures are shown, averaged or compared; their cells are not measured again.
 USABLE = frozenset({"valid", "unmet"})
-WITH_FIGURES = USABLE | {"invalid"}  # there are figures, whether they count or not
+WITH_FIGURES = USABLE | {"invalid"}  # figures of an invalid record do not count
 
 
 class LatencyMs(Part):
@@ -49,7 +49,7 @@ class LatencyMs(Part):
 
 
 class ByRole(Part):
-    """A figure for each role of a process."""
+    """Figure by process role."""
 
     driver: float | None
     executors: float | None
@@ -59,7 +59,7 @@ class ByRole(Part):
 
 
 class StateBytes(Part):
-    """Size of the state in bytes: live rows, and what lies in the checkpoint."""
+    """Size of the state in bytes: of its live rows, and in the checkpoint."""
 
     logical: int | None
     checkpoint: int | None
@@ -74,10 +74,10 @@ class ScheduleLagMs(Part):
 
 
 class TriggerPart(Part):
-    """Trigger of a later injection: when the engine was steady again.
+    """Trigger of a later injection: the engine was steady again.
 
-    It holds seconds from the previous injection until then, commits since then, place in the checkpoint cycle, and
-    total wait.
+    Seconds from the previous injection until then (`normal_s`), commits since then, phase of the checkpoint cycle (0 to
+    1), and total wait in s.
     """
 
     normal_s: float | None
@@ -89,13 +89,13 @@ class TriggerPart(Part):
 class RecoveryPart(Part):
     """Parts of the recovery from one fault, in seconds; all null for a control.
 
-    A recovery lies in (macro_s − resolution_s, macro_s]; one that was not seen to end, above `censored_at_s`.
-    `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. What counted as
-    recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). `settled_s`: from t0 to when latency
-    had its last level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: the generator's largest
-    until the end of the recovery. For several injections of one fault also `injection`, its number from 1, `at_s`, its
-    t0 after T0, `trigger`, `note`, what speaks against this one alone, and `drift_since_first_s`: macro less what it
-    would be against the baseline of the first. Older records lack what has defaults.
+    A recovery took a time in (macro_s − resolution_s, macro_s]; a censored one took longer than `censored_at_s`.
+    `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. Recovery thresholds:
+    `latency_limit_ms` (L*), `lag_limit` (lag*, records), held for `hold_s` (H). `settled_s`: t0 to the start of the
+    last latency level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: largest schedule lag until
+    the end of the recovery. Only with several injections of one fault: `injection`, its number from 1; `at_s`, its t0
+    after T0; `trigger`; `note`, why this recovery alone is limited or unusable; `drift_since_first_s`, `macro_s` minus
+    its value by the first baseline window. Keys with a default are missing in older records.
     """
 
     recovered: bool | None
@@ -128,7 +128,7 @@ class RecoveryPart(Part):
 
 
 class EndedEarlyPart(Part):
-    """Reason why a run ended before its last injection: the `signal` above its `limit` when the wait ended."""
+    """Early end before the last injection: `signal` (latency or lag) was above its `limit` when the wait ended."""
 
     signal: str
     value: float | None
@@ -147,8 +147,8 @@ class InjectionsPart(Part):
 class WarmupPart(Part):
     """Warm-up until the engine is steady.
 
-    It holds seconds beyond the shortest one, whether the engine was steady at its end, and the latest permitted end in
-    seconds after T0.
+    Seconds beyond `warmup_s` (`waited_s`), whether the engine was steady at its end, and the latest permitted end in
+    seconds after T0 (`bound_s`).
     """
 
     waited_s: float | None
@@ -157,7 +157,7 @@ class WarmupPart(Part):
 
 
 class AuditPart(Part):
-    """Counts against the batch recomputation of the input that was committed.
+    """Differences between the output and a batch recomputation over the committed input.
 
     `undrained`: input offsets beyond the last commit, in no other count; null in records that count them as lost.
     `unexpected`: keys or values that the recomputation does not contain. `checksum_mismatches`: keys with the expected
@@ -175,7 +175,7 @@ class AuditPart(Part):
 
 
 class WorkPart(Part):
-    """Batches and tasks in the measured window: number, time in s, and of batches in µs per committed record."""
+    """Number and total time (s) of batches and tasks in the measured window, and µs of batches per committed record."""
 
     batches: int | None
     tasks: int | None
@@ -194,7 +194,7 @@ class CpuPerMillion(Part):
 class GarbagePart(Part):
     """Garbage-collection pauses in the measured window from the JVM logs, by role and in total.
 
-    Null as a whole without these logs; `gc_s` is then the total that the tasks report.
+    The part is null without these logs; `gc_s` is then the total that the tasks report.
     """
 
     driver_s: float | None
@@ -214,7 +214,7 @@ class DataPart(Part):
 class KeySkewPart(Part):
     """Skew of the keys: Zipf exponents, share of the hottest key, and number of distinct keys.
 
-    The exponents are the requested one, and the estimated one with its 95 % interval.
+    Exponents: requested, and measured with its 95 % interval (`low`, `high`).
     """
 
     requested: float | None
@@ -235,10 +235,10 @@ class LateRecordsPart(Part):
 class StagesPart(Part):
     """Totals over the stages of a topology after T0.
 
-    `signals`: back-pressure signals. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s` from the
-    last commit to the next batch's plan, and the longest batch of such a stage in `batch_s`. `most_queued`: tuples in
-    the longest queue, without the running batch. `unstored`: keys whose stored count differs from the last acknowledged
-    one; None without persist.
+    `signals`: back-pressure signals. `failed`, `set_aside`: tuples. `replacements`: replaced stages, with `gap_s`, the
+    longest time from the last commit to the next planned batch, and `batch_s`, their longest batch. `most_queued`:
+    tuples in the longest queue, without the running batch. `unstored`: keys whose stored count differs from the last
+    acknowledged one; null without `persist`.
     """
 
     signals: int
@@ -254,7 +254,7 @@ class StagesPart(Part):
 class BackgroundCpuPart(Part):
     """Cores of other processes of the machine, and cores taken by the hypervisor (`steal`).
 
-    `services`, a part of `processes`: those that run the experiments. `recorder`: the recorder's. Null in records
+    Parts of `processes`: `services`, Faultline's own that run the experiments, and `recorder`; both null in records
     without this distinction.
     """
 
@@ -267,8 +267,7 @@ class BackgroundCpuPart(Part):
 class WaitedPart(Part):
     """Cores that the measured processes lost while they were ready to run.
 
-    They lost them to other processes (`others`) and to the hypervisor (`stolen`); both together over the worst 5 s
-    (`worst_5s`).
+    `others`: to other processes. `stolen`: to the hypervisor. `worst_5s`: sum of both over the worst 5 s.
     """
 
     others: float | None
@@ -279,11 +278,11 @@ class WaitedPart(Part):
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
-    `latency_ms`: of tuples produced in the measured window, before the first fault if there is one;
-    `latency_during_ms`: from the fault to the end of its recovery; `latency_after_ms`: of the rest. `recoveries`: one
-    per fault, in order; `recovery` is the first, or the median of several injections of one fault. `injections`: null
-    for a single one. `warmup`: null for a fixed length. `placebo`: the recovery rule applied to a control.
-    `not_measured`: reasons by figure, for user jobs. Figures after `recoveries` are null in records older than them.
+    Latency of tuples produced in the measured window: `latency_ms` before the first fault, `latency_during_ms` from it
+    to the end of the last recovery, `latency_after_ms` later. `recoveries`: one per fault, in order; `recovery`: the
+    first, or the median over several injections of one fault. `injections`: null for a single one. `warmup`: null if of
+    fixed length. `placebo`: the recovery rule applied to a control run. `not_measured`: reasons by figure, for user
+    jobs. Older records may lack figures after `recoveries`, which are then null.
     """
 
     latency_ms: LatencyMs
@@ -321,7 +320,7 @@ class Metrics(Part):
 
     @classmethod
     def unknown(cls) -> Metrics:
-        """Return every figure null, for attempts that were not measured."""
+        """Return metrics with every figure null, for attempts that were not measured."""
         return cls(
             latency_ms=LatencyMs.empty(),
             throughput_rps=None,
@@ -347,7 +346,10 @@ class TimelineEvent(Part):
 
 
 class Record(Part):
-    """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
+    """Record of one attempt.
+
+    `config`: configuration as JSON. `artifacts`: paths of raw files below the results folder, by name.
+    """
 
     schema_: Literal[3] = Field(alias="schema")
     matrix: str | None
@@ -370,27 +372,27 @@ class Record(Part):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, values: Any) -> Any:
-        """Return a record of schema 2 under the current names."""
+        """Return the values, with the names of schema 3 if they are of schema 2."""
         if isinstance(values, dict) and values.get("schema") == RENAMED_SCHEMA:
             return renamed_record(values)
         return values
 
     @property
     def is_usable(self) -> bool:
-        """Whether its figures count."""
+        """Whether its figures count: status valid or unmet."""
         return self.status in USABLE
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record as it is stored: plain JSON types, `schema` under its own name."""
+        """Return the record as stored: plain JSON types, with the key `schema`."""
         return self.model_dump(mode="json", by_alias=True)
 
     def as_json(self) -> str:
-        """Return the stored text, with a newline at its end."""
+        """Return the record as stored, with a trailing newline."""
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 @cache
 def committed_schema() -> dict[str, Any]:
-    """Return the JSON Schema that lies in the repository."""
+    """Return the JSON Schema file of the package."""
     content: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
     return content

@@ -1,4 +1,4 @@
-"""Messages about files that hold no readable record."""
+"""Messages about files that do not hold a readable record."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def content_problem(error: ValidationError, remedy: str = "") -> str:
 
 
 def place_problem(record: Record, folder: str, stem: str) -> str | None:
-    """Return why a record is in the wrong place, or None.
+    """Return the problem if a record's file has the wrong path, else None.
 
-    `folder` must be the id of its configuration and `stem` its attempt.
+    Expected: the record's configuration id as `folder`, and its attempt as `stem` of the file name.
     """
     if record.attempt != stem:
         return f"attempt: {record.attempt!r} is not the name of its file"

@@ -1,6 +1,6 @@
 """Names of schema 2 that schema 3 replaces; readers accept both.
 
-A path leads to a key from the top of a record, without the indices of lists. A reason starts with its code.
+A path names a key from the top of a record, without indices of lists. A reason starts with its code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def renamed_record(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed_series(values: Any) -> Any:
-    """Return the content of a `series.json` with the current names of events; anything else is returned unchanged."""
+    """Return the content of a `series.json` with current event names; malformed content is returned unchanged."""
     if not isinstance(values, dict) or not isinstance(values.get("events"), list):
         return values
     return {**values, "events": [_with_event(one) for one in values["events"]]}
@@ -80,7 +80,7 @@ def renamed_figure(key: str) -> str:
 
 
 def renamed_event(name: str) -> str:
-    """Return the current name of a timeline event; the number of its fault stays."""
+    """Return the current name of a timeline event; a suffix `#n` is kept."""
     plain, sign, number = name.partition("#")
     return f"{EVENTS.get(plain, plain)}{sign}{number}"
 
@@ -94,7 +94,7 @@ def renamed_reason(reason: Any) -> Any:
 
 
 def renamed(names: Mapping[str, str], value: Any) -> Any:
-    """Return the current name of `value`, or `value` if it has no other."""
+    """Return the current name of `value`, or `value` itself if it was not renamed."""
     return names.get(value, value) if isinstance(value, str) else value
 
 

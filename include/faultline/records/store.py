@@ -1,7 +1,7 @@
-"""The store of records: one file per attempt, written once, never changed.
+"""Store of records: one file per attempt, `<root>/records/<config_id>/<attempt>.json`.
 
-`<root>/records/<config_id>/<attempt>.json`. The files are the truth about what was measured; a reader
-never fails because of a single bad one, but names it.
+A file is written once; only a `failed` record, or a rejudged one, is replaced. Readers list unreadable files instead of
+failing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import make_folder, sync_folder
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-# What file systems without hard links say, such as some that are shared over a network.
+# Errors of file systems without hard links, such as some network file systems.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
@@ -39,7 +39,7 @@ class StoredRecords:
     def matching(
         self, matrix: str | None = None, sweeps: Collection[str] = (), status: str | None = None
     ) -> list[Record]:
-        """Return records narrowed by the arguments that are given; without `sweeps`, of all."""
+        """Return the records that match all given arguments; empty `sweeps` match every sweep."""
         return [
             record
             for record in self.records
@@ -61,12 +61,11 @@ class Store:
         return self.directory / record.config_id / f"{record.attempt}.json"
 
     def write(self, record: Record) -> Path:
-        """Store a record atomically and returns its path.
+        """Store a record atomically and return its path.
 
-        Writing the very same record again changes nothing, and a `failed` one, which holds no figure, gives
-        way to what a later try of the judge measured. Raises InfrastructureError when the attempt already
-        has another record, when the record breaks the JSON Schema, or when the disk is full;
-        ConfigError when the folder cannot be written.
+        To write an equal record again changes nothing. A `failed` record, which has no figures, is replaced. Raises
+        InfrastructureError if the attempt has another record, the record violates the JSON Schema, or the disk is full,
+        and ConfigError if the folder is not writable.
         """
         path, text = self.path(record), _checked(record)
         try:
@@ -78,9 +77,7 @@ class Store:
                 if present == record:
                     return path
                 if present is None or present.status != "failed":
-                    raise InfrastructureError(
-                        f"{path}: this attempt already has another record; it is never overwritten"
-                    ) from None
+                    raise InfrastructureError(f"{path}: this attempt already has another record; kept") from None
                 _write_atomically(path, text, replace=True)
         except OSError as error:
             raise _explained(path, error) from error
@@ -89,7 +86,7 @@ class Store:
     def replace(self, record: Record, kept: Path) -> None:
         """Replace the record of an attempt, after copying the present one to `kept`.
 
-        At every instant one of both is whole. Raises as `write` does, and if `kept` exists.
+        A complete record exists at any time. Raises like `write`, and InfrastructureError if `kept` exists.
         """
         path, text = self.path(record), _checked(record)
         try:
@@ -97,12 +94,12 @@ class Store:
             _write_atomically(kept, path.read_text(encoding="utf-8"), replace=False)
             _write_atomically(path, text, replace=True)
         except FileExistsError:
-            raise InfrastructureError(f"{kept}: is there already; nothing was replaced") from None
+            raise InfrastructureError(f"{kept}: exists already; record not replaced") from None
         except OSError as error:
             raise _explained(path, error) from error
 
     def read(self, config_id: str | None = None) -> StoredRecords:
-        """Read all records, or one configuration's; corrupt files and other schemas are listed, never fatal."""
+        """Return all records, or those of one configuration; unreadable files are listed in `problems`."""
         records, problems = [], []
         for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
             if path.name.startswith("."):
@@ -110,41 +107,41 @@ class Store:
             try:
                 record = Record.model_validate_json(path.read_bytes())
                 if problem := place_problem(record, path.parent.name, path.stem):
-                    problems.append(f"{path}: {problem}; move it away")
+                    problems.append(f"{path}: {problem}; fix: move the file out of the folder")
                 else:
                     records.append(record)
             except ValidationError as error:
-                problems.append(f"{path}: {content_problem(error, 'move it away or measure again')}")
+                problems.append(f"{path}: {content_problem(error, 'fix: move the file out of the folder')}")
             except OSError as error:
-                problems.append(f"{path}: {error.strerror}; check its permissions")
+                problems.append(f"{path}: {error.strerror}; fix: check its permissions")
         return StoredRecords(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
 
     def newest(self, cell: Cell) -> Record | None:
-        """Return the record of the cell's latest attempt, whatever its status."""
+        """Return the record of the cell's latest attempt, of any status, or None if there is none."""
         return _last(self.of(cell))
 
     def newest_usable(self, cell: Cell) -> Record | None:
-        """Return the latest record of the cell whose figures count."""
+        """Return the latest usable record of the cell, or None if there is none."""
         return _last(record for record in self.of(cell) if record.is_usable)
 
     def of(self, cell: Cell) -> list[Record]:
-        """Return the records of the cell, in order of attempt."""
-        # A configuration has a folder of its own, so that the others need not be read.
+        """Return the records of the cell, sorted by attempt."""
+        # Only the folder of the cell's configuration need be read.
         return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
-        """Return records in order of attempt, narrowed by the arguments that are given."""
+        """Return the records that match all given arguments, sorted by attempt."""
         return self.read().matching(matrix, () if sweep is None else (sweep,), status)
 
 
 @cache
 def validator() -> jsonschema.Draft202012Validator:
-    """Return the validator of records, which checks the committed schema itself only once."""
+    """Return the validator of records; cached, because its creation checks the schema."""
     return jsonschema.Draft202012Validator(committed_schema())
 
 
 def _checked(record: Record) -> str:
-    """Return its text. Raises InfrastructureError when it breaks the JSON Schema."""
+    """Return the record's JSON text. Raises InfrastructureError if it violates the JSON Schema."""
     error = best_match(validator().iter_errors(record.as_dict()))
     if error is not None:
         raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}")
@@ -164,9 +161,9 @@ def _last(records: Iterable[Record]) -> Record | None:
 
 
 def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a temporary file, sync and move it, and sync the folder: after a crash the file is whole or absent.
+    """Write a file so that after a crash it is complete or absent.
 
-    Raises FileExistsError if there is one that may not be replaced, also when another process was faster.
+    Raises FileExistsError if the file exists and `replace` is False, even if another process has just created it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -194,9 +191,7 @@ def _link(temporary: Path, path: Path) -> None:
 
 def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:
     if error.errno in _FULL:
-        return InfrastructureError(f"{path}: the disk is full; free some space, then clear the task judge")
+        return InfrastructureError(f"{path}: the disk is full; fix: free some space, then clear the task `judge`")
     if error.errno in _REFUSED:
-        return ConfigError(
-            f"{path}: not writable ({error.strerror}); fix: its permissions, or another FAULTLINE_RESULTS"
-        )
-    return InfrastructureError(f"{path}: cannot be written ({error.strerror}); check the disk")
+        return ConfigError(f"{path}: not writable ({error.strerror}); fix: change its permissions or FAULTLINE_RESULTS")
+    return InfrastructureError(f"{path}: cannot be written ({error.strerror}); fix: check the disk")

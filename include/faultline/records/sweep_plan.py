@@ -1,7 +1,7 @@
 """Sweep plan: the cells that a sweep intends to measure, in one file per sweep.
 
-`<results>/sweeps/<sweep_id>.json`, written by the task `plan` before anything is measured. It holds all cells, also
-those that already had a usable record.
+The task `plan` writes `<results>/sweeps/<sweep_id>.json` before the first measurement. It holds all cells, even those
+that already have a usable record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASELINE = ".baseline"
 
 
 class SweepCell(BaseModel):
-    """One cell: its configuration as JSON, its id, and which repetition."""
+    """Cell of a sweep: configuration as JSON, its id, and the number of the repetition."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,10 +38,11 @@ class SweepCell(BaseModel):
 class SequentialPlan(BaseModel):
     """Question of a sequential sweep, and the bounds of its test.
 
-    `figure` to `hours`: as requested. `comparisons`: of neighbours along the axis; they share `error`. `blocks`:
-    planned ones; `horizon`: the number that the budget paid for when the series asked this first. `method`, `bounds`:
-    of `comparison/statistics/sequential.py`, stored so that a later version decides alike. `fresh`: whether only
-    records of this sweep count.
+    `figure` to `hours`: as requested. `comparisons`: number of comparisons of neighbouring values on the axis `along`;
+    they share `error`. `blocks`: planned number of blocks (one pass over every open cell); `horizon`: number of blocks
+    within the budget when a sweep of the series first asked this question. `method`, `bounds`: of
+    `comparison/statistics/sequential.py`, stored so that a later version decides alike. `fresh`: whether only records
+    of this sweep count.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,9 +62,9 @@ class SequentialPlan(BaseModel):
 
 
 class ReferenceBuild(BaseModel):
-    """Reference build of a nightly run.
+    """Reference build of a nightly run: the build it is compared with.
 
-    It holds series and build of its records, its specification, and the judged figure of each configuration by id.
+    `series`, `build`: of its records. `spec`: its specification. `primary`: judged figure by configuration id.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,10 +78,9 @@ class ReferenceBuild(BaseModel):
 class SweepPlan(BaseModel):
     """Plan of a sweep.
 
-    `logical_date`: nightly run that it stands for; `schedule`: its cron expression, null in older plans; `planned_at`:
-    UTC; `decide`: question of a sequential sweep, null otherwise; `baseline`: reference build, null without one;
-    `axes`: names of the axes, empty in older plans; `since`: UTC time from which records of other sweeps count for its
-    cells, null if all do.
+    `logical_date`: of the nightly run, else null; `schedule`: cron expression, null in older plans; `planned_at`: UTC;
+    `decide`: null for a sweep that is not sequential; `baseline`: reference build, or null; `axes`: names of the axes,
+    empty in older plans; `since`: records that other sweeps measured before this UTC time do not count, null if all do.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -100,12 +100,12 @@ class SweepPlan(BaseModel):
     since: str | None = None
     cells: tuple[SweepCell, ...]
 
-    def counts(self, one: IndexEntry | Record) -> bool:
-        """Return whether a record of one of its cells counts for this sweep, also if another sweep measured it."""
-        if one.sweep_id == self.sweep_id:
+    def counts(self, record: IndexEntry | Record) -> bool:
+        """Return whether a record of one of the cells counts for this sweep; another sweep may have measured it."""
+        if record.sweep_id == self.sweep_id:
             return True
         if self.since is not None:
-            return one.measured_at >= self.since
+            return record.measured_at >= self.since
         return self.decide is None or not self.decide.fresh
 
 
@@ -123,32 +123,32 @@ class Missing:
 
 
 class SweepPlans:
-    """The manifests under a results folder."""
+    """Sweep plans under a results folder."""
 
     def __init__(self, results: Path) -> None:
         self.directory = results / "sweeps"
 
-    def write(self, manifest: SweepPlan) -> Path:
+    def write(self, plan: SweepPlan) -> Path:
         """Store a plan; it replaces an earlier plan of the same run.
 
-        Raises ConfigError if another run has a sweep of this id, and for an invalid id.
+        Raises ConfigError if the id is invalid or belongs to another run.
         """
-        require_sweep_id(manifest.sweep_id)
-        path = self.directory / f"{manifest.sweep_id}.json"
-        present = self.read(manifest.sweep_id)
-        # A backfill of the same logical date continues it, even if Airflow has lost the run that planned it.
-        is_same_run = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
-        if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not is_same_run)):
+        require_sweep_id(plan.sweep_id)
+        path = self.directory / f"{plan.sweep_id}.json"
+        present = self.read(plan.sweep_id)
+        # A backfill of the same logical date continues the sweep, even if Airflow has lost the run that planned it.
+        is_same_run = plan.logical_date is not None and present and present.logical_date == plan.logical_date
+        if present and (present.matrix != plan.matrix or (present.run_id != plan.run_id and not is_same_run)):
             raise ConfigError(
-                f"run_id: the sweep {manifest.sweep_id} is the run {present.run_id} of {present.matrix} already; "
-                "trigger with another run id"
+                f"run_id: sweep {plan.sweep_id} already belongs to the run {present.run_id} of {present.matrix}; "
+                "fix: trigger with another run id"
             )
         make_folder(path.parent)
-        write_json(path, manifest.model_dump(mode="json", by_alias=True))
+        write_json(path, plan.model_dump(mode="json", by_alias=True))
         return path
 
     def read(self, sweep_id: str) -> SweepPlan | None:
-        """Return the plan of a sweep; None when there is none, when it cannot be read, or when nothing is called so."""
+        """Return the plan of a sweep, or None if the id is invalid or the plan missing or unreadable."""
         return _read(self.directory / f"{sweep_id}.json") if is_sweep_id(sweep_id) else None
 
     def ids(self) -> set[str]:
@@ -157,28 +157,30 @@ class SweepPlans:
 
     def of_matrix(self, matrix: str) -> list[SweepPlan]:
         """Return the plans of a matrix, the newest last."""
-        found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]
-        return sorted((one for one in found if one.matrix == matrix), key=lambda one: one.planned_at)
+        plans = [plan for path in sorted(self.directory.glob("*.json")) if (plan := _read(path))]
+        return sorted((plan for plan in plans if plan.matrix == matrix), key=lambda plan: plan.planned_at)
 
     def newest(self) -> SweepPlan | None:
-        """Return the plan that was made last; None before the first."""
-        plans = [manifest for path in self.directory.glob("*.json") if (manifest := _read(path))]
-        return max(plans, key=lambda one: one.planned_at, default=None)
+        """Return the newest plan, or None if there is none."""
+        plans = [plan for path in self.directory.glob("*.json") if (plan := _read(path))]
+        return max(plans, key=lambda plan: plan.planned_at, default=None)
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return file and reason for each that cannot be read."""
+        """Return path and reason of every unreadable plan."""
         return [
-            (str(path), "is not the plan of a sweep; move it away")
+            (str(path), "expected a sweep plan; fix: move the file out of the folder")
             for path in sorted(self.directory.glob("*.json"))
             if _read(path) is None
         ]
 
 
 def cells_of(planned: Iterable[PlannedCell]) -> tuple[SweepCell, ...]:
-    """Return planned cells as a manifest holds them."""
+    """Return planned cells as stored in a sweep plan."""
     return tuple(
-        SweepCell(config=one.config.model_dump(mode="json"), config_id=one.config.config_id, repetition=one.repetition)
-        for one in planned
+        SweepCell(
+            config=cell.config.model_dump(mode="json"), config_id=cell.config.config_id, repetition=cell.repetition
+        )
+        for cell in planned
     )
 
 
@@ -188,20 +190,22 @@ def missing_of(
     records: Iterable[tuple[Cell, str, Sequence[str]]],
     settled: Collection[str] = (),
 ) -> list[Missing]:
-    """Return the cells without a record that counts, in order.
+    """Return the cells without a usable record, in the order of `cells`.
 
-    `records`: cell, status and reasons of each record, in order of attempt. `settled`: ids of configurations of which
-    no more need be known.
+    `records`: cell, status and reasons of each record, sorted by attempt. `settled`: ids of configurations that need no
+    further records.
     """
-    sound: set[Cell] = set()
+    usable: set[Cell] = set()
     last: dict[Cell, str] = {}
     for cell, status, reasons in records:
         if status in USABLE:
-            sound.add(cell)
+            usable.add(cell)
         last[cell] = f"{status}: {reasons[0]}" if reasons else status
-    found = [(one, Cell(one.config_id, one.repetition, series)) for one in cells]
+    keyed = [(planned, Cell(planned.config_id, planned.repetition, series)) for planned in cells]
     return [
-        Missing(one, last.get(cell, "")) for one, cell in found if cell not in sound and one.config_id not in settled
+        Missing(planned, last.get(cell, ""))
+        for planned, cell in keyed
+        if cell not in usable and planned.config_id not in settled
     ]
 
 

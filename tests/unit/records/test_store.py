@@ -47,7 +47,7 @@ def test_record_is_never_overwritten_except_a_failed_one(store: Store, tmp_path:
     measured = _record(status="invalid")
     path = store.write(measured)
     assert path == store.write(measured) == tmp_path / "records" / measured.config_id / f"{ATTEMPT}.json"
-    with pytest.raises(InfrastructureError, match="never overwritten"):
+    with pytest.raises(InfrastructureError, match="already has another record"):
         store.write(measured.model_copy(update={"reasons": ["another"]}))
     assert (store.read().records, store.read().problems) == ((measured,), ())
     assert list(path.parent.iterdir()) == [path]
@@ -182,7 +182,7 @@ def test_running_attempt_is_reported_with_the_last_record(settings: Settings) ->
 
 
 def test_record_references(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there are no records yet"):
+    with pytest.raises(ConfigError, match="^last: "):
         find_record("last", settings)
     old = stored(settings, sample(attempt="20261120T000000Z-000001"))
     new = stored(settings, sample(attempt="20261121T061500Z-3fa9c1", state_mb=8))
@@ -192,10 +192,10 @@ def test_record_references(settings: Settings, tmp_path: Path) -> None:
         assert (found.attempt, results) == (expected.attempt, settings.results)
     (tmp_path / "other.json").write_text("{}")
     for reference, message in {
-        "202611": "202611: 2 attempts begin so, the last is 20261121T061500Z-3fa9c1",
-        "20261121T061500Z-3fa9c7": "no such attempt; the nearest is 20261121T061500Z-3fa9c1",
-        "": r"^.*: (no such attempt; the nearest|2 attempts begin)",
-        "zzz": r"^.*: (no such attempt; the nearest|2 attempts begin)",
+        "202611": "^202611: .* 2 attempts, .*20261121T061500Z-3fa9c1",
+        "20261121T061500Z-3fa9c7": "^20261121T061500Z-3fa9c7: .* 20261121T061500Z-3fa9c1",
+        "": "^: .*20261121T061500Z-3fa9c1",
+        "zzz": "^zzz: .*20261121T061500Z-3fa9c1",
         str(tmp_path / "gone.json"): "gone.json: cannot be read",
         str(tmp_path / "other.json"): r"other.json: \w+: Field required",
     }.items():

@@ -337,7 +337,7 @@ def test_conflicting_records_of_one_attempt_are_rejected(tmp_path: Path) -> None
     other = one.model_copy(update={"status": "invalid", "reasons": ["undrained: 3 records"]})
     for name, record in (("a", one), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps([record.as_dict()]))
-    with pytest.raises(ConfigError, match=f"{one.attempt}: another file has another record"):
+    with pytest.raises(ConfigError, match=f"--from .*{one.attempt}: "):
         read_saved([tmp_path / "a.json", tmp_path / "b.json"])
 
 
