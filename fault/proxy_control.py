@@ -52,7 +52,7 @@ class ProxyControl:
         return int(self._send("delay", **_without_none(ms=ms, jitter_ms=jitter_ms, clients=clients))["connections"])
 
     def loss(self, percent: float, clients: Sequence[str] | None = None) -> int:
-        """Delay bytes as TCP does at this packet loss; otherwise as `delay`."""
+        """Delay bytes as TCP does at this packet loss; `clients` and the returned number as in `delay`."""
         return int(self._send("loss", **_without_none(percent=percent, clients=clients))["connections"])
 
     def cut(self) -> None:

@@ -104,13 +104,13 @@ _MASK = 0xFFFFFFFF
 def murmur2(data: bytes) -> int:
     """Return the hash of some bytes, 0 … 2³² − 1."""
     h = _SEED ^ len(data)
-    whole = len(data) // 4 * 4
-    for i in range(0, whole, 4):
+    tail_start = len(data) // 4 * 4
+    for i in range(0, tail_start, 4):
         k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
         k = (k ^ k >> _R) * _M & _MASK
         h = (h * _M & _MASK) ^ k
-    if rest := data[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * _M & _MASK
+    if tail := data[tail_start:]:
+        h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK
     return h ^ h >> 15
 

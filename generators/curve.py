@@ -129,8 +129,8 @@ class PiecewiseLinear:
         j = 0
         while j < n:
             i, origin, rest = self._locate(first + j * step)
-            left = self._areas[i + 1] - self._areas[i] - 1 - rest
-            m = min(n - j, left // (step * self._unit) + 1)
+            beyond = self._areas[i + 1] - self._areas[i] - 1 - rest
+            m = min(n - j, beyond // (step * self._unit) + 1)
             result[j : j + m] = self._reach_all(i, rest, step, m) + origin
             j += m
         return result

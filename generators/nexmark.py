@@ -134,15 +134,15 @@ class NexmarkEvents:
         """Return the events of the given numbers as JSON; out-of-order events precede their `at_ms`."""
         turn = (numbers % np.uint64(self._rules.total)).astype(np.int64)
         kinds = np.searchsorted(np.cumsum(self._rules.proportions), turn, side="right")
-        made: Texts = [b""] * len(numbers)
+        lines: Texts = [b""] * len(numbers)
         makers: tuple[Callable[[_EventDraws], Iterator[bytes]], ...] = (_persons, _auctions, _bids)
         for kind, make in enumerate(makers):
-            places = np.nonzero(kinds == kind)[0]
-            if len(places):
-                drawn = _EventDraws(numbers[places], at_ms[places], self._rules)
-                for place, line in zip(places.tolist(), make(drawn), strict=True):
-                    made[place] = line
-        return made
+            indices = np.nonzero(kinds == kind)[0]
+            if len(indices):
+                drawn = _EventDraws(numbers[indices], at_ms[indices], self._rules)
+                for index, line in zip(indices.tolist(), make(drawn), strict=True):
+                    lines[index] = line
+        return lines
 
 
 class _EventDraws:
@@ -229,13 +229,13 @@ def _bids(drawn: _EventDraws) -> Iterator[bytes]:
     people = drawn.last(0)
     hot_bidder = people - people % HOT_EVERY + 1
     bidder = np.where(bits(a, 8, 8) % rules.hot_bidders > 0, hot_bidder, drawn.person(bits(a, 40, 23)))
-    number = (bits(b, 2, 30) % CHANNELS).tolist()
-    hot, which = (bits(b, 16, 1) > 0).tolist(), bits(b, 0, 2).tolist()
+    numbers = (bits(b, 2, 30) % CHANNELS).tolist()
+    hot, hot_indices = (bits(b, 16, 1) > 0).tolist(), bits(b, 0, 2).tolist()
     channels, urls = [], []
-    for is_hot, place, one in zip(hot, which, number, strict=True):
-        channels.append(HOT_CHANNELS[place] if is_hot else b"channel-%d" % one)
-        urls.append(_HOT_URLS[place] if is_hot else _url(one))
-    extra = _extra(b, np.full(len(number), rules.sizes[2] - BID_FIXED, dtype=np.int64))
+    for is_hot, index, number in zip(hot, hot_indices, numbers, strict=True):
+        channels.append(HOT_CHANNELS[index] if is_hot else b"channel-%d" % number)
+        urls.append(_HOT_URLS[index] if is_hot else _url(number))
+    extra = _extra(b, np.full(len(numbers), rules.sizes[2] - BID_FIXED, dtype=np.int64))
     form = (
         b'{"n":%d,"bid":{"auction":%d,"bidder":%d,"price":%d,"channel":"%b","url":"%b","dateTime":"%bZ","extra":"%b"}}'
     )
@@ -252,7 +252,7 @@ def _url(number: int) -> bytes:
 
 
 def _pick(values: tuple[bytes, ...], draw: Ints) -> Texts:
-    return [values[place] for place in (draw % len(values)).tolist()]
+    return [values[index] for index in (draw % len(values)).tolist()]
 
 
 def _text(word: Words, longest: int) -> Texts:

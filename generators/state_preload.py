@@ -59,7 +59,7 @@ class StateKeys:
         """Append a space and a state key to the payloads of touched records, in place."""
         if not self._touch:
             return
-        places = np.nonzero(self.touched(records))[0]
-        words = self.words(self.choices(records[places]))
-        for place, word in zip(places.tolist(), words, strict=True):
-            payloads[place] += b" " + word
+        indices = np.nonzero(self.touched(records))[0]
+        words = self.words(self.choices(records[indices]))
+        for index, word in zip(indices.tolist(), words, strict=True):
+            payloads[index] += b" " + word

@@ -120,15 +120,15 @@ class StockStreams:
         return ranks
 
     def _lines(self, records: NDArray[np.uint64], event_ms: Ints, hundredths: Ints | None) -> list[bytes]:
-        which = self._bounds.searchsorted(draw_uniform(self._stream_key, records), side="right")
+        streams = self._bounds.searchsorted(draw_uniform(self._stream_key, records), side="right")
         listings = self.listings(records, hundredths)
         users = (draw_uniform(self._user_key, records) * self._users).astype(np.int64) + 1
         lines = [b""] * len(records)
-        for number, name in enumerate(self._streams):
-            places = np.nonzero(which == number)[0]
-            made = self._make(name, records[places], listings[places], users[places], event_ms[places])
-            for place, line in zip(places.tolist(), made, strict=True):
-                lines[place] = line
+        for stream, name in enumerate(self._streams):
+            indices = np.nonzero(streams == stream)[0]
+            made = self._make(name, records[indices], listings[indices], users[indices], event_ms[indices])
+            for index, line in zip(indices.tolist(), made, strict=True):
+                lines[index] = line
         return lines
 
     def _make(self, name: str, records: NDArray[np.uint64], listings: Ints, users: Ints, event_ms: Ints) -> list[bytes]:

@@ -128,8 +128,8 @@ def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> ExponentEsti
         high *= 2
     estimate = float(brentq(lambda exponent: moments(exponent)[0] - mean, low, high, xtol=1e-9))
     # Fisher information of one draw is the variance of its log rank.
-    half = _NORMAL_975 / (total * moments(estimate)[1]) ** 0.5
-    return ExponentEstimate(estimate, estimate - half, estimate + half)
+    half_width = _NORMAL_975 / (total * moments(estimate)[1]) ** 0.5
+    return ExponentEstimate(estimate, estimate - half_width, estimate + half_width)
 
 
 # Inverse of a cumulative distribution by a guide table, without a search.

@@ -63,8 +63,8 @@ class KafkaAuthProxy:
                 one.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._user:
                 await log_in(from_broker, to_broker, self._user, self._password)
-            both = (_copy(reader, to_broker), _copy(from_broker, writer))
-            copies = [asyncio.ensure_future(copy) for copy in both]
+            directions = (_copy(reader, to_broker), _copy(from_broker, writer))
+            copies = [asyncio.ensure_future(copy) for copy in directions]
             _, unfinished = await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
             for copy in unfinished:
                 copy.cancel()

@@ -33,11 +33,13 @@ def start_fault_daemons(run: Run) -> list[LedgerEntry]:
     auth proxy.
     """
     attempt, settings, plan = run.attempt, run.settings, run.plan
-    own = settings.endpoints
-    site = DaemonContext(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
+    endpoints = settings.endpoints
+    broker = endpoints.kafka_gated if plan.gated else endpoints.kafka_detoured
+    site = DaemonContext(attempt.folder, broker, endpoints.kafka_detour)
     needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.definition.driver.prepare(site))
-    gate = [_auth_proxy(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
-    return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *gate]]
+    upstream = endpoints.kafka_detour if plan.detours else endpoints.kafka_gated
+    auth_proxies = [_auth_proxy(attempt, settings, upstream)] if plan.gated else []
+    return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *auth_proxies]]
 
 
 def _auth_proxy(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
@@ -95,9 +97,9 @@ def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
     attempt = run.attempt
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     for one in read_document(attempt.folder / "workload.json")["processes"] if exits else ():
-        own = [line for line in exits if line["role"] == one["role"]]
-        if len(own) > one["max_restarts"]:
-            return f"workload: exited {len(own)} times; {_exit_reason(run, own[-1])}"
+        of_role = [line for line in exits if line["role"] == one["role"]]
+        if len(of_role) > one["max_restarts"]:
+            return f"workload: exited {len(of_role)} times; {_exit_reason(run, of_role[-1])}"
     trouble = exit_message(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
         return f"workload: exited with status 0; {_exit_reason(run, exits[-1])}"

@@ -107,19 +107,19 @@ def default_build(
 ) -> str:
     """Return the label of the software under test, 10 hex digits.
 
-    It hashes engine versions, settings and workload programs: those of the default engine, or of the `build` under
-    test. A build with the same programs and without settings of its own gets the same label. `job`: hashes of a user
-    job, which is also under test.
+    The label is a hash of engine versions, settings and workload programs: those of the default engine, or of the
+    `build` under test. A build with the same programs and without settings of its own gets the same label. `job`:
+    hashes of a user job, which is also under test.
     """
-    own = dict(sorted(build.spec.settings.items())) if build else {}
-    known, usual = versions(settings, java), ENGINES.default
-    engine = {name: known[name] for name in (*usual.packages, "kafka", "java")}
+    build_settings = dict(sorted(build.spec.settings.items())) if build else {}
+    installed, default = versions(settings, java), ENGINES.default
+    engine_versions = {name: installed[name] for name in (*default.packages, "kafka", "java")}
     content = json.dumps(
         [
-            engine,
-            usual.build_settings() | own,
+            engine_versions,
+            default.build_settings() | build_settings,
             kafka_conf(settings),
-            usual.program_hashes(build.programs if build else settings.root / str(usual.programs)),
+            default.program_hashes(build.programs if build else settings.root / str(default.programs)),
             *([job] if job else []),
         ],
         sort_keys=True,

@@ -37,10 +37,10 @@ def harvest(run: RunContext) -> None:
         )
     configuration = collect_raw_data(run)
     require_complete(plan)
-    if own := run.engine.harvester(run):
-        own(configuration)
+    if engine_harvester := run.engine.harvester(run):
+        engine_harvester(configuration)
         return
-    # The job of a killed earlier try would write to the same folder.
+    # End the job of a killed earlier try, which would write to the same folder.
     end_processes(processes_with_mark(RUN_MARK, attempt.id))
     job = BatchJob(
         program="harvest",
@@ -54,7 +54,7 @@ def harvest(run: RunContext) -> None:
 
 def aggregation(settings: Settings) -> BatchJob:
     """Return the job that rebuilds the summary tables over all records."""
-    from faultline.records.index_entry import is_large as many
+    from faultline.records.index_entry import is_large as has_many_records
     from faultline.records.renames import CODES, KEYS, STATUSES
 
     arguments = (
@@ -63,7 +63,7 @@ def aggregation(settings: Settings) -> BatchJob:
         *("--target", str(settings.results / "summary")),
         *("--renames", json.dumps({"keys": KEYS, "statuses": STATUSES, "codes": CODES})),
     )
-    return BatchJob("aggregate", arguments, "aggregate", large=many(settings.attempts))
+    return BatchJob("aggregate", arguments, "aggregate", large=has_many_records(settings.attempts))
 
 
 def judge(run: RunContext) -> Record:

@@ -98,7 +98,7 @@ def phase_of(
         return Phase("starting", _startup_detail(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     began = int(gate["t0_wall_ns"])
     elapsed = (now - began) / 1e9
-    # Without these lines the window has its configured length.
+    # Without a `measured_from` line the window has its configured length.
     if measured := find_last(conductor, event="measured_from"):
         window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S

@@ -137,10 +137,10 @@ START_TIMEOUT_S = 60.0
 def init_pid(settings: Settings, name: str) -> int | None:
     """Return the pid, on this machine, of the host's init process; None while the host is down."""
     try:
-        there = read_document(host_folder(settings, name) / STATE_FILE)
+        state = read_document(host_folder(settings, name) / STATE_FILE)
     except FaultlineError:
         return None
-    process = live_process(there["pid"], 0.0, there["start_ticks"], there["boot"])
+    process = live_process(state["pid"], 0.0, state["start_ticks"], state["boot"])
     return None if process is None else process.pid
 
 
@@ -200,11 +200,11 @@ def mount(image: Path, folder: Path) -> None:
         return
     if not image.exists():
         image.parent.mkdir(parents=True, exist_ok=True)
-        made = image.with_suffix(".new")
-        made.unlink(missing_ok=True)
-        # -m 0: no reserved blocks, since all processes on it run as root.
-        _run([str(find_program("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
-        made.rename(image)
+        unfinished = image.with_suffix(".new")
+        unfinished.unlink(missing_ok=True)
+        # -m 0: no blocks reserved for root, since all processes that use the disk run as root.
+        _run([str(find_program("mkfs.ext4")), "-q", "-m", "0", str(unfinished), f"{SIZE_MB}M"])
+        unfinished.rename(image)
     _run([str(find_program("mount")), "-o", "loop", str(image), str(folder)])
 
 

@@ -83,8 +83,8 @@ def _public_key(path: Path) -> str:
 
     kinds = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     if not path.exists():
-        made = Ed25519PrivateKey.generate()
-        write_private(path, made.private_bytes(serialization.Encoding.PEM, *kinds).decode())
+        new_key = Ed25519PrivateKey.generate()
+        write_private(path, new_key.private_bytes(serialization.Encoding.PEM, *kinds).decode())
     key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     public = key.public_key()
     return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()

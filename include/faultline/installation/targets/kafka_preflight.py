@@ -134,7 +134,7 @@ def check_client_certificate(broker: TargetBroker, text: str) -> None:
 
 
 def check_login(broker: TargetBroker) -> str:
-    """Log in. Raises ConfigError for refused credentials or invalid settings; InfrastructureError otherwise."""
+    """Log in. Raises ConfigError for refused credentials or settings, InfrastructureError for any other failure."""
     from confluent_kafka import KafkaError, KafkaException, Producer
 
     errors: list[Any] = []

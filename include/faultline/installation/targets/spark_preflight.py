@@ -136,7 +136,7 @@ def page_version(page: str) -> str | None:
 def run_probe(settings: Settings, connection: str, storage_connection: str, java_home: Path, workers: int) -> str:
     """Run an executor on each worker that checks the required files and the storage.
 
-    Raises ConfigError for a refused secret and for storage that is not shared, InfrastructureError otherwise.
+    Raises ConfigError for a refused secret or storage that is not shared, InfrastructureError for any other failure.
     """
     folder, endpoints = settings.logins, settings.endpoints
     require_local_address(endpoints, connection)
