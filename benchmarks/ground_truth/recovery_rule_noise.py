@@ -23,7 +23,7 @@ from benchmarks.figure import BenchmarkFigure
 from benchmarks.ground_truth.noisy_engine import Case, Noise, ObservedRun, noise_factors
 from benchmarks.ground_truth.noisy_engine import run as run_engine
 from faultline.experiment.common_parameters import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
-from faultline.records.judge.end import RecoveryEnd, cells_of, end_of, limits_of
+from faultline.records.judge.end import RecoveryEnd, end_of, limits_of, production_cells
 from faultline.records.judge.steady import Limits
 from faultline.system.measured_window import NS
 from faultline.system.text import Progress
@@ -134,7 +134,7 @@ def slow_case(random: np.random.Generator, within: float) -> Case:
         limits = limits_at(case, seen, within, 1.0)
         if limits is None:
             continue
-        cells = cells_of(seen.produced, limits.latency_ms)
+        cells = production_cells(seen.produced, limits.latency_ms)
         tail = (cells.start_ns >= round((case.end_s - limits.hold_s) * NS)) & (cells.start_ns < round(case.end_s * NS))
         if cells.on_time[tail].sum() <= MAX_ON_TIME_WHEN_SLOW * cells.due[tail].sum():
             return case
@@ -156,7 +156,7 @@ def limits_at(case: Case, seen: ObservedRun, within: float, hold: float) -> Limi
 def judge_end(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
     """Return the end of the recovery by the rule."""
     return end_of(
-        cells_of(seen.produced, limits.latency_ms),
+        production_cells(seen.produced, limits.latency_ms),
         seen.bins,
         limits,
         t0_ns=round(case.t0_s * NS),
@@ -170,4 +170,4 @@ def _error(case: Case, back_ns: int | None, end: RecoveryEnd) -> float | None:
     """Return the error in units of the resolution, which is at least one interval."""
     if back_ns is None or end.t7_ns is None:
         return None
-    return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.checkpoint_interval_s * NS))
+    return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.last_violation_ns, round(case.checkpoint_interval_s * NS))

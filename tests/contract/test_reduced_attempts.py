@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from faultline.records.judge.file_reduction import off_ms as one_off_ms
+from faultline.records.judge.file_reduction import largest_error_ms as one_off_ms
 from faultline.records.judge.file_reduction import reduce_files
 from faultline.records.judge.judge import judge_readonly
 from tests.contract.test_golden_records import GOLDEN

@@ -20,7 +20,7 @@ from faultline.engines.protocol import Commit, EngineEvent, ProcessRun, Traces
 from faultline.experiment.common_parameters import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.end import limits_of
-from faultline.records.judge.signals import TopicSchedule, between, bins_of_batches, bins_of_seconds
+from faultline.records.judge.signals import TopicSchedule, bins_between, bins_of_batches, bins_of_seconds
 from faultline.records.judge.steady import Limits
 from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import Tuples, fold, fold_produced, is_sparse
@@ -73,7 +73,7 @@ class Simulated:
     def reference(self, name: str) -> npt.NDArray[np.float64]:
         """Return a column of the bins in the measured window, before any fault."""
         until_ns = self.window.end_ns if self.t0_ns is None else self.t0_ns
-        return between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
+        return bins_between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
 
     def end_offsets(self, number: int = 0) -> dict[str, int]:
         """End offsets that the fault scheduler read before each kill."""

@@ -240,7 +240,7 @@ class Synthetic(Left):
             emissions_ms=tuples.emissions_ms,
             window=self.window,
             services=self.services,
-            undone=self._undone(hit) if self.s.lasts else (),
+            undo_lines=self._undone(hit) if self.s.lasts else (),
             until_ns=self.hits[number + 1].t0 if number + 1 < len(self.hits) else None,
         )
 

@@ -30,7 +30,7 @@ from faultline.comparison.statistics.estimate import (
 )
 from faultline.records.columns import Metric
 from faultline.records.index_entry import IndexEntry
-from faultline.records.judge.steady import level_begins
+from faultline.records.judge.steady import level_starts
 from faultline.records.sweep_plan import BASELINE
 
 # A level (values between two change points) has at least MIN_RUNS runs, and a change needs a p of at most CERTAIN, so a
@@ -200,10 +200,10 @@ def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric:
 def change_points(values: Sequence[float]) -> list[int]:
     """Return the indices of the values with which a new level begins, ascending.
 
-    Candidates come from `level_begins`. The change with the largest p (Student's t between the levels on both sides) is
+    Candidates come from `level_starts`. The change with the largest p (Student's t between the levels on both sides) is
     removed and its levels merged, until every p is at most CERTAIN.
     """
-    edges = [0, *level_begins(np.asarray(values, dtype=np.float64), MIN_RUNS), len(values)]
+    edges = [0, *level_starts(np.asarray(values, dtype=np.float64), MIN_RUNS), len(values)]
     while len(edges) > 2:
         p_values = {
             edge: estimate([PairedRow.unpaired(exact_values(values[before:edge]), exact_values(values[edge:after]))]).p

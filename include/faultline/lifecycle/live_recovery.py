@@ -17,7 +17,7 @@ from faultline.engines.protocol import Traces
 from faultline.engines.registry import engine_of_plan
 from faultline.experiment.run import Run
 from faultline.lifecycle.progress import injection_text
-from faultline.records.judge.journals import InjectedFault, read_conductor
+from faultline.records.judge.journals import InjectedFault, read_scheduler_log
 from faultline.records.judge.timeline import EvidenceEvent, FaultEvidence, read_timeline
 from faultline.system.journal import JournalReader, Line, by_event, events
 from faultline.system.measured_window import NS, Window
@@ -84,7 +84,7 @@ class RecoveryWatch:
         """
         now = time.time_ns() if now_ns is None else now_ns
         self._lines += self._conductor.poll()
-        faults = read_conductor(by_event(self._lines), len(self._plan.faults)).injected
+        faults = read_scheduler_log(by_event(self._lines), len(self._plan.faults)).injected
         unreported = [fault for fault in faults if fault.t0_ns is not None and fault.index not in self._reported]
         if not unreported:
             return []
@@ -135,7 +135,7 @@ class RecoveryWatch:
             limits=None,
             emissions_ms=np.empty(0, dtype=np.int64),
             window=Window.of(fault.t0_ns, 0.0, self._plan.window_s, self._plan.checkpoint_interval_s),
-            undone=fault.undone,
+            undo_lines=fault.undo_lines,
             until_ns=until_ns,
         )
 

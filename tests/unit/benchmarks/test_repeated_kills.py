@@ -18,7 +18,7 @@ from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.journals import InjectedFault, SettledFault
 from faultline.records.judge.parts import PARTS
 from faultline.records.judge.recoveries import recoveries_of
-from faultline.records.judge.signals import TopicSchedule, between, median_span_s
+from faultline.records.judge.signals import TopicSchedule, bins_between, median_span_s
 from tests.support.simulation import PRIMER, Simulated, simulate
 from tests.unit.benchmarks.test_simulation import case
 
@@ -59,7 +59,7 @@ def evidence_of(made: Simulated) -> Any:
         engine=ENGINE,
         services=(),
         generator=SimpleNamespace(latest=()),
-        conductor=SimpleNamespace(
+        scheduler=SimpleNamespace(
             injected=tuple(
                 InjectedFault(
                     number, t0_ns, ({"pid": number, "role": "driver"},), made.end_offsets(number), (),
@@ -73,14 +73,14 @@ def evidence_of(made: Simulated) -> Any:
 
 def signals_of(made: Simulated) -> Any:
     """Return the content of these files."""
-    reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
+    baseline = bins_between(made.bins, made.window.start_ns, made.kills_ns[0])
     return SimpleNamespace(
         window=made.window,
         schedule=TopicSchedule(made.records()),
         tuples=made.folded,
         bins=made.bins,
-        reference=reference,
-        resolution_s=1.0 if made.method == "rank" else median_span_s(reference),
+        baseline=baseline,
+        resolution_s=1.0 if made.method == "rank" else median_span_s(baseline),
         deaths={},
     )
 

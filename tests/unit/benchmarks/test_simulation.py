@@ -23,7 +23,7 @@ from faultline.records.judge.latency import summarise
 from faultline.records.judge.parts import PARTS, measure
 from faultline.records.judge.steady import drift_interval
 from faultline.records.judge.timeline import read_timeline
-from faultline.records.judge.tuples import hit_from_ns
+from faultline.records.judge.tuples import first_affected_ns
 from tests.support.simulation import PRIMER, Simulated, simulate
 
 SEEDS = 10_000
@@ -88,7 +88,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
                 worst = max(worst, abs(found - value) / planted.unit_s(made.resolution_s))
     tuples, until_ns = made.folded, made.window.end_ns
     if made.t0_ns is not None:
-        until_ns = hit_from_ns(tuples.production, made.window, made.t0_ns)
+        until_ns = first_affected_ns(tuples.production, made.window, made.t0_ns)
     latency = summarise(tuples, made.method, None, [(made.window.start_ns, until_ns)])
     for name, value in truth.latency_ms.items():
         worst = max(worst, abs(getattr(latency, name) - value) / 1000 / made.resolution_s)

@@ -17,7 +17,7 @@ from faultline.engines.ground_truth.traces import TRACES_FILE, RestoredState, Tr
 from faultline.engines.protocol import Commit, ProcessRun, Traces
 from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.records.judge.judge import judge
-from faultline.records.judge.timeline import reloads
+from faultline.records.judge.timeline import first_loads
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal, write_lines
 from tests.support.attempts import add_plan, run_in
@@ -79,7 +79,7 @@ def test_traces_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (traces.reached, traces.state_rows, traces.state_bytes) == ({"0": 9, "1": 9}, 18, 0)
     assert traces.process_runs == (ProcessRun(0, 5, 9),)
     assert [one.process for one in traces.events_of("task_started")] == 2 * ["driver-0"] + 4 * ["driver-1"]
-    last = reloads(traces.events_of("state_loaded"), 0, None)[-1]
+    last = first_loads(traces.events_of("state_loaded"), 0, None)[-1]
     assert (last.store, last.task, last.process) == ("1", "task 1 of batch 2", "driver-1")
     (task,) = [one for one in traces.events_of("task_started") if (one.process, one.task) == (last.process, last.task)]
     assert (task.wall_ns, task.source) == (at["launched2"], "traces.jsonl: task 1 of batch 2 launched")

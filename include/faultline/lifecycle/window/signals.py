@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from faultline.engines.protocol import Offsets, covers
-from faultline.records.judge.steady import HELD_SHARE, Drift, Limits, limits_from, steady_stretch
+from faultline.records.judge.steady import MIN_HELD_SHARE, Drift, Limits, limits_from, steady_stretch
 from faultline.system.journal import Instant
 
 if TYPE_CHECKING:
@@ -103,7 +103,12 @@ def steady_commits(
     times_s = np.array([(one.wall_ns - signals[0].wall_ns) / NS for one in signals])
     latency_ms, lag = np.array([one.latency_ms for one in signals]), np.array([float(one.lag) for one in signals])
     return steady_stretch(
-        times_s, latency_ms, lag, fewest=fewest, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps
+        times_s,
+        latency_ms,
+        lag,
+        min_commits=fewest,
+        checkpoint_interval_s=checkpoint_interval_s,
+        offered_rps=offered_rps,
     )
 
 
@@ -157,7 +162,7 @@ def recovered_since(
                 for index, commit in enumerate(after)
                 if is_good[index]
             )
-            if held_ns >= HELD_SHARE * hold_ns:
+            if held_ns >= MIN_HELD_SHARE * hold_ns:
                 return start_ns
     return next(
         (found for one in reversed(after) if (found := _violation(one, limits))), Violation("commits", None, None)

@@ -1,6 +1,7 @@
-"""Counts of an attempt: the audit against a batch recomputation, key skew, late records, state, and stages.
+"""Counts of an attempt: audit, key skew, late records, state size, and work of the stages of a topology.
 
-All but the stages are read from the harvest's table of counts.
+The audit compares the output of each key with a batch recomputation. It, the key skew and the state size read
+harvest/counts.parquet, which holds the expected and the final value of each key.
 """
 
 from __future__ import annotations
@@ -27,24 +28,25 @@ from faultline.system.measured_window import Window
 from generators.state_preload import WORD_CHARACTERS
 from generators.zipf import estimate_exponent, words_of
 
-# Bytes of a counter and of each of the two sums in a state row: 64-bit integers.
+# Bytes of the counter and of each checksum in a state row: 64-bit integers.
 VALUE_BYTES = 8
-SUMS = ("high", "low")
-# The first keys of each kind are enough to start looking; all of them stand in counts.parquet.
+CHECKSUMS = ("high", "low")
+# Keys listed per kind of error; counts.parquet holds all of them.
 OFFENDERS_PER_KIND = 10
-# Beyond this many words their ranks are not looked up: the table would take longer than the harvest.
+# Largest vocabulary for which ranks are computed; a larger table would take longer than the harvest.
 LARGEST_VOCABULARY = 1_000_000
-# Rounding hides the last digits of a logarithm, in which processors differ.
+# Decimals of an exponent; logarithms of different processors differ in the last digits.
 DECIMALS = 6
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Fields of `Metrics`; `totals`: the audit, also if the record shows none, with the first `offenders`.
+    """Fields of `Metrics`, and inputs of other stages.
 
-    `in_step`: whether the mapping of outputs to tuples is known. After a double count, each output of the key counts
-    one tuple more than arrived, so ranks fail; ids still work. `store_not_read`: whether a chain that persists ended
-    before its store was read back.
+    `totals`: the audit, even if the record omits it; `offenders`: its first offending keys. `is_mapping_known`: whether
+    the tuples of each output are known. After a double count, later outputs of the key count more tuples than arrived,
+    so a mapping by rank fails, but one by id does not. `store_not_read`: whether a topology that persists its result
+    ended before its store was read back.
     """
 
     audit: AuditPart
@@ -54,58 +56,62 @@ class Counts:
     stages: StagesPart | None
     totals: AuditPart
     offenders: list[Line]
-    in_step: bool
+    is_mapping_known: bool
     store_not_read: bool
 
 
 def counts_of(evidence: Evidence, signals: Signals) -> Counts:
-    """Raise InfrastructureError when the table of counts cannot be read."""
+    """Return the counts of an attempt. Raises InfrastructureError if counts.parquet cannot be read."""
     config, traces, path = evidence.config, evidence.traces, evidence.counts_path
     totals, offenders = audit(path, evidence.generator.unknown, signals.undrained)
     sent, dropped = int(evidence.records["late"].sum()), traces.late_rows
-    # Only rows of words are known to the byte.
+    # The row size is known exactly only for workloads that count words.
     logical = logical_state_bytes(traces.state_rows, path) if config.kind.can("preloaded_state") else None
     return Counts(
         audit=totals if config.paced and "audit" not in evidence.not_measured else AuditPart.empty(),
         late_records=LateRecordsPart(sent=sent, dropped_rows=dropped) if sent or dropped else None,
         state_bytes=StateBytes(logical=logical, checkpoint=traces.state_bytes),
-        stages=chain_work(evidence.stages, evidence.stored, path, signals.window),
+        stages=stage_work(evidence.stages, evidence.stored, path, signals.window),
         totals=totals,
         offenders=offenders,
-        store_not_read=store_was_not_read(evidence.stages, evidence.stored),
-        in_step=traces.method != "rank" or config.kind.carries_ids or not totals.overcounted,
-        key_skew=keys_of(path, config),
+        store_not_read=is_store_unread(evidence.stages, evidence.stored),
+        is_mapping_known=traces.method != "rank" or config.kind.carries_ids or not totals.overcounted,
+        key_skew=key_skew_of(path, config),
     )
 
 
 def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[AuditPart, list[Line]]:
-    """Return totals over the harvest's table of counts, and the first offending keys of each kind.
+    """Return the totals over counts.parquet, and the first offending keys of each kind.
 
-    `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows; what an output reflects
-    of undrained input is neither. `unexpected` counts keys that it does not know, and
-    outputs whose value is not a count. `checksum_mismatches` counts keys with the expected count but other tuples: as
-    many were lost as were counted twice. `undrained`: offsets of the input that were not committed.
+    `lost` and `overcounted` are sums of differences over the keys in the batch recomputation; outputs that reflect
+    uncommitted input are neither. `unexpected` counts other keys, and outputs whose value is not a count.
+    `checksum_mismatches` counts keys with the expected count but other tuples: as many were lost as were counted twice.
+    Arguments: `unknown`: sends without acknowledgement. `undrained`: uncommitted offsets of the input.
     """
     totals: dict[str, int] = dict.fromkeys(("expected", "lost", "overcounted", "unexpected", "reemitted"), 0)
     offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "unexpected": []}
-    sums = _sums(counts_path)
-    if sums:
+    checksum_columns = _checksum_columns(counts_path)
+    if checksum_columns:
         totals["checksum_mismatches"], offenders["checksum_mismatches"] = 0, []
-    beyond = [name for name in ("undrained",) if name in _dataset(counts_path).schema.names]
-    # Harvests from before it was counted took all input to be committed.
-    is_complete = bool(beyond) or not undrained
-    for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable", *beyond, *sums]):
-        final, most = frame["final"].fillna(0), frame["expected"].fillna(0)
-        drained = most - frame["undrained"].fillna(0) if beyond else most
-        known = most > 0
+    # Older harvests lack the column and assume that all input was committed.
+    has_undrained = "undrained" in _dataset(counts_path).schema.names
+    is_complete = has_undrained or not undrained
+    columns = ["key", "expected", "final", "reemitted", "unreadable"]
+    columns += [*(["undrained"] if has_undrained else []), *checksum_columns]
+    for frame in _frames(counts_path, columns):
+        final, expected = frame["final"].fillna(0), frame["expected"].fillna(0)
+        drained = expected - frame["undrained"].fillna(0) if has_undrained else expected
+        is_expected = expected > 0
         kinds = {
             # An unexpected key cannot be lost.
             "lost": (drained - final).clip(lower=0) * is_complete,
-            "overcounted": (final - most).clip(lower=0).where(known, 0),
-            "unexpected": frame["unreadable"] + (~known).astype("int64"),
+            "overcounted": (final - expected).clip(lower=0).where(is_expected, 0),
+            "unexpected": frame["unreadable"] + (~is_expected).astype("int64"),
         }
-        if sums:
-            kinds["checksum_mismatches"] = ((drained > 0) & (final == drained) & _differ(frame)).astype("int64")
+        if checksum_columns:
+            kinds["checksum_mismatches"] = ((drained > 0) & (final == drained) & _differing_checksums(frame)).astype(
+                "int64"
+            )
         totals["expected"] += int(drained.sum())
         totals["reemitted"] += int(frame["reemitted"].sum())
         for kind, amount in kinds.items():
@@ -117,41 +123,41 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:
-    """Return the mean row size over all keys, or None without keys.
+    """Return the mean size of a state row over all keys in bytes, or None without keys.
 
-    A row is the key in UTF-8 plus the counter, and both checksums if the workload keeps them.
+    A row holds the key in UTF-8, the counter, and both checksums if the workload keeps them.
     """
     keys = size = 0
     for batch in _batches(counts_path, ["key"]):
         lengths = pc.binary_length(batch.column("key").cast(pa.binary()))
         keys += len(lengths) - lengths.null_count
         size += pc.sum(lengths).as_py() or 0
-    values = 1 + len(SUMS) if _sums(counts_path) else 1
+    values = 1 + len(CHECKSUMS) if _checksum_columns(counts_path) else 1
     return size / keys + values * VALUE_BYTES if keys else None
 
 
 def logical_state_bytes(rows: int | None, counts_path: Path) -> int | None:
-    """Return live rows × mean row size; None when either is unknown."""
+    """Return the number of state rows times their mean size in bytes; None if either is unknown."""
     row_bytes = None if rows is None else mean_row_bytes(counts_path)
     return None if rows is None or row_bytes is None else round(rows * row_bytes)
 
 
-def _sums(counts_path: Path) -> list[str]:
-    """Return the columns of checksums, expected and final; empty if the workload kept none."""
-    names = [f"{side}_{name}" for side in ("expected", "final") for name in SUMS]
+def _checksum_columns(counts_path: Path) -> list[str]:
+    """Return the names of the checksum columns, expected and final; empty if the workload kept no checksums."""
+    names = [f"{side}_{name}" for side in ("expected", "final") for name in CHECKSUMS]
     return names if set(names) <= set(_dataset(counts_path).schema.names) else []
 
 
-def _differ(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return a mask of rows with an unexpected sum; an output without a sum differs."""
-    agree = [frame[f"expected_{name}"].eq(frame[f"final_{name}"]).fillna(False) for name in SUMS]
+def _differing_checksums(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return a mask of the rows with unexpected or missing checksums."""
+    agree = [frame[f"expected_{name}"].eq(frame[f"final_{name}"]).fillna(False) for name in CHECKSUMS]
     return ~(agree[0] & agree[1]).astype(bool)
 
 
 def _offenders(kind: str, frame: pd.DataFrame) -> list[Line]:
     rows = frame.sort_values("key")
     return [
-        {"kind": kind, "key": row.key, "expected": _count(row.expected), "final": _count(row.final)}
+        {"kind": kind, "key": row.key, "expected": _int_or_none(row.expected), "final": _int_or_none(row.final)}
         for row in rows.head(OFFENDERS_PER_KIND).itertuples()
     ]
 
@@ -160,12 +166,12 @@ def _key(line: Line) -> str:
     return str(line["key"])
 
 
-def _count(value: Any) -> int | None:
+def _int_or_none(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
 def _frames(path: Path, columns: list[str]) -> Iterator[pd.DataFrame]:
-    # Sums are larger than what a float keeps apart, which pandas would make of whole numbers with gaps.
+    # pandas would convert integers with nulls to float64, which is too coarse for checksums.
     nullable = {pa.int64(): pd.Int64Dtype()}
     for batch in _batches(path, columns):
         yield batch.to_pandas(types_mapper=nullable.get)
@@ -190,19 +196,19 @@ def _unreadable(path: Path, error: Exception) -> InfrastructureError:
     return InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest")
 
 
-def keys_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
-    """Read `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
+def key_skew_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
+    """Return the key skew by column `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
 
-    Ranks are those of the generator's vocabulary; a real text has none, so its words are ranked by their counts.
-    Raises InfrastructureError when the table cannot be read.
+    Words are ranked as in the generator's vocabulary, or by their counts if the input is a real text.
+    Raises InfrastructureError if the table cannot be read.
     """
     if not config.kind.can("words"):
         return None
-    counts = dict(_drawn(counts_path))
+    counts = dict(_drawn_words(counts_path))
     if not counts:
         return None
     total, hottest = sum(counts.values()), max(counts.values())
-    ranked = _by_rank(counts, config)
+    ranked = _counts_by_rank(counts, config)
     measured, low, high = (None, None, None) if ranked is None else _estimate(ranked)
     requested = config.skew if config.skew_curve is None else None
     return KeySkewPart(
@@ -210,8 +216,11 @@ def keys_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
     )
 
 
-def _by_rank(counts: dict[str, int], config: Configuration) -> npt.NDArray[np.int64] | None:
-    """Count in the order of the ranks, 0 for words that never came; None when the exponent moved or has no meaning."""
+def _counts_by_rank(counts: dict[str, int], config: Configuration) -> npt.NDArray[np.int64] | None:
+    """Return the counts in the order of the ranks, 0 for absent words.
+
+    None if the exponent changed during the run, with fewer than two words, and beyond LARGEST_VOCABULARY.
+    """
     if config.skew_curve is not None or len(counts) < 2:
         return None
     if config.skew is None:
@@ -226,7 +235,7 @@ def _by_rank(counts: dict[str, int], config: Configuration) -> npt.NDArray[np.in
 
 
 def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None, float | None]:
-    """Estimate and interval; nothing when all draws are of one word."""
+    """Return the estimated exponent and its interval (low, high); None for all three if it cannot be estimated."""
     try:
         estimate, low, high = estimate_exponent(ranked)
     except ValueError:
@@ -234,9 +243,9 @@ def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None
     return round(estimate, DECIMALS), round(low, DECIMALS), round(high, DECIMALS)
 
 
-def _drawn(path: Path) -> Iterator[tuple[str, int]]:
-    """Return (key, drawn) of the words that the input holds outside the primer, without the filler words."""
-    # Attempts that were harvested before the primer was counted apart.
+def _drawn_words(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield (word, count) for the words of the input, without the preload and its filler words."""
+    # Older harvests count the preload, too.
     name = "drawn" if "drawn" in _dataset(path).schema.names else "expected"
     for batch in _batches(path, ["key", name]):
         for key, drawn in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
@@ -244,40 +253,42 @@ def _drawn(path: Path) -> Iterator[tuple[str, int]]:
                 yield key, drawn
 
 
-def chain_work(
+def stage_work(
     stages: Events, stored: Mapping[str, int] | None, counts_path: Path, window: Window
 ) -> StagesPart | None:
-    """Return the work of the stages after T0, from their journal, or None without stages.
+    """Return the work of a topology's stages after T0, from their journal (topology.jsonl); None without stages.
 
-    `stored`: content of their store.
+    `stored`: content of their result store, by key; None without a store.
     """
     if not stages:
         return None
 
-    def later(event: str) -> list[Line]:
+    def after_t0(event: str) -> list[Line]:
         return [line for line in stages[event] if int(line["wall_ns"]) >= window.t0_ns]
 
-    replaced = later("replaced")
-    names = {str(line["stage"]) for line in replaced}
+    replaced = after_t0("replaced")
+    replaced_stages = {str(line["stage"]) for line in replaced}
     return StagesPart(
-        signals=sum(line["act"] == "slow" for line in later("signal")),
-        failed=sum(int(line["count"]) for line in later("failed")),
-        set_aside=sum(int(line["count"]) for line in later("set_aside")),
+        signals=sum(line["act"] == "slow" for line in after_t0("signal")),
+        failed=sum(int(line["count"]) for line in after_t0("failed")),
+        set_aside=sum(int(line["count"]) for line in after_t0("set_aside")),
         replacements=len(replaced),
         gap_s=max((float(line["gap_s"]) for line in replaced), default=None),
-        batch_s=max((float(line["seconds"]) for line in later("batch") if line["stage"] in names), default=None),
-        most_queued=max((int(line["most"]) for line in later("queued")), default=None),
+        batch_s=max(
+            (float(line["seconds"]) for line in after_t0("batch") if line["stage"] in replaced_stages), default=None
+        ),
+        most_queued=max((int(line["most"]) for line in after_t0("queued")), default=None),
         unstored=None if stored is None else count_unstored(stored, counts_path),
     )
 
 
-def store_was_not_read(stages: Events, stored: Mapping[str, int] | None) -> bool:
-    """Return whether a chain that persists ended before it had written what waited, and read its store back."""
+def is_store_unread(stages: Events, stored: Mapping[str, int] | None) -> bool:
+    """Return whether a topology that persists its result ended before it had flushed and read back its store."""
     return stored is None and any("persist" in line["parallelism"] for line in stages["started"])
 
 
 def count_unstored(stored: Mapping[str, int], counts_path: Path) -> int:
-    """Return keys that the store and the output topic do not agree on."""
+    """Return the number of keys whose values in the result store and in the output topic differ."""
     final: dict[str, int] = {}
     for batch in _batches(counts_path, ["key", "final"]):
         pairs = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)

@@ -1,8 +1,8 @@
-"""The raw files of one attempt, read once and into typed values; nothing is judged here.
+"""Raw files of one attempt as typed values, without judgement.
 
-Required files raise InfrastructureError by name when they are missing or broken. Files whose absence
-is itself evidence (a process that never came to write) read as empty; later stages decide what that means.
-A last line that was cut by a kill is dropped; a broken line anywhere else is an error.
+A required file that is missing or broken raises InfrastructureError with its name. A journal that may be missing
+because its process died early reads as empty, and later stages judge that. An incomplete last line, cut by a kill, is
+dropped; any other broken line is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import SweepId
 from faultline.experiment.config import Configuration
-from faultline.records.judge.journals import ConductorLog, GeneratorLog, read_conductor, read_generator
+from faultline.records.judge.journals import GeneratorLog, SchedulerLog, read_generator_log, read_scheduler_log
 from faultline.records.judge.samples import (
     HostClock,
     OtherHost,
@@ -43,14 +43,14 @@ OPTIONAL = ("harvest/notes.json", "harvest_config.json", "stored.json")
 SAMPLES = ("recorder.jsonl", "hosts/*.jsonl")
 JOURNALS = ("services.jsonl", "generator.jsonl", "conductor.jsonl", "topology.jsonl")
 TABLES = tuple(f"harvest/{name}.parquet" for name in ("records", "tuples", "counts"))
-LEFT_OUT_ROWS = "{:,} rows came later than the watermark allows and were left out, which a batch does not do"
+LATE_ROWS_TEXT = "{:,} rows came later than the watermark allows and were left out, which a batch does not do"
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
-# Latency method of traces without identified tuples.
+# Latency method if outputs do not identify tuples.
 NO_METHOD = "none"
 
 
 class AttemptFile(BaseModel):
-    """Content of `attempt.json` and the order in its plan."""
+    """Content of `attempt.json` and of the order in the attempt's plan."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -70,34 +70,35 @@ class AttemptFile(BaseModel):
 
 @dataclass(frozen=True)
 class BarrierOpening:
-    """T0 on both clocks of the host, in nanoseconds."""
+    """Opening of the start barrier (gate.json): T0 on both clocks of the host, in ns."""
 
     t0_wall_ns: int
     t0_mono_ns: int
 
     def mono_ns(self, wall_ns: int) -> int:
-        """Return the monotonic instant of a wall-clock instant of the same host and boot."""
+        """Convert a wall-clock instant to the monotonic clock of the same host and boot."""
         return wall_ns - self.t0_wall_ns + self.t0_mono_ns
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All inputs of the judge. Tuples and counts stay on disk and are streamed.
+    """All inputs of the judge, except tuples and counts, which are streamed from disk.
 
-    `services`: journal lines of started services. `stages`: of a topology's stages. `stored`: content of its store,
-    None without one. `recorder_death`: why samples are missing, or None. `processes`: of all hosts; those of this one
-    have the host "". `broker_ahead_ms`: lead of the broker's clock, at which latencies end; None if the engine's clock
-    ends them. `clock_jump_ms`: see `system.measured_window`. `not_measured`: reasons by figure that cannot be measured.
+    `services`: journal lines on started services. `stages`: events of a topology's stages. `stored`: content of their
+    result store, None without one. `recorder_death`: why samples are missing, or None. `processes`: samples of all
+    hosts; this host is named "". `broker_ahead_ms`: lead of the broker's clock, which times the outputs; None if the
+    engine's clock does. `clock_jump_ms`: see `system.measured_window`. `not_measured`: by figure, why it cannot be
+    measured.
     """
 
     folder: Path
     attempt: AttemptFile
     planned: tuple[PlannedFault, ...]
-    gate: BarrierOpening
+    barrier: BarrierOpening
     engine: Engine
     traces: Traces
     generator: GeneratorLog
-    conductor: ConductorLog
+    scheduler: SchedulerLog
     services: Sequence[Line]
     stages: Events
     stored: Mapping[str, int] | None
@@ -123,46 +124,46 @@ class Evidence:
 
     @property
     def is_repeated(self) -> bool:
-        """True if the run injects one fault several times, each after the engine is steady again."""
+        """True if the run injects one fault repeatedly, each time after the engine is steady again."""
         return self.config.injections > 1
 
     @property
     def tuples_path(self) -> Path:
-        """Tuples grouped by instants of production and emission (a file or a directory of parts)."""
+        """Path of the tuples, grouped by instants of production and emission (a file, or a folder of parts)."""
         return self.folder / "harvest" / "tuples.parquet"
 
     @property
     def counts_path(self) -> Path:
-        """Expected and final value of each key."""
+        """Path of the expected and final values of each key."""
         return self.folder / "harvest" / "counts.parquet"
 
 
 def read_evidence(folder: Path, within: float | None = None) -> Evidence:
-    """Read the attempt in `folder`. `within`: another `recovered_within` than the configuration's.
+    """Read the attempt in `folder`. `within`: replaces the configuration's `recovered_within`.
 
-    Raises InfrastructureError naming the first file that is missing or broken.
+    Raises InfrastructureError that names the first missing or broken file.
     """
     files = read_files(folder, DOCUMENTS, optional=OPTIONAL, lines=SAMPLES, events=JOURNALS, present=TABLES)
     recorder, services = files["recorder.jsonl"], files["services.jsonl"]
     plan = read_plan(Attempt(folder))
     attempt = _attempt(folder / "attempt.json", files["attempt.json"], plan, within)
     records = _records(folder / "harvest" / "records.parquet")
-    gate = BarrierOpening(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
+    barrier = BarrierOpening(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
     config, engine = attempt.config, engine_of_plan(plan)
     traces = engine.traces(folder)
     not_measured = _not_measured(attempt, traces, files["harvest/notes.json"])
-    conductor = read_conductor(files["conductor.jsonl"], len(plan.faults), config.warmup_max_s)
-    generator = read_generator(files["generator.jsonl"])
+    scheduler = read_scheduler_log(files["conductor.jsonl"], len(plan.faults), config.warmup_max_s)
+    generator = read_generator_log(files["generator.jsonl"])
     hosts = read_hosts({Path(name).stem: lines for name, lines in files.items() if name.startswith("hosts/")}, recorder)
     return Evidence(
         folder=folder,
         attempt=attempt,
         planned=plan.faults,
-        gate=gate,
+        barrier=barrier,
         engine=engine,
         traces=traces,
         generator=generator,
-        conductor=conductor,
+        scheduler=scheduler,
         services=services["started"],
         stages=files["topology.jsonl"],
         stored=files["stored.json"],
@@ -179,7 +180,7 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
 
 
 def read_attempt(folder: Path) -> AttemptFile:
-    """Read `attempt.json` and the plan; InfrastructureError when one is missing or not what `prepare` writes."""
+    """Read `attempt.json` and the plan. Raises InfrastructureError if one is missing or invalid."""
     path = folder / "attempt.json"
     return _attempt(path, read_document(path), read_plan(Attempt(folder)))
 
@@ -198,18 +199,18 @@ def _attempt(path: Path, document: Mapping[str, Any], plan: AttemptPlan, within:
 
 
 def _not_measured(attempt: AttemptFile, traces: Traces, notes: Mapping[str, str] | None) -> dict[str, str]:
-    found = {**attempt.not_measured, **(notes or {})}
+    reasons = {**attempt.not_measured, **(notes or {})}
     if traces.late_rows and attempt.config.kind.of_the_user:
-        # A batch over the same input takes them in; built-in workloads know which those are.
-        found.setdefault("audit", LEFT_OUT_ROWS.format(traces.late_rows))
-    return found
+        # The batch recomputation of a user job includes dropped late rows; built-in workloads exclude them.
+        reasons.setdefault("audit", LATE_ROWS_TEXT.format(traces.late_rows))
+    return reasons
 
 
 def _records(path: Path) -> pd.DataFrame:
     try:
         table = pq.read_table(path)
         frame: pd.DataFrame = table.select(RECORD_COLUMNS).to_pandas()
-        # Harvests from before there was event time know no late records.
+        # Harvests older than event time have no late records.
         frame["late"] = table["late"].to_pandas() if "late" in table.column_names else False
     except (OSError, ValueError, KeyError) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error

@@ -1,8 +1,8 @@
-"""Reduction of an attempt's raw files for publication; its record can still be computed from them.
+"""Reduction of an attempt's raw files for publication, such that its record can still be computed from them.
 
-Journals stay unchanged. Logs keep the lines that the engine's traces are read from. Tables lose what no figure depends
-on: instants of tuples are rounded to steps if there are too many, and filler words get numbers as names. A latency is
-then off by at most half of both steps (`off_ms`), which a test checks on saved attempts.
+Journals stay unchanged. Logs keep only the lines that the engine's traces are read from. Tables lose data that no
+figure needs: if there are too many rows, the instants of tuples are rounded to steps, and filler words are replaced by
+numbers. The error of a latency is then at most half of both steps (`largest_error_ms`); a test checks this bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.records.bundle import sha256
-from faultline.records.judge.counts import SUMS
+from faultline.records.judge.counts import CHECKSUMS
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from generators.state_preload import WORD_CHARACTERS
@@ -36,20 +36,20 @@ JOURNALS = (
 )  # fmt: skip
 LOGS = "spark-logs"
 TABLES = ("records", "tuples", "counts")
-# Steps of a tuple's production and of its output, in ms: the first that leaves no more rows than this.
+# Candidate steps in ms of production and output instants; the first pair with at most MAX_ROWS rows is used.
 STEPS_MS = ((1, 1), (10, 5), (20, 10), (50, 10), (100, 10))
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 _STEPS = "produced in steps of {} ms, put out in steps of {} ms"
 # Columns of the counts that no figure needs.
-_UNREAD = ("outputs",)
+_UNUSED_COLUMNS = ("outputs",)
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class ReducedFile:
-    """One file: its path within the attempt's folder, what is kept of it, and SHA-256 of the file that it was made of.
+    """Reduced file. `path`: within the attempt's folder. `original`: SHA-256 of the original file.
 
-    `how`: what was done to it, in words; empty for one that is kept as it is.
+    `how`: description of the reduction; empty if the content is unchanged.
     """
 
     path: str
@@ -59,7 +59,7 @@ class ReducedFile:
 
 
 def reduce_files(folder: Path) -> Iterator[ReducedFile]:
-    """Return the existing files of the attempt in `folder`. Raises InfrastructureError for a broken one."""
+    """Yield the existing files of the attempt in `folder`, reduced. Raises InfrastructureError for a broken table."""
     for name in JOURNALS:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
@@ -75,88 +75,94 @@ def reduce_files(folder: Path) -> Iterator[ReducedFile]:
     for name in TABLES:
         path = folder / "harvest" / f"{name}.parquet"
         if path.exists():
-            table, how = _smaller(name, _read(path), folder)
-            yield ReducedFile(f"harvest/{name}.parquet", _written(table, by_step=name != "counts"), _hash(path), how)
+            table, how = _reduce_table(name, _read_table(path), folder)
+            yield ReducedFile(
+                f"harvest/{name}.parquet", _parquet_bytes(table, by_step=name != "counts"), _hash(path), how
+            )
 
 
-def _read(path: Path) -> pa.Table:
+def _read_table(path: Path) -> pa.Table:
     try:
         return ds.dataset(path, format="parquet").to_table()
     except (OSError, pa.ArrowInvalid) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
 
 
-def _smaller(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:
+def _reduce_table(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:
     if name == "tuples":
-        # Up: so that no step reaches over the edge of a cell of production.
+        # T0 is rounded up, so that no step crosses the edge of a production cell.
         return round_to_steps(table, -(-read_document(folder / "gate.json")["t0_wall_ns"] // 1_000_000))
     if name == "counts" and not (folder / "stored.json").exists():
-        return replace_names(table)
+        return reduce_counts(table)
     return table, ""
 
 
 def round_to_steps(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
-    """Return tuples summed up over steps of production and output, which are counted from T0; and in what steps.
+    """Return the tuples summed over steps of production and output from T0 on, and a description of the steps.
 
-    A sum stands in the middle of its steps. What was never put out stays so.
+    Sums are placed in the middle of their steps. Tuples without output keep a null instant.
     """
     for produced, emitted in STEPS_MS:
-        summed = table if (produced, emitted) == (1, 1) else _summed(table, t0_ms, produced, emitted)
-        if summed.num_rows <= MOST_ROWS:
+        summed = table if (produced, emitted) == (1, 1) else _sum_by_step(table, t0_ms, produced, emitted)
+        if summed.num_rows <= MAX_ROWS:
             break
     if summed is table:
         return table, ""
     return summed, _STEPS.format(produced, emitted)
 
 
-def off_ms(how: str) -> int:
-    """Return the largest error of a latency in a reduced table, in ms."""
+def largest_error_ms(how: str) -> int:
+    """Return the largest error in ms of a latency in a table reduced as `how` describes."""
     return next((-(-a // 2) + -(-b // 2) for a, b in STEPS_MS if how == _STEPS.format(a, b)), 0)
 
 
-def replace_names(table: pa.Table) -> tuple[pa.Table, str]:
-    """Return the counts without columns that no figure needs: filler words become numbers, equal sums become 0.
+def reduce_counts(table: pa.Table) -> tuple[pa.Table, str]:
+    """Return the counts without data that no figure needs, and a description of the reduction.
 
-    Lengths stay, and so does every row with a difference.
+    Filler words become numbers of the same length, and equal checksums become 0. Rows with a difference stay unchanged.
     """
-    clean = pc.and_kleene(
+    is_correct = pc.and_kleene(
         pc.equal(pc.fill_null(table["expected"], 0), pc.fill_null(table["final"], 0)), pc.equal(table["unreadable"], 0)
     )
-    sums = [name for name in SUMS if f"expected_{name}" in table.column_names]
-    for name in sums:
-        clean = pc.and_kleene(clean, pc.fill_null(pc.equal(table[f"expected_{name}"], table[f"final_{name}"]), False))
-    for name in sums:
+    checksums = [name for name in CHECKSUMS if f"expected_{name}" in table.column_names]
+    for name in checksums:
+        is_correct = pc.and_kleene(
+            is_correct, pc.fill_null(pc.equal(table[f"expected_{name}"], table[f"final_{name}"]), False)
+        )
+    for name in checksums:
         for side in ("expected", "final"):
-            column = pc.if_else(clean, pa.scalar(0, pa.int64()), table[f"{side}_{name}"])
+            column = pc.if_else(is_correct, pa.scalar(0, pa.int64()), table[f"{side}_{name}"])
             table = table.set_column(table.column_names.index(f"{side}_{name}"), f"{side}_{name}", column)
-    filler = pc.and_(clean, pc.equal(pc.utf8_length(table["key"]), WORD_CHARACTERS))
-    numbers = np.cumsum(filler.to_numpy()).tolist()
-    renamed = pc.if_else(filler, pa.array([str(n).rjust(WORD_CHARACTERS, "_") for n in numbers]), table["key"])
+    is_filler = pc.and_(is_correct, pc.equal(pc.utf8_length(table["key"]), WORD_CHARACTERS))
+    numbers = np.cumsum(is_filler.to_numpy()).tolist()
+    renamed = pc.if_else(is_filler, pa.array([str(n).rjust(WORD_CHARACTERS, "_") for n in numbers]), table["key"])
     table = table.set_column(table.column_names.index("key"), "key", renamed)
-    kept = table.select([name for name in table.column_names if name not in _UNREAD])
-    return kept.sort_by("key"), f"filler words numbered, sums that agree as 0, without {', '.join(_UNREAD)}"
+    kept = table.select([name for name in table.column_names if name not in _UNUSED_COLUMNS])
+    return kept.sort_by("key"), f"filler words numbered, sums that agree as 0, without {', '.join(_UNUSED_COLUMNS)}"
 
 
-def _summed(table: pa.Table, t0_ms: int, produced: int, emitted: int) -> pa.Table:
+def _sum_by_step(table: pa.Table, t0_ms: int, produced: int, emitted: int) -> pa.Table:
     def middle(column: pa.ChunkedArray, step: int) -> pa.ChunkedArray:
         steps = pc.floor(pc.divide(pc.cast(pc.subtract(column, t0_ms), pa.float64()), float(step)))
         return pc.add(pc.multiply(pc.cast(steps, pa.int64()), step), t0_ms + step // 2)
 
     columns = {name: table[name] for name in table.column_names}
-    after = pc.greater_equal(columns["emitted_ms"], columns["produced_ms"])
+    is_emitted_after = pc.greater_equal(columns["emitted_ms"], columns["produced_ms"])
     columns["produced_ms"] = middle(columns["produced_ms"], produced)
-    put_out = middle(columns["emitted_ms"], emitted)
-    # What came after it was produced still does.
-    columns["emitted_ms"] = pc.if_else(after, pc.max_element_wise(put_out, columns["produced_ms"]), put_out)
+    emitted_ms = middle(columns["emitted_ms"], emitted)
+    # Rounding must not make a latency negative.
+    columns["emitted_ms"] = pc.if_else(
+        is_emitted_after, pc.max_element_wise(emitted_ms, columns["produced_ms"]), emitted_ms
+    )
     by = [name for name in columns if name != "n"]
     summed = pa.table(columns).group_by(by).aggregate([("n", "sum")])
     return summed.rename_columns([*by, "n"]).select(table.column_names).sort_by([(name, "ascending") for name in by])
 
 
-def _written(table: pa.Table, *, by_step: bool) -> bytes:
-    """Return Parquet for a compressor that packs several attempts: uncompressed, sorted texts by prefix.
+def _parquet_bytes(table: pa.Table, *, by_step: bool) -> bytes:
+    """Return the table as Parquet without compression, because a bundle compresses several attempts together.
 
-    `by_step`: whether numbers are stored as differences.
+    Sorted texts are stored by common prefix. `by_step`: whether to store integers as differences.
     """
     encodings: Mapping[str, str] = {
         field.name: "DELTA_BYTE_ARRAY" if pa.types.is_string(field.type) else "DELTA_BINARY_PACKED"
@@ -172,10 +178,10 @@ def _written(table: pa.Table, *, by_step: bool) -> bytes:
 
 
 def _hash(path: Path) -> str:
-    """Return SHA-256 of a file, or of the files in a folder of parts, in order of their names."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a file, or of the files in a folder of parts, in order of their names."""
+    digest = hashlib.sha256()
     for part in sorted(one for one in path.rglob("*.parquet")) if path.is_dir() else [path]:
         with part.open("rb") as file:
             while chunk := file.read(_CHUNK):
-                found.update(chunk)
-    return found.hexdigest()
+                digest.update(chunk)
+    return digest.hexdigest()

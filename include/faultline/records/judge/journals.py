@@ -1,4 +1,4 @@
-"""Journals of the generator and the fault scheduler; those of the scheduler by fault."""
+"""Journals of the load generator (generator.jsonl) and the fault scheduler (conductor.jsonl), as typed values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LEFT_OUT = "left-out"
 
 @dataclass(frozen=True)
 class SettledFault:
-    """Outcome of a planned fault: `effective`, `no-effect`, `missed-window` or `unknown`; None if undetermined.
+    """Outcome of a planned fault: `effective`, `no-effect`, `missed-window` or `unknown`; None if not recorded.
 
-    LEFT_OUT: a later injection without a measurable recovery, which does not affect the others.
+    LEFT_OUT: a later injection without a measurable recovery, which does not affect the other injections.
     """
 
     outcome: str | None
@@ -26,32 +26,32 @@ class SettledFault:
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """Planned fault. `t0_ns`: first delivery, None without one.
+    """Planned fault as executed. `t0_ns`: its first delivery, None without one.
 
-    `victims`: lines of its victims. `end_offsets`: of the broker before the signal; None if they arrived too late.
-    `undone`: lines on the end of an injection with a duration. `trigger`: of a later injection.
+    `victims`: lines on its victims. `end_offsets`: of the broker, read before the signal; None if they arrived later.
+    `undo_lines`: lines on its undo. `trigger`: what started a later injection; None for the first.
     """
 
     index: int
     t0_ns: int | None
     victims: tuple[Line, ...]
     end_offsets: Mapping[str, int] | None
-    undone: tuple[Line, ...]
+    undo_lines: tuple[Line, ...]
     settled: SettledFault
     trigger: TriggerPart | None = None
 
     def name(self, event: str) -> str:
-        """Return the event's name on the record's timeline: that of the second fault on carries its number."""
+        """Return the event's name on the record's timeline; from the second fault on, it ends in `#` and the number."""
         return event if self.index == 0 else f"{event}#{self.index + 1}"
 
 
 @dataclass(frozen=True)
 class GeneratorLog:
-    """The generator's journal. `death`: why it did not reach its end; None when it did.
+    """Content of the generator's journal. `death`: why the generator did not finish; None if it did.
 
-    `end_offsets`: of the input; None without an end. `schedule_lag`: how late it sent, over the whole run. `unknown`:
-    sends without acknowledgement. `latest`: of each second its end and the largest schedule lag in ms. `data`: of the
-    user's, as it was replayed.
+    `end_offsets`: of the input topic; None if it did not finish. `schedule_lag`: actual minus intended send time, over
+    the whole run. `unknown`: number of sends without acknowledgement. `latest`: for each second, its end in ns and the
+    largest schedule lag in ms. `data`: description of the replayed user data; None without.
     """
 
     death: str | None
@@ -63,13 +63,13 @@ class GeneratorLog:
 
 
 @dataclass(frozen=True)
-class ConductorLog:
-    """Journal of the fault scheduler.
+class SchedulerLog:
+    """Content of the fault scheduler's journal.
 
-    `injected`: each planned fault, without abandoned ones. `death`: why it did not finish.
-    `bounds`: lines on a variable begin and end of the measured window; `begin_source`, `end_source`: their reasons.
-    `injections`: planned and made. `warmup`: None for a fixed length. `clocks`: readings of other hosts' clocks.
-    `signalled`: processes that received a signal.
+    `injected`: planned faults, without abandoned injections. `death`: why the scheduler did not finish; None if it did.
+    `bounds`: lines on the start and end of the measured window if these depend on the engine, else empty.
+    `begin_source`, `end_source`: evidence of both. `injections`: numbers planned and made. `warmup`: None for a fixed
+    warm-up. `clocks`: readings of other hosts' clocks. `signalled`: processes that received a signal.
     """
 
     injected: tuple[InjectedFault, ...]
@@ -88,12 +88,12 @@ class ConductorLog:
         return bool(self.bounds)
 
 
-def read_generator(events: Events) -> GeneratorLog:
+def read_generator_log(events: Events) -> GeneratorLog:
     """Read the generator's journal."""
     done = events["done"][-1] if events["done"] else None
     lag = {} if done is None else done["schedule_lag_ms"]
     return GeneratorLog(
-        death=_death(events),
+        death=_death_reason(events),
         end_offsets=None if done is None else offsets_by_partition(done["end_offsets"]),
         schedule_lag=ScheduleLagMs(p50=lag.get("p50"), p99=lag.get("p99"), max=lag.get("max")),
         unknown=None if done is None else int(done["unknown"]),
@@ -104,74 +104,75 @@ def read_generator(events: Events) -> GeneratorLog:
     )
 
 
-def read_conductor(events: Events, planned: int, warmup_max_s: float | None = None) -> ConductorLog:
-    """Read the fault scheduler's journal of a run with `planned` faults. `warmup_max_s`: latest end of the warm-up.
+def read_scheduler_log(events: Events, planned: int, warmup_max_s: float | None = None) -> SchedulerLog:
+    """Read the fault scheduler's journal of a run with `planned` faults.
 
-    Injections that were not made because the engine was not steady are omitted; other missing faults are not.
+    Injections that were not made because the engine was not steady are omitted; faults missing for other reasons are
+    kept. `warmup_max_s`: longest allowed warm-up.
     """
-    begun, ended, given_up = (
+    begin, end, abandoned = (
         events[name][-1] if events[name] else None for name in ("measured_from", "measured_until", "not_normal")
     )
-    made = planned if given_up is None else min(planned, int(given_up["fault"]))
-    early = None if given_up is None else {name: given_up.get(name) for name in EndedEarlyPart.model_fields}
-    return ConductorLog(
-        injected=tuple(_injected(events, index) for index in range(made)),
-        death=_death(events),
-        bounds=tuple(line for line in (begun, ended) if line is not None),
-        begin_source=_begin_source(begun),
+    made = planned if abandoned is None else min(planned, int(abandoned["fault"]))
+    early = None if abandoned is None else {name: abandoned.get(name) for name in EndedEarlyPart.model_fields}
+    return SchedulerLog(
+        injected=tuple(_injected_fault(events, index) for index in range(made)),
+        death=_death_reason(events),
+        bounds=tuple(line for line in (begin, end) if line is not None),
+        begin_source=_begin_source(begin),
         end_source="conductor.jsonl: the last recovery was over, or the next injection was given up"
-        if ended is not None
-        else f"{'T0 + warmup_s' if begun is None else 'measured_from'} + duration_s",
+        if end is not None
+        else f"{'T0 + warmup_s' if begin is None else 'measured_from'} + duration_s",
         injections=InjectionsPart.model_validate({"planned": planned, "made": made, "ended_early": early}),
         warmup=None
-        if begun is None
-        else WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=warmup_max_s),
+        if begin is None
+        else WarmupPart(waited_s=begin.get("waited_s"), steady=begin.get("steady"), bound_s=warmup_max_s),
         clocks=tuple(events["clock"]),
         signalled=tuple(line.get("victim") for line in events["delivered"]),
     )
 
 
-def _begin_source(begun: Line | None) -> str:
-    """Return why the measured window begins where it does."""
-    if begun is None:
+def _begin_source(begin: Line | None) -> str:
+    """Return the evidence of the start of the measured window."""
+    if begin is None:
         return "T0 + warmup_s"
-    over = f"over {begun['commits']} commits" if begun.get("commits") else "over the last commits"
-    steady = f"latency and lag were steady {over}" if begun.get("steady") else "not steady yet at warmup_max_s"
+    over = f"over {begin['commits']} commits" if begin.get("commits") else "over the last commits"
+    steady = f"latency and lag were steady {over}" if begin.get("steady") else "not steady yet at warmup_max_s"
     return f"conductor.jsonl: {steady}"
 
 
-def _death(events: Events) -> str | None:
-    """Return why a process that should have ended with `done` did not."""
+def _death_reason(events: Events) -> str | None:
+    """Return why a process did not end with the event `done`; None if it did."""
     if events["failed"]:
         return str(events["failed"][-1].get("message", "failed"))
     return None if events["done"] else "it never reported `done`"
 
 
-def _injected(events: Events, index: int) -> InjectedFault:
-    def own(name: str) -> list[Line]:
+def _injected_fault(events: Events, index: int) -> InjectedFault:
+    def lines_of(name: str) -> list[Line]:
         return [line for line in events[name] if line.get("fault", 0) == index]
 
-    delivered, settled = own("delivered"), own("settled")
-    # An answer that came after the signal holds records that were not there at the signal.
-    offsets = [line for line in own("end_offsets") if line.get("before_signal", True)]
+    delivered, settled = lines_of("delivered"), lines_of("settled")
+    # Offsets that arrived after the signal may include records sent after it.
+    offsets = [line for line in lines_of("end_offsets") if line.get("before_signal", True)]
     triggers = [line for line in events["injection"] if line.get("fault") == index]
-    reason = {name: triggers[-1].get(name) for name in TriggerPart.model_fields} if triggers else None
+    trigger = {name: triggers[-1].get(name) for name in TriggerPart.model_fields} if triggers else None
     outcome = settled[-1] if settled else {"outcome": None}
     return InjectedFault(
         index=index,
         t0_ns=min((int(line["wall_ns"]) for line in delivered), default=None),
         victims=_victims(events["victims"], index, delivered),
         end_offsets=offsets_by_partition(offsets[0]["offsets"]) if offsets else None,
-        undone=tuple(own("undone")),
+        undo_lines=tuple(lines_of("undone")),
         settled=SettledFault(outcome["outcome"], str(outcome.get("detail") or "")),
-        trigger=None if reason is None else TriggerPart.model_validate(reason),
+        trigger=None if trigger is None else TriggerPart.model_validate(trigger),
     )
 
 
 def _victims(lines: Sequence[Line], index: int, delivered: Sequence[Line]) -> tuple[Line, ...]:
-    """Return the victims that were hit, each once; the role that the delivery names is the real one.
+    """Return the victims that received the signal, each once, with the role that the delivery names.
 
-    A victim may be chosen again shortly before the act: the last line about a process counts.
+    A victim may be chosen again shortly before the injection, so the last line on a process counts.
     """
     roles = {line.get("victim"): line.get("role") for line in delivered}
     found: dict[tuple[str, int | None], Line] = {}

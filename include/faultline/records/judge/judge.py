@@ -1,4 +1,7 @@
-"""Record of one attempt from its raw files, stage by stage. It reads only the attempt, and repeats exactly."""
+"""The judge: computes the record of one attempt from its raw files.
+
+Each stage takes the results of the earlier ones. Equal raw files give equal records.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from faultline.records.judge.evidence import AttemptFile, Evidence, read_evidenc
 from faultline.records.judge.latency import LatencyFigures, latency_of
 from faultline.records.judge.recoveries import Recoveries, recoveries_of
 from faultline.records.judge.resources import Resources, resources_of
-from faultline.records.judge.rule_inputs import findings_of
+from faultline.records.judge.rule_inputs import rule_inputs_of
 from faultline.records.judge.signals import Signals, signals_of
 from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.validity import reasons, status_of
 from faultline.records.judge.work import WorkFigures, work_of
-from faultline.records.judge.write import artifacts, series, write_findings
+from faultline.records.judge.write import artifacts, time_series, write_findings
 from faultline.records.record import SCHEMA, Metrics, Record, Status, TimelineEvent
 from faultline.system.measured_window import NS
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The figures of an attempt; a field that has the name of a metric is that metric."""
+class AttemptFigures:
+    """Figures of an attempt, by stage. Fields with the name of a metric become that metric of the record."""
 
     counts: Counts
     work: WorkFigures
@@ -36,80 +39,88 @@ class Parts:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Result of judging an attempt: its record, and the content of the files next to its raw files."""
+    """Result of judging an attempt: its record, and the content of the derived files next to the raw files."""
 
     record: Record
     signals: Signals
     counts: Counts
-    course: dict[str, Any]
+    time_series: dict[str, Any]
 
 
 def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
-    """Judge the attempt in `folder`; writes nothing. `within`: another `recovered_within` than the configuration's.
+    """Judge the attempt in `folder` without writing files.
 
-    Raises InfrastructureError when raw files are missing or broken.
+    `within`: replaces the configuration's `recovered_within`. Raises InfrastructureError if raw files are missing or
+    broken.
     """
     evidence = read_evidence(folder, within)
     signals = signals_of(evidence)
     recoveries = recoveries_of(evidence, signals)
     counts = counts_of(evidence, signals)
-    work = work_of(evidence, signals, in_step=counts.in_step)
-    latency = latency_of(evidence, signals, recoveries, in_step=counts.in_step)
+    work = work_of(evidence, signals, is_mapping_known=counts.is_mapping_known)
+    latency = latency_of(evidence, signals, recoveries, is_mapping_known=counts.is_mapping_known)
     resources = resources_of(evidence, signals, work.throughput_rps)
-    why = reasons(findings_of(evidence, signals, recoveries, counts, resources))
+    problems = reasons(rule_inputs_of(evidence, signals, recoveries, counts, resources))
     events = named_events(evidence, signals, recoveries)
-    record = record_of(evidence, recoveries, Parts(counts, work, latency, resources), events, why)
-    return Judgement(record, signals, counts, series(signals, evidence.processes, events))
+    record = record_of(evidence, recoveries, AttemptFigures(counts, work, latency, resources), events, problems)
+    return Judgement(record, signals, counts, time_series(signals, evidence.processes, events))
 
 
 def judge(folder: Path) -> Record:
-    """Judge the attempt and write `series.json`, `audit.json` and `latency.hlog` there. The record is not stored."""
-    found = judge_readonly(folder)
-    write_findings(folder, found.signals, found.counts, found.course)
-    return found.record.model_copy(update={"artifacts": artifacts(folder)})
+    """Judge the attempt and write `series.json`, `audit.json` and `latency.hlog` to `folder`; return its record.
+
+    The record is not stored.
+    """
+    judgement = judge_readonly(folder)
+    write_findings(folder, judgement.signals, judgement.counts, judgement.time_series)
+    return judgement.record.model_copy(update={"artifacts": artifacts(folder)})
 
 
 def named_events(evidence: Evidence, signals: Signals, recoveries: Recoveries) -> list[EvidenceEvent]:
-    """Return the gate, the window, and the events of each fault, in order of time."""
-    window, conductor = signals.window, evidence.conductor
-    frame = [
+    """Return the opening of the start barrier (T0), the window, and each fault's events, in chronological order."""
+    window, scheduler = signals.window, evidence.scheduler
+    run_events = [
         EvidenceEvent("gate", window.t0_ns, "gate.json: T0"),
-        EvidenceEvent("measured_from", window.start_ns, conductor.begin_source),
-        EvidenceEvent("measured_until", window.end_ns, conductor.end_source),
+        EvidenceEvent("measured_from", window.start_ns, scheduler.begin_source),
+        EvidenceEvent("measured_until", window.end_ns, scheduler.end_source),
     ]
-    faults = (event for one in recoveries.faults for event in one.events)
-    return sorted([*frame, *faults], key=lambda event: event.wall_ns)
+    fault_events = (event for one in recoveries.faults for event in one.events)
+    return sorted([*run_events, *fault_events], key=lambda event: event.wall_ns)
 
 
 def record_of(
-    evidence: Evidence, recoveries: Recoveries, parts: Parts, events: Sequence[EvidenceEvent], why: list[str]
+    evidence: Evidence,
+    recoveries: Recoveries,
+    figures: AttemptFigures,
+    events: Sequence[EvidenceEvent],
+    problems: list[str],
 ) -> Record:
-    """Return the record of an attempt that was measured to its end."""
-    attempt, gate, conductor = evidence.attempt, evidence.gate, evidence.conductor
-    found: dict[str, Any] = {}
-    for part in vars(parts).values():
-        found |= vars(part)
-    around = {name: found[name] for name in ("clock_offsets", "hosts", "latency_clock")}
+    """Return the record of an attempt that was measured to its end. `problems`: reasons why it is not valid."""
+    attempt, barrier, scheduler = evidence.attempt, evidence.barrier, evidence.scheduler
+    fields: dict[str, Any] = {}
+    for stage in vars(figures).values():
+        fields |= vars(stage)
+    measured_environment = {name: fields[name] for name in ("clock_offsets", "hosts", "latency_clock")}
     return _record(
         attempt,
-        measured_at_ns=gate.t0_wall_ns,
-        status=status_of(why),
-        reasons=why,
+        measured_at_ns=barrier.t0_wall_ns,
+        status=status_of(problems),
+        reasons=problems,
         timeline=[
-            TimelineEvent(name=one.name, wall_ns=one.wall_ns, mono_ns=gate.mono_ns(one.wall_ns), source=one.source)
+            TimelineEvent(name=one.name, wall_ns=one.wall_ns, mono_ns=barrier.mono_ns(one.wall_ns), source=one.source)
             for one in events
         ],
         metrics=Metrics(
             recovery=recoveries.recovery,
             recoveries=[one.recovery for one in recoveries.faults],
             placebo=recoveries.placebo,
-            injections=conductor.injections if evidence.is_repeated else None,
-            warmup=conductor.warmup,
+            injections=scheduler.injections if evidence.is_repeated else None,
+            warmup=scheduler.warmup,
             not_measured=dict(evidence.not_measured) or None,
-            **{name: value for name, value in found.items() if name in Metrics.model_fields},
+            **{name: value for name, value in fields.items() if name in Metrics.model_fields},
         ),
         artifacts=artifacts(evidence.folder),
-        around=around,
+        measured_environment=measured_environment,
         collectors={one.role: one.collector for one in evidence.traces.collections},
         settings=evidence.traces.settings,
         job_settings=evidence.engine.job_settings,
@@ -122,7 +133,7 @@ def failed_record(
     reasons: Sequence[str],
     folder: Path | None = None,
 ) -> Record:
-    """Return the record of an unfinished attempt: all figures null, artifacts as far as they exist."""
+    """Return the record of an unfinished attempt: without figures, with the artifacts that exist."""
     return _record(
         attempt,
         measured_at_ns=attempt.prepared_wall_ns,
@@ -143,21 +154,22 @@ def _record(
     timeline: list[TimelineEvent],
     metrics: Metrics,
     artifacts: dict[str, str],
-    around: Mapping[str, Any] | None = None,
+    measured_environment: Mapping[str, Any] | None = None,
     collectors: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
     job_settings: str = "",
 ) -> Record:
-    environment = {name: attempt.environment.get(name) for name in RecordEnvironment.model_fields} | dict(around or {})
+    environment = {name: attempt.environment.get(name) for name in RecordEnvironment.model_fields}
+    environment |= measured_environment or {}
     if settings is not None:
-        # Requested settings as they were in effect, and those that a job or program set itself.
-        asked = environment["spark_conf"] or {}
-        own = {name: value for name, value in settings.items() if name in asked or name.startswith(job_settings)}
-        environment["spark_conf"] = {**asked, **own}
-    # What collects garbage is left to Java, and named by the logs of the JVMs.
+        # The effective values of requested settings, and the settings of the job or program itself.
+        requested = environment["spark_conf"] or {}
+        used = {name: value for name, value in settings.items() if name in requested or name.startswith(job_settings)}
+        environment["spark_conf"] = {**requested, **used}
+    # Java chooses the garbage collector, so only the JVM logs name it.
     if (jvms := attempt.environment.get("jvm")) is not None:
-        named = collectors or {}
-        environment["jvm"] = {role: {**jvm, "collector": named.get(role)} for role, jvm in jvms.items()}
+        by_role = collectors or {}
+        environment["jvm"] = {role: {**jvm, "collector": by_role.get(role)} for role, jvm in jvms.items()}
     return Record(
         schema=SCHEMA,
         matrix=attempt.matrix,

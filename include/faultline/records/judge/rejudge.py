@@ -1,4 +1,4 @@
-"""Stored records of attempts: by the step `judge`, or judged again from their raw files."""
+"""Storing of records: by the step `judge` of an experiment, or when attempts are rejudged from their raw files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SUPERSEDED = "superseded"
 
 
 def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
-    """Judge the raw files and stores the record; an attempt that has its record keeps it."""
+    """Judge the raw files, store the record and return it; an existing record that is not `failed` is kept."""
     store = Store(settings.results)
     existing = stored_record(attempt, settings)
     if existing is not None and existing.status != "failed":
         return existing
     record = judge(attempt.folder)
-    # There is no record of which the disk lacks what it was made of.
+    # After a power loss, no record may exist without its raw files.
     for folder in (attempt.harvest, attempt.engine_logs, attempt.folder):
         sync_files(folder)
     store.write(record)
@@ -38,13 +38,13 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
 
 
 def require_valid(record: Record) -> None:
-    """Raise InvalidMeasurement with the reasons unless the record's figures count."""
+    """Raise InvalidMeasurement with the record's reasons unless the record is usable."""
     if not record.is_usable:
         raise InvalidMeasurement(f"{record.attempt}: {record.status}: {'; '.join(record.reasons)}")
 
 
 def error_of(record: Record) -> FaultlineError | None:
-    """Return the error that a finished cell's newest record means for its sweep, or None if it is usable."""
+    """Return the error that a cell's newest record stands for, or None if the record is usable."""
     text = "; ".join(record.reasons) or record.status
     if record.is_usable:
         return None
@@ -54,7 +54,7 @@ def error_of(record: Record) -> FaultlineError | None:
 
 
 def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
-    """Return the record that the store holds of this attempt, if any. Raises InfrastructureError for a damaged one."""
+    """Return the stored record of this attempt, or None. Raises InfrastructureError for a damaged record."""
     for path in settings.records.glob(f"*/{attempt.id}.json"):
         try:
             return Record.model_validate_json(path.read_bytes())
@@ -64,12 +64,12 @@ def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
     return None
 
 
-# Once more: by today's definitions, or by other choices.
+# Rejudging: with the current rules, or with other values of `recovered_within`.
 
 
 @dataclass(frozen=True)
 class RejudgedAttempt:
-    """One attempt: its stored record, and by each `recovered_within` its record by the current rules.
+    """Rejudged attempt. `before`: its stored record. `found`: its records by the current rules, by `recovered_within`.
 
     `problem`: why it could not be judged; `found` is then empty.
     """
@@ -80,21 +80,21 @@ class RejudgedAttempt:
 
 
 def rejudge(records: Sequence[Record], settings: Settings, within: Sequence[float]) -> list[RejudgedAttempt]:
-    """Judge the attempts of `records` by each of `within`; writes nothing."""
-    return [_again(record, settings.attempts / record.attempt, within) for record in records]
+    """Judge the attempts of `records` with each `recovered_within` of `within`, without writing files."""
+    return [_rejudge_one(record, settings.attempts / record.attempt, within) for record in records]
 
 
-def store_rejudged(again: RejudgedAttempt, settings: Settings) -> Path | None:
-    """Replace the stored record by the current one, and keep the old one in `superseded`.
+def store_rejudged(attempt: RejudgedAttempt, settings: Settings) -> Path | None:
+    """Replace the stored record by one judged with the current rules, and move the old record to `superseded`.
 
-    Returns the path of the old one, or None if nothing changed. The new record uses the configuration's own
-    `recovered_within`; `series.json` and `audit.json` next to the raw files are written again.
+    Returns the new path of the old record, or None if nothing changed. The new record uses the configuration's own
+    `recovered_within`. The derived files next to the raw files are rewritten.
     """
     store = Store(settings.results)
-    record = judge(settings.attempts / again.before.attempt)
-    path = store.path(again.before)
-    # A record of an older schema that differs only in names stays.
-    if record == again.before:
+    record = judge(settings.attempts / attempt.before.attempt)
+    path = store.path(attempt.before)
+    # A record that differs only in the names of an older schema is kept.
+    if record == attempt.before:
         return None
     schema = json.loads(path.read_bytes())["schema"]
     moved = settings.results / SUPERSEDED / path.parent.name / f"{path.stem}.schema-{schema}.json"
@@ -106,7 +106,7 @@ def store_rejudged(again: RejudgedAttempt, settings: Settings) -> Path | None:
     return moved
 
 
-def _again(record: Record, folder: Path, within: Sequence[float]) -> RejudgedAttempt:
+def _rejudge_one(record: Record, folder: Path, within: Sequence[float]) -> RejudgedAttempt:
     if record.status in ("failed", "cancelled"):
         return RejudgedAttempt(record, {}, f"{record.status}: it was not measured to its end")
     if not folder.is_dir():

@@ -16,14 +16,17 @@ from faultline.records.record import BackgroundCpuPart, ByRole, CpuPerMillion, W
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line
 
-# Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond this.
+# Largest error in ms of another host's clock; beyond it, latencies across hosts are marked as uncertain.
 CLOCK_UNCERTAIN_MS = 1.0
 Cores = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Fields of `Metrics` and, the last three, of `RecordEnvironment`; `lost`, `taken`: see `cpu`."""
+    """Fields of `Metrics` and `RecordEnvironment`, and inputs of the validity rules.
+
+    `lost`: highest lost CPU of a machine. `taken`: highest background load of a machine that does not report lost CPU.
+    """
 
     cpu_cores: ByRole
     rss_mb: ByRole
@@ -35,7 +38,7 @@ class Resources:
     clock_offsets: dict[str, ClockOffsetPart] | None
     hosts: dict[str, HostPart] | None
     latency_clock: LatencyClock | None
-    lost: cpu.Lost | None
+    lost: cpu.LostCpu | None
     taken: cpu.BackgroundLoad | None
 
 
@@ -46,30 +49,30 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
     """
     span = signals.window.start_ns, signals.window.end_ns
     machine, processes, others = evidence.machine, evidence.processes, evidence.hosts
-    # Null for roles whose processes are not visible; 0 would mean no use.
-    unseen = {name.rpartition(".")[::2] for name in evidence.not_measured}
+    # None for roles whose processes are not visible; 0 would mean that they used nothing.
+    unmeasured = {name.rpartition(".")[::2] for name in evidence.not_measured}
     used, memory = (
-        {role: None if (name, role) in unseen else value for role, value in found.items()}
+        {role: None if (name, role) in unmeasured else value for role, value in found.items()}
         for name, found in (("cpu_cores", cpu.cores(processes, *span)), ("rss_mb", cpu.rss_mb(processes, *span)))
     )
     lost = cpu.highest_lost_cpu(machine, processes, others, *span)
     taken = cpu.highest_background_load(machine, processes, others, *span)
     background = cpu.background_cpu(machine, cpu.of_this_machine(processes, others), *span)
     here = str(evidence.attempt.environment.get("host"))
-    nodes = cpu.cores_by_host(processes, here, *span) if others else cpu.cores_on_one_host(used, here)
+    cores_by_host = cpu.cores_by_host(processes, here, *span) if others else cpu.cores_on_one_host(used, here)
     per_core = None if throughput_rps is None else cpu.rps_per_core(throughput_rps, used)
     per_million = cpu.seconds_per_million(used, throughput_rps)
-    counted = {one.name: cpu.cores_of_host(one, *span) for one in others}
+    host_cores = {one.name: cpu.cores_of_host(one, *span) for one in others}
     return Resources(
         cpu_cores=_by_role(used),
         rss_mb=_by_role(memory),
         rps_per_core=per_core,
         cpu_s_per_million=per_million,
-        cpu_by_host=nodes or None,
+        cpu_by_host=cores_by_host or None,
         background_cpu=background,
         waited=None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst),
-        clock_offsets=_clock_offsets(evidence.conductor.clocks),
-        hosts={one.name: _host(one, *counted[one.name]) for one in others} or None,
+        clock_offsets=_clock_offsets(evidence.scheduler.clocks),
+        hosts={one.name: _host(one, *host_cores[one.name]) for one in others} or None,
         latency_clock=_latency_clock(evidence),
         lost=lost,
         taken=taken,
@@ -80,16 +83,16 @@ def _by_role(values: Cores) -> ByRole:
     return ByRole(**{role: None if value is None else round(value, 6) for role, value in values.items()})
 
 
-# Other hosts, and the clocks of all.
+# Other hosts and their clocks.
 
 
 def _clock_offsets(readings: Sequence[Line]) -> dict[str, ClockOffsetPart] | None:
-    """Return clock offsets by remote host; the reading with the shortest round trip counts."""
+    """Return the clock offset of each remote host, read with the shortest round trip; None without readings."""
     found: dict[str, ClockOffsetPart] = {}
     for line in readings:
         reading = ClockOffsetPart(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
-        before = found.get(str(line["host"]))
-        if before is None or reading.round_trip_s < before.round_trip_s:
+        best = found.get(str(line["host"]))
+        if best is None or reading.round_trip_s < best.round_trip_s:
             found[str(line["host"])] = reading
     return found or None
 
@@ -105,14 +108,18 @@ def _host(one: OtherHost, used: float, counted: float | None) -> HostPart:
 
 
 def _latency_clock(evidence: Evidence) -> LatencyClock | None:
-    """Return the broker's clock: that of the generator if both are local, otherwise unknown without a reading."""
+    """Return the broker's clock if it times the outputs, else None.
+
+    Without a reading, it is exact if the broker is embedded, because the generator uses the same clock, and otherwise
+    of unknown uncertainty.
+    """
     if evidence.broker_ahead_ms is None:
         return None
-    clock, here = evidence.clocks.get(KAFKA_HOST), evidence.config.target == EMBEDDED
-    never_asked_ms = 0.0 if here else math.inf
-    uncertain_ms = never_asked_ms if clock is None else clock.uncertain_ms
+    clock, is_embedded = evidence.clocks.get(KAFKA_HOST), evidence.config.target == EMBEDDED
+    without_reading_ms = 0.0 if is_embedded else math.inf
+    uncertain_ms = without_reading_ms if clock is None else clock.uncertain_ms
     return LatencyClock(
-        host=str(evidence.attempt.environment.get("host")) if clock is None and here else KAFKA_HOST,
+        host=str(evidence.attempt.environment.get("host")) if clock is None and is_embedded else KAFKA_HOST,
         ahead_ms=evidence.broker_ahead_ms,
         uncertain_ms=_finite(uncertain_ms),
         uncertain=is_clock_uncertain(uncertain_ms),
@@ -120,7 +127,7 @@ def _latency_clock(evidence: Evidence) -> LatencyClock | None:
 
 
 def is_clock_uncertain(uncertain_ms: float) -> bool:
-    """Return whether a clock known to `uncertain_ms` marks its latencies as uncertain."""
+    """Return whether an error of up to `uncertain_ms` in a clock makes latencies uncertain."""
     return uncertain_ms > CLOCK_UNCERTAIN_MS
 
 

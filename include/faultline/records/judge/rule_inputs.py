@@ -1,4 +1,4 @@
-"""Inputs of the validity rules, collected from the results of the earlier stages of the judge."""
+"""Inputs of the validity rules, from the results of the judge's earlier stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from faultline.experiment.config import Configuration
 from faultline.records.judge.counts import Counts
-from faultline.records.judge.cpu import BackgroundLoad, Lost
+from faultline.records.judge.cpu import BackgroundLoad, LostCpu
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.journals import SettledFault
 from faultline.records.judge.recoveries import Recoveries
@@ -26,15 +26,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """Inputs of the rules. A `…_death` text is None for a process that finished.
+    """Inputs of the validity rules.
 
-    `recovery_lateness_ms`: largest schedule lag during any recovery; None without one.
-
-    `baseline_bins`: number of bins before the fault. `drifts`: drift over them, by signal. `growth`: 95 % interval of
-    the lag slope in records/s, and `offered_rps` the scheduled rate; None without a schedule. `spans_s`: times between
-    commits before the fault. `outcomes`: outcome of each planned fault, in order. `losses`: faults that a control saw.
-    `*_backlog`, `undrained`: offsets. `chain_problems`: from the recovery. `last_batch_lost`: for an engine without a
-    schedule, whether nothing was committed after the window.
+    `recovery_lateness_ms`: largest schedule lag during any recovery; None without recoveries. `*_died`, `*_death`: why
+    a process did not finish; None if it did. `baseline_bins`: number of time bins before the first fault. `drifts`:
+    drift over them, by signal. `growth`: 95 % interval of the lag slope in records/s; None without a send schedule.
+    `offered_rps`: scheduled rate. `spans_s`: times between commits before the fault. `outcomes`: outcome of each
+    planned fault, in order. `losses`: delivered signals and lost processes, which a control run must not have.
+    `t0_backlog`, `undrained`: uncommitted offsets of the preload at T0, and of the input at the end. `chain_problems`:
+    problems of the timelines. `last_batch_lost`: without a send schedule, whether nothing was committed after the
+    window.
     """
 
     configuration: Configuration
@@ -58,10 +59,10 @@ class RuleInputs:
     last_batch_lost: bool = False
     # Background CPU by its user, the usual cause of schedule lag.
     background: BackgroundCpuPart | None = None
-    # Lost CPU; `taken`, the background CPU, is used on machines that do not report lost CPU.
-    lost: Lost | None = None
+    # `taken` is the background load of machines that do not report lost CPU.
+    lost: LostCpu | None = None
     taken: BackgroundLoad | None = None
-    # The host whose clock offset is the most uncertain, and by how many ms.
+    # Host with the least certain clock offset, and its error in ms.
     clock_uncertain: tuple[str, float] | None = None
 
     @property
@@ -71,11 +72,11 @@ class RuleInputs:
 
     @property
     def overload_asked_for(self) -> bool:
-        """True if overload is part of the request: `sustained` and the effective interval report it, not a rule."""
+        """True if overload is requested: `sustained` and the effective interval report it, so no rule does."""
         return self.control and self.configuration.accept_overload
 
 
-def findings_of(
+def rule_inputs_of(
     evidence: Evidence, signals: Signals, recoveries: Recoveries, counts: Counts, resources: Resources
 ) -> RuleInputs:
     """Return the inputs of the rules."""
@@ -88,12 +89,12 @@ def findings_of(
         generator_died=signals.deaths["generator"],
         recorder_died=signals.deaths["recorder"],
         scheduler_death=signals.deaths["conductor"],
-        baseline_bins=len(signals.reference),
+        baseline_bins=len(signals.baseline),
         drifts=signals.drifts,
         growth=signals.growth,
         offered_rps=signals.offered_rps,
         t0_backlog=signals.t0_backlog,
-        spans_s=signals.reference["span_s"].to_numpy(dtype=np.float64),
+        spans_s=signals.baseline["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in faults],
         losses=_losses(evidence, window),
         undrained=signals.undrained,
@@ -108,29 +109,29 @@ def findings_of(
         background=resources.background_cpu,
         lost=resources.lost,
         taken=resources.taken,
-        clock_uncertain=uncertain_ms(evidence.clocks),
+        clock_uncertain=most_uncertain_clock(evidence.clocks),
     )
 
 
-def uncertain_ms(clocks: Mapping[str, HostClock]) -> tuple[str, float] | None:
-    """Return the host whose clock offset is the most uncertain, and by how many ms; None without other hosts."""
+def most_uncertain_clock(clocks: Mapping[str, HostClock]) -> tuple[str, float] | None:
+    """Return the host with the least certain clock offset, and its error in ms; None without other hosts."""
     return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
 
 
 def _losses(evidence: Evidence, window: Window) -> list[str]:
-    """Return one line per delivered signal, and per process lost between T0 and the end of the window."""
+    """Describe each delivered signal, and each process lost between T0 and the end of the window."""
 
-    def inside(wall_ns: int | None) -> bool:
+    def is_inside(wall_ns: int | None) -> bool:
         return wall_ns is not None and window.t0_ns <= wall_ns <= window.end_ns
 
     traces = evidence.traces
-    lost = {(one.name, one.role) for one in traces.events_of("lost") if inside(one.wall_ns)}
+    lost = {(one.name, one.role) for one in traces.events_of("lost") if is_inside(one.wall_ns)}
     return [
-        *(f"a signal was delivered to {victim}" for victim in evidence.conductor.signalled),
+        *(f"a signal was delivered to {victim}" for victim in evidence.scheduler.signalled),
         *(f"{role} {name} was lost" for name, role in sorted(lost)),
         *(
-            f"the driver exited (incarnation {life.incarnation})"
-            for life in traces.process_runs
-            if inside(life.ended_ns)
+            f"the driver exited (incarnation {run.incarnation})"
+            for run in traces.process_runs
+            if is_inside(run.ended_ns)
         ),
     ]

@@ -1,8 +1,11 @@
-"""Signals of one attempt from its raw files: window, schedule, tuples, time bins, and the baseline window.
+"""Signals of one attempt from its raw files: measured window, schedule, tuples, time bins and baseline window.
 
-A time bin is the resolution of throughput, latency and lag. For a micro-batch engine it is one committed batch: it ends
-at the commit and spans the time since the previous one, so no figure is interpolated. Engines without batches (method
-`rank`) get bins of 1 s.
+Throughput, latency and lag are given per time bin. For a micro-batch engine, a time bin is one committed batch and
+spans the time from the previous commit to its own, so no figure is interpolated. For an engine without batches (latency
+method `rank`), a bin is 1 s.
+
+The raw files name two concepts otherwise: column `lineage` is the state epoch, column `primer` marks the preload, i.e.
+the records sent before T0 to warm up and fill state.
 """
 
 from __future__ import annotations
@@ -24,25 +27,26 @@ from faultline.system.measured_window import NS, Window
 
 Ints = npt.NDArray[np.int64]
 BIN_COLUMNS = ["lineage", "batch", "start_ns", "end_ns", "span_s", "records", "throughput_rps", "latency_ms", "lag"]
-# Two commits of one lineage cannot share an instant; a span below the clock's grain would divide by 0.
+# Lower bound of a bin's span in ns, against division by 0 if two commits have the same timestamp.
 SHORTEST_SPAN_NS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Signals:
-    """Inputs that figures, recoveries and rules share.
+    """Inputs shared by figures, recoveries and validity rules.
 
-    `reference`: bins of the baseline window. `resolution_s`: length of the bins, 0 without any. `deaths`: by process,
-    why it did not finish; None if it did. `growth`: 95 % interval of the lag slope over the baseline, in records/s;
-    None for an engine source and with too few bins. `offered_rps`: scheduled rate in that time. `drifts`: of latency
-    and lag. `t0_backlog`: preload offsets not committed at T0; `undrained`: input offsets not committed at the end.
+    `baseline`: bins of the baseline window, between warm-up and first fault. `resolution_s`: length of the bins, 0
+    without bins. `deaths`: by process, why it did not finish; None if it did. `growth`: 95 % interval of the lag slope
+    over the baseline, in records/s; None with too few bins, or if the engine generates its input. `offered_rps`:
+    scheduled rate in the baseline. `drifts`: of latency and lag. `t0_backlog`: preload offsets not committed at T0;
+    `undrained`: input offsets not committed at the end.
     """
 
     window: Window
     schedule: TopicSchedule
     tuples: Tuples
     bins: pd.DataFrame
-    reference: pd.DataFrame
+    baseline: pd.DataFrame
     resolution_s: float
     deaths: Mapping[str, str | None]
     growth: tuple[float, float] | None
@@ -53,27 +57,28 @@ class Signals:
 
 
 def signals_of(evidence: Evidence) -> Signals:
-    """Put the raw files together. Raises InfrastructureError when a table cannot be read."""
-    config, traces, conductor = evidence.config, evidence.traces, evidence.conductor
+    """Return the signals of an attempt. Raises InfrastructureError if a table cannot be read."""
+    config, traces, scheduler = evidence.config, evidence.traces, evidence.scheduler
     window = Window.of(
-        evidence.gate.t0_wall_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, conductor.bounds
+        evidence.barrier.t0_wall_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, scheduler.bounds
     )
     by_rank = traces.method == "rank"
     tuples = fold_tuples(evidence.tuples_path, window)
-    schedule = TopicSchedule(evidence.records) if config.paced else Numbering(traces.commits)
+    schedule = TopicSchedule(evidence.records) if config.paced else CommitSchedule(traces.commits)
     bins = bins_of_seconds(tuples, window) if by_rank else bins_of_batches(traces.commits, schedule, tuples, window)
-    until = min([window.end_ns, *(fault.t0_ns for fault in conductor.injected if fault.t0_ns is not None)])
-    reference = between(bins, window.start_ns, until)
+    until = min([window.end_ns, *(fault.t0_ns for fault in scheduler.injected if fault.t0_ns is not None)])
+    baseline = bins_between(bins, window.start_ns, until)
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
-    watched, fewest = reference, 0
-    if conductor.adaptive and len(reference):
-        # As the fault scheduler does: over as few of the last commits as suffice, perhaps back into the warm-up.
-        watched = between(bins, window.t0_ns, int(reference["end_ns"].iloc[-1]))
-        each = max(1, round(config.checkpoint_interval_s)) if by_rank else 1
-        fewest = baseline_commits(config.checkpoint_interval_s) * each
-    interval_s, offered_rps = config.checkpoint_interval_s, offered_rates(schedule, reference)
-    course, growing = columns(watched, window), columns(reference, window)
-    backlog = schedule.primer_backlog(at_t0[-1] if at_t0 else None)
+    drift_bins, min_bins = baseline, 0
+    if scheduler.adaptive and len(baseline):
+        # Like the fault scheduler, use the shortest steady stretch, which may reach back into the warm-up.
+        drift_bins = bins_between(bins, window.t0_ns, int(baseline["end_ns"].iloc[-1]))
+        bins_per_commit = max(1, round(config.checkpoint_interval_s)) if by_rank else 1
+        min_bins = baseline_commits(config.checkpoint_interval_s) * bins_per_commit
+    interval_s, offered_rps = config.checkpoint_interval_s, offered_rate(schedule, baseline)
+    drift_columns = bin_columns(drift_bins, window)
+    times_s, _, lag = bin_columns(baseline, window)
+    backlog = schedule.preload_backlog(at_t0[-1] if at_t0 else None)
     ends = evidence.generator.end_offsets
     undrained = uncommitted_count(traces.reached, schedule.end_offsets if ends is None else ends)
     return Signals(
@@ -81,68 +86,70 @@ def signals_of(evidence: Evidence) -> Signals:
         schedule=schedule,
         tuples=tuples,
         bins=bins,
-        reference=reference,
-        resolution_s=1.0 if by_rank else median_span_s(reference) or 0.0,
+        baseline=baseline,
+        resolution_s=1.0 if by_rank else median_span_s(baseline) or 0.0,
         deaths={
             "generator": evidence.generator.death if config.paced else None,
             "recorder": evidence.recorder_death,
-            "conductor": conductor.death,
+            "conductor": scheduler.death,
         },
-        growth=slope_interval(*growing[::2]) if config.paced else None,
+        growth=slope_interval(times_s, lag) if config.paced else None,
         offered_rps=offered_rps,
-        drifts=steady_stretch(*course, fewest=fewest, checkpoint_interval_s=interval_s, offered_rps=offered_rps)[1]
-        if fewest
-        else drifts_of(*course, checkpoint_interval_s=interval_s, offered_rps=offered_rps),
+        drifts=steady_stretch(
+            *drift_columns, min_commits=min_bins, checkpoint_interval_s=interval_s, offered_rps=offered_rps
+        )[1]
+        if min_bins
+        else drifts_of(*drift_columns, checkpoint_interval_s=interval_s, offered_rps=offered_rps),
         t0_backlog=backlog,
         undrained=undrained,
     )
 
 
-def offered_rates(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
-    """Return the scheduled rate of each bin, in records/s."""
+def offered_rate(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
+    """Return the scheduled rate from the start of the first bin to the end of the last, in records/s; 0 if empty."""
     if bins.empty:
         return 0.0
     begin, end = int(bins["start_ns"].iloc[0]), int(bins["end_ns"].iloc[-1])
     return (schedule.due(end) - schedule.due(begin)) / ((end - begin) / NS)
 
 
-def columns(bins: pd.DataFrame, window: Window) -> tuple[Floats, Floats, Floats]:
-    """Return the ends of bins in s after T0, with latency and lag."""
+def bin_columns(bins: pd.DataFrame, window: Window) -> tuple[Floats, Floats, Floats]:
+    """Return three columns of the bins: end in s after T0, latency in ms, and lag in records."""
     latency_ms, lag = (bins[name].to_numpy(dtype=np.float64) for name in ("latency_ms", "lag"))
     return (bins["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS, latency_ms, lag
 
 
 class TopicSchedule:
-    """The generator's schedule as it lies in the input topic, without the primer.
+    """Send schedule as read from the input topic, without the preload.
 
-    Built from the columns partition, offset, timestamp_ms (intended time) and primer.
+    `records` has the columns partition, offset, timestamp_ms (intended send time) and primer (part of the preload).
     """
 
     def __init__(self, records: pd.DataFrame) -> None:
-        primer = records["primer"].astype(bool)
-        self._due_ms: Ints = np.sort(records.loc[~primer, "timestamp_ms"].to_numpy(dtype=np.int64))
+        is_preload = records["primer"].astype(bool)
+        self._due_ms: Ints = np.sort(records.loc[~is_preload, "timestamp_ms"].to_numpy(dtype=np.int64))
         self._offsets: dict[str, Ints] = {
             str(partition): np.sort(offsets.to_numpy(dtype=np.int64))
-            for partition, offsets in records.loc[~primer].groupby("partition")["offset"]
+            for partition, offsets in records.loc[~is_preload].groupby("partition")["offset"]
         }
-        self._primer_ends = _ends(records[primer])
-        self.end_offsets = _ends(records)
+        self._preload_ends = _end_offsets(records[is_preload])
+        self.end_offsets = _end_offsets(records)
 
     def due(self, wall_ns: int) -> int:
-        """Return records whose intended time is not after `wall_ns`."""
+        """Return the number of records with an intended send time up to `wall_ns`."""
         return int(np.searchsorted(self._due_ms, wall_ns // 1_000_000, side="right"))
 
-    def due_seconds(self, start_ns: int, end_ns: int) -> float:
-        """Return ∫ due(t) dt over [start, end] in record·seconds: each record counts from its intended time on."""
+    def due_record_seconds(self, start_ns: int, end_ns: int) -> float:
+        """Return ∫ due(t) dt over [start, end] in record·seconds: each record counts from its intended send time."""
         due_ns = self._due_ms[: self.due(end_ns)] * 1_000_000
         return float((end_ns - np.maximum(due_ns, start_ns)).sum(dtype=np.float64) / NS)
 
     def position(self, commit: Commit | None) -> int:
-        """Return records of the schedule below the commit's end offsets."""
-        return 0 if commit is None else self.below(commit.ends)
+        """Return the number of scheduled records below the commit's end offsets; 0 without a commit."""
+        return 0 if commit is None else self.count_below(commit.ends)
 
-    def below(self, ends: Mapping[str, int]) -> int:
-        """Return records of the schedule below these offsets, by partition."""
+    def count_below(self, ends: Mapping[str, int]) -> int:
+        """Return the number of scheduled records below `ends`, the exclusive end offsets by partition."""
         return sum(
             int(np.searchsorted(offsets, ends.get(partition, 0))) for partition, offsets in self._offsets.items()
         )
@@ -150,7 +157,7 @@ class TopicSchedule:
     def lag_area(self, commits: Sequence[Commit], start_ns: int, end_ns: int) -> float:
         """Return ∫ (records due − records committed) dt over [start, end] in record·seconds.
 
-        Both are step functions that are known exactly, so nothing is interpolated.
+        Both are known step functions, so the area is exact.
         """
         ordered = sorted(commits, key=lambda item: (item.committed_ns, item.epoch, item.number))
         committed = 0.0
@@ -162,51 +169,54 @@ class TopicSchedule:
             committed += position * (at - since) / NS
             position, since = self.position(commit), at
         committed += position * (end_ns - since) / NS
-        return self.due_seconds(start_ns, end_ns) - committed
+        return self.due_record_seconds(start_ns, end_ns) - committed
 
-    def primer_backlog(self, commit: Commit | None) -> int:
-        """Return offsets up to the primer's end that the commit does not cover."""
-        return uncommitted_count({} if commit is None else commit.ends, self._primer_ends)
+    def preload_backlog(self, commit: Commit | None) -> int:
+        """Return the number of offsets up to the end of the preload that the commit does not cover."""
+        return uncommitted_count({} if commit is None else commit.ends, self._preload_ends)
 
 
-class Numbering(TopicSchedule):
-    """The place of events in time, from the commits: batch by batch, where a schedule would know each record."""
+class CommitSchedule(TopicSchedule):
+    """Schedule of events that the engine generates and numbers, derived from its commits.
+
+    All events of a batch are due when the batch is planned.
+    """
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         super().__init__(pd.DataFrame({name: pd.Series(dtype="int64") for name in RECORD_COLUMNS}))
         planned = sorted((one.planned_ns or one.committed_ns, one.ends[NUMBERED_PARTITION]) for one in commits)
         self._planned_ns = [instant for instant, _ in planned]
-        self._taken = [0, *(end for _, end in planned)]
+        self._event_ends = [0, *(end for _, end in planned)]
 
     def due(self, wall_ns: int) -> int:
-        """Return events of the batches that were planned by then."""
-        return self._taken[bisect_right(self._planned_ns, wall_ns)]
+        """Return the number of events in batches planned up to `wall_ns`."""
+        return self._event_ends[bisect_right(self._planned_ns, wall_ns)]
 
-    def below(self, ends: Mapping[str, int]) -> int:
-        """Return events below these numbers."""
+    def count_below(self, ends: Mapping[str, int]) -> int:
+        """Return the number of events below the end of the single numbered sequence."""
         return ends.get(NUMBERED_PARTITION, 0)
 
 
 def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: Tuples, window: Window) -> pd.DataFrame:
-    """Return one row of BIN_COLUMNS per batch committed after T0, in order of time.
+    """Return one row of BIN_COLUMNS per batch committed after T0, in chronological order.
 
-    A batch begins where the commit before it ended, the first one of a new lineage at its start offsets: what
-    was skipped in between is in no throughput, and counts as processed in the lag.
+    A batch starts at the end offsets of the previous commit. The first batch of a new state epoch starts at its own
+    start offsets; the records skipped before it count in no throughput and as processed in the lag.
 
-    `records` leaves the primer out; `latency_ms` is the p99 of the batch's tuples (NaN without any);
-    `lag` counts records due by the commit and not committed.
+    `records` excludes the preload. `latency_ms` is the p99 of the batch's tuples, NaN without tuples. `lag` is the
+    number of records due by the commit and not committed.
     """
     latency = tuples.batch_p99.to_dict()
     rows = []
-    before: Commit | None = None
+    previous: Commit | None = None
     for commit in sorted(commits, key=lambda item: (item.committed_ns, item.epoch, item.number)):
         if commit.committed_ns > window.t0_ns:
-            start = window.t0_ns if before is None else max(window.t0_ns, before.committed_ns)
+            start = window.t0_ns if previous is None else max(window.t0_ns, previous.committed_ns)
             span_s = max(commit.committed_ns - start, SHORTEST_SPAN_NS) / NS
             position = schedule.position(commit)
-            begin = schedule.position(before)
+            begin = schedule.position(previous)
             if commit.starts is not None:
-                begin = schedule.below(commit.starts)
+                begin = schedule.count_below(commit.starts)
             records = position - begin
             rows.append(
                 (
@@ -221,14 +231,14 @@ def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: 
                     schedule.due(commit.committed_ns) - position,
                 )
             )
-        before = commit
+        previous = commit
     return pd.DataFrame(rows, columns=BIN_COLUMNS)
 
 
 def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
-    """Return bins of 1 s from T0 on, for engines without batches: here one tuple is one record.
+    """Return bins of 1 s from T0 on, for engines without batches, where one tuple is one record.
 
-    `records` are the tuples emitted in the second; `lag` those produced and not yet emitted at its end.
+    `records`: tuples emitted in the second. `lag`: tuples produced and not emitted by its end.
     """
     emitted = tuples.by_second.groupby("second")["n"].sum()
     produced = tuples.produced.set_index("second")["n"]
@@ -253,18 +263,18 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
     )
 
 
-def between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:
+def bins_between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:
     """Return the bins that end in (after_ns, until_ns]."""
     return bins[(bins["end_ns"] > after_ns) & (bins["end_ns"] <= until_ns)].reset_index(drop=True)
 
 
 def median_span_s(bins: pd.DataFrame) -> float | None:
-    """Return median time between commits in seconds; None without bins."""
+    """Return the median time between commits in seconds; None without bins."""
     return float(bins["span_s"].median()) if len(bins) else None
 
 
-def _ends(records: pd.DataFrame) -> dict[str, int]:
-    """Return first offset after the given records, by partition."""
+def _end_offsets(records: pd.DataFrame) -> dict[str, int]:
+    """Return the exclusive end offset of the given records, by partition."""
     return {
         str(partition): int(offset) + 1 for partition, offset in records.groupby("partition")["offset"].max().items()
     }

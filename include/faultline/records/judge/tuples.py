@@ -1,11 +1,13 @@
-"""The tuples of an attempt, folded: how many there are of each latency, by batch, by second, and by time of production.
+"""Tuples of an attempt, counted by latency: per batch, per second of output, and per production cell.
 
-The harvest groups tuples by batch and both instants; here the groups are folded chunk by chunk into
-(value, count) tables, so memory is bounded by distinct milliseconds, not by tuples. Percentiles are
-exact: nearest rank over the weighted values, no interpolation, nothing clipped.
+The harvest groups tuples by batch, instant of production and instant of output. This module sums the groups chunk by
+chunk into (value, count) tables, so memory grows with distinct milliseconds, not with tuples. Percentiles are exact:
+nearest rank of the weighted values.
 
-The end of a recovery is read off cells of production, one second each; where fewer than ten tuples a second are due
-(windows, joins), each instant of production is a cell.
+A production cell holds the tuples produced in one second. If fewer than ten tuples per second are due (windows, joins),
+each instant of production is a cell. The end of a recovery is determined on these cells.
+
+In the columns, `lineage` is the state epoch and `primer` marks the preload.
 """
 
 from __future__ import annotations
@@ -26,26 +28,26 @@ from faultline.system.measured_window import NS, Window
 Ints = npt.NDArray[np.int64]
 TUPLE_COLUMNS = ["lineage", "batch", "produced_ms", "emitted_ms", "primer", "n"]
 CHUNK_ROWS = 262_144
-# Quantiles of the record, in thousandths, so that ranks are computed in whole numbers.
+# Quantiles of the record in thousandths, so that ranks are computed with integers.
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 CELL_NS = NS
 MS = 1_000_000
-# Fewer tuples than this come due in a typical second: each instant of production is a cell of its own.
+# Below this number of tuples per second, each instant of production is a cell.
 SPARSE_BELOW = 10
-# The latency of a tuple that no output ever reflected.
-NEVER = -1
+# Latency of a tuple that no output reflects.
+NEVER_REFLECTED = -1
 PRODUCED_COLUMNS = ["cell_ns", "latency_ms", "n", "first_ms", "last_ms"]
 
 
 @dataclass(frozen=True)
 class Tuples:
-    """Folded tuples without the primer. Frames hold int64 columns and the count `n`.
+    """Tuple counts without the preload. Frames have int64 columns; column `n` is the number of tuples.
 
-    `window`: latency_ms of tuples produced in the measured window, reflected, not negative.
-    `by_batch`: lineage, batch, latency_ms, and `batch_p99` of each. `by_second`: second after T0 of the emission,
-    latency_ms, and `second_p50` and `second_p99` of each.
-    `produced`: second after T0 of the production. `emitted`: emitted_ms, the instant of output, sorted.
-    `production`: all tuples, those that were never reflected too, by cell of production (see `production`).
+    `window`: by latency_ms; tuples produced in the measured window, with an output and without negative latency.
+    `negative`, `unreflected`: number of the other tuples of the window. `by_batch`: by lineage, batch and latency_ms;
+    `batch_p99`: p99 of each batch. `by_second`: by second of output after T0 and latency_ms; `second_p50`,
+    `second_p99`: quantiles of each second. `produced`: by second of production after T0. `emitted`: by instant of
+    output, sorted. `production`: all tuples, with or without output, with columns PRODUCED_COLUMNS.
     """
 
     window: pd.DataFrame
@@ -62,12 +64,15 @@ class Tuples:
 
     @property
     def emissions_ms(self) -> Ints:
-        """Distinct instants of output, sorted."""
+        """Distinct instants of output in ms, sorted."""
         return self.emitted["emitted_ms"].to_numpy(dtype=np.int64)
 
 
 def fold_tuples(path: Path, window: Window) -> Tuples:
-    """Fold `tuples.parquet`, a file or a folder of parts. Raises InfrastructureError if it is unreadable."""
+    """Count the tuples of `tuples.parquet`, a file or a folder of parts.
+
+    Raises InfrastructureError if it is unreadable.
+    """
     try:
         tuples = fold(_chunks(path), window)
         if is_sparse(tuples.production, window):
@@ -78,9 +83,14 @@ def fold_tuples(path: Path, window: Window) -> Tuples:
 
 
 def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
-    """Return folds chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean never reflected."""
-    in_window, by_batch, by_second, produced = _Fold(["latency_ms"]), _Fold(_BATCH), _Fold(_SECOND), _Fold(["second"])
-    emitted = _Fold(["emitted_ms"])
+    """Count the tuples of chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean tuples without output."""
+    in_window, by_batch, by_second, produced = (
+        _RunningCount(["latency_ms"]),
+        _RunningCount(_BATCH_COLUMNS),
+        _RunningCount(_SECOND_COLUMNS),
+        _RunningCount(["second"]),
+    )
+    emitted = _RunningCount(["emitted_ms"])
     production = ProducedFold(window)
     negative = unreflected = 0
     for chunk in chunks:
@@ -88,17 +98,17 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
         production.add(tuples["produced_ms"], tuples["emitted_ms"], tuples["n"])
         produced_ns = tuples["produced_ms"].astype("int64") * 1_000_000
         produced.add(pd.DataFrame({"second": (produced_ns - window.t0_ns) // NS, "n": tuples["n"]}))
-        measured = (produced_ns >= window.start_ns) & (produced_ns < window.end_ns)
-        missing = tuples["emitted_ms"].isna()
-        unreflected += int(tuples.loc[measured & missing, "n"].sum())
-        seen = _reflected(tuples[~missing], window)
-        measured = measured[~missing]
-        below = seen["latency_ms"] < 0
-        negative += int(seen.loc[measured & below, "n"].sum())
-        in_window.add(seen[measured & ~below])
-        by_batch.add(seen[seen["batch"] >= 0])
-        by_second.add(seen)
-        emitted.add(seen)
+        is_measured = (produced_ns >= window.start_ns) & (produced_ns < window.end_ns)
+        has_no_output = tuples["emitted_ms"].isna()
+        unreflected += int(tuples.loc[is_measured & has_no_output, "n"].sum())
+        reflected = _latency_frame(tuples[~has_no_output], window)
+        is_measured = is_measured[~has_no_output]
+        is_negative = reflected["latency_ms"] < 0
+        negative += int(reflected.loc[is_measured & is_negative, "n"].sum())
+        in_window.add(reflected[is_measured & ~is_negative])
+        by_batch.add(reflected[reflected["batch"] >= 0])
+        by_second.add(reflected)
+        emitted.add(reflected)
     return Tuples(
         in_window.total,
         negative,
@@ -115,7 +125,7 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
 
 
 def nearest_rank(values: Ints, weights: Ints, permille: int) -> float | None:
-    """Return smallest value whose cumulated weight reaches ceil(permille/1000 · total); None without weight."""
+    """Return the smallest value whose cumulative weight reaches ceil(permille/1000 · total); None without weight."""
     total = int(weights.sum())
     if total == 0:
         return None
@@ -125,7 +135,7 @@ def nearest_rank(values: Ints, weights: Ints, permille: int) -> float | None:
 
 
 def grouped_rank(frame: pd.DataFrame, by: list[str], permille: int) -> pd.Series:
-    """Return nearest rank of `latency_ms` weighted by `n` in each group of `by`; indexed by the group."""
+    """Return the quantile `permille` of `latency_ms`, weighted by `n`, of each group of `by`, indexed by group."""
     ordered = frame.sort_values([*by, "latency_ms"], kind="stable")
     groups = ordered.groupby(by)["n"]
     rank = -(-groups.transform("sum") * permille // 1000)
@@ -133,12 +143,12 @@ def grouped_rank(frame: pd.DataFrame, by: list[str], permille: int) -> pd.Series
     return reached.groupby(by)["latency_ms"].first()
 
 
-_BATCH = ["lineage", "batch", "latency_ms"]
-_SECOND = ["second", "latency_ms"]
+_BATCH_COLUMNS = ["lineage", "batch", "latency_ms"]
+_SECOND_COLUMNS = ["second", "latency_ms"]
 
 
-class _Fold:
-    """A running sum of `n` by some columns."""
+class _RunningCount:
+    """Running sum of column `n`, grouped by the columns `by`."""
 
     def __init__(self, by: list[str]) -> None:
         self.by = by
@@ -149,7 +159,7 @@ class _Fold:
         self.total = both.groupby(self.by, sort=True)["n"].sum().reset_index()
 
 
-def _reflected(tuples: pd.DataFrame, window: Window) -> pd.DataFrame:
+def _latency_frame(tuples: pd.DataFrame, window: Window) -> pd.DataFrame:
     emitted = tuples["emitted_ms"].astype("int64")
     return pd.DataFrame(
         {
@@ -169,21 +179,21 @@ def _chunks(path: Path) -> Iterator[pd.DataFrame]:
 
 
 class ProducedFold:
-    """Tuples summed by cell of production and latency; memory grows with their distinct pairs, not with tuples."""
+    """Tuple counts by production cell and latency; memory grows with distinct pairs, not with tuples."""
 
-    def __init__(self, window: Window, grain_ns: int = CELL_NS) -> None:
-        self._t0_ns, self._grain_ns = window.t0_ns, grain_ns
+    def __init__(self, window: Window, cell_length_ns: int = CELL_NS) -> None:
+        self._t0_ns, self._cell_length_ns = window.t0_ns, cell_length_ns
         self.total = pd.DataFrame({name: pd.Series(dtype="int64") for name in PRODUCED_COLUMNS})
 
     def add(self, produced_ms: pd.Series, emitted_ms: pd.Series, n: pd.Series) -> None:
-        """Add tuples; a null `emitted_ms` is one that was never reflected, a negative latency counts as none."""
+        """Add tuples; a null `emitted_ms` means no output, and a negative latency counts as 0."""
         produced = produced_ms.to_numpy(dtype=np.int64)
-        emitted = emitted_ms.fillna(NEVER).to_numpy(dtype=np.int64)
-        cell = (produced * MS - self._t0_ns) // self._grain_ns * self._grain_ns + self._t0_ns
-        latency = np.where(emitted == NEVER, NEVER, np.maximum(emitted - produced, 0))
-        # What never came is placed where it was produced: the instant from which it could be missed.
-        seen = np.where(emitted == NEVER, produced, emitted)
-        chunk = pd.DataFrame(dict(zip(PRODUCED_COLUMNS, (cell, latency, n.to_numpy(), seen, seen), strict=True)))
+        emitted = emitted_ms.fillna(NEVER_REFLECTED).to_numpy(dtype=np.int64)
+        cell = (produced * MS - self._t0_ns) // self._cell_length_ns * self._cell_length_ns + self._t0_ns
+        latency = np.where(emitted == NEVER_REFLECTED, NEVER_REFLECTED, np.maximum(emitted - produced, 0))
+        # A tuple without output is overdue from its production on.
+        instant = np.where(emitted == NEVER_REFLECTED, produced, emitted)
+        chunk = pd.DataFrame(dict(zip(PRODUCED_COLUMNS, (cell, latency, n.to_numpy(), instant, instant), strict=True)))
         both = pd.concat([self.total, chunk])
         self.total = (
             both.groupby(["cell_ns", "latency_ms"], sort=True)
@@ -193,32 +203,32 @@ class ProducedFold:
 
 
 def is_sparse(produced: pd.DataFrame, window: Window) -> bool:
-    """Return whether fewer than ten tuples a second come due in the measured window."""
+    """Return whether fewer than SPARSE_BELOW tuples per second are due in the measured window."""
     return due_spacing_s(produced, window.start_ns, window.end_ns) * SPARSE_BELOW > 1
 
 
 def due_spacing_s(produced: pd.DataFrame, start_ns: int, end_ns: int) -> float:
-    """Return mean seconds between two tuples that come due in [start, end); infinite without any."""
+    """Return the mean time in s between tuples due in [start, end); infinite without tuples."""
     inside = produced[(produced["cell_ns"] >= start_ns) & (produced["cell_ns"] < end_ns)]
     n = int(inside["n"].sum())
     return (end_ns - start_ns) / NS / n if n else float("inf")
 
 
-def hit_from_ns(produced: pd.DataFrame, window: Window, t0_ns: int) -> int:
-    """Return the start of the first cell that a fault at t0 reaches.
+def first_affected_ns(produced: pd.DataFrame, window: Window, t0_ns: int) -> int:
+    """Return the start of the first production cell that a fault at t0 affects.
 
-    That is the first cell of the measured window with a tuple emitted later, and at the latest the fault's own cell.
-    Tuples that were never emitted do not count.
+    That is the first cell of the measured window with a tuple emitted after t0, and at the latest the cell of t0.
+    Tuples without output do not count.
     """
-    own_ns = window.t0_ns + (t0_ns - window.t0_ns) // CELL_NS * CELL_NS
-    chosen = (produced["cell_ns"] >= window.start_ns) & (produced["cell_ns"] < own_ns)
-    waiting = produced[chosen & ((produced["latency_ms"] != NEVER) & (produced["last_ms"] * MS > t0_ns))]
-    return int(waiting["cell_ns"].min()) if len(waiting) else own_ns
+    t0_cell_ns = window.t0_ns + (t0_ns - window.t0_ns) // CELL_NS * CELL_NS
+    is_earlier = (produced["cell_ns"] >= window.start_ns) & (produced["cell_ns"] < t0_cell_ns)
+    waiting = produced[is_earlier & ((produced["latency_ms"] != NEVER_REFLECTED) & (produced["last_ms"] * MS > t0_ns))]
+    return int(waiting["cell_ns"].min()) if len(waiting) else t0_cell_ns
 
 
-def fold_produced(chunks: Iterable[pd.DataFrame], window: Window, grain_ns: int = CELL_NS) -> pd.DataFrame:
-    """Return PRODUCED_COLUMNS of chunks with `latency.TUPLE_COLUMNS`, without the primer, in cells of `grain_ns`."""
-    fold = ProducedFold(window, grain_ns)
+def fold_produced(chunks: Iterable[pd.DataFrame], window: Window, cell_length_ns: int = CELL_NS) -> pd.DataFrame:
+    """Return the PRODUCED_COLUMNS of chunks with TUPLE_COLUMNS, without the preload."""
+    fold = ProducedFold(window, cell_length_ns)
     for chunk in chunks:
         tuples = chunk[~chunk["primer"].astype(bool)]
         fold.add(tuples["produced_ms"], tuples["emitted_ms"], tuples["n"])

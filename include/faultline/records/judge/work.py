@@ -1,4 +1,4 @@
-"""Work of the engine in the measured window: throughput, batches, tasks, computing time and waiting time."""
+"""Work of the engine in the measured window: throughput, batches, tasks, compute time, waiting time and GC."""
 
 from __future__ import annotations
 
@@ -40,33 +40,34 @@ class WorkFigures:
     data: Mapping[str, Any] | None
 
 
-def work_of(evidence: Evidence, signals: Signals, *, in_step: bool) -> WorkFigures:
-    """Return `in_step`: whether it is known which output is of which tuple."""
+def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> WorkFigures:
+    """Return the work figures of an attempt. `is_mapping_known`: whether the tuples of each output are known."""
     window, traces, config, tuples = signals.window, evidence.traces, evidence.config, signals.tuples
-    # Stages have batches, too: what one emits as it ends was not all done in that second.
-    batches = acknowledging(evidence.stages)
+    # A stage emits the output of a batch at its end, so bins of 1 s would misplace its work.
+    batches = last_stage_batches(evidence.stages)
     bins = signals.bins if batches is None else bins_of_work(tuples.emitted, batches)
-    throughput = throughput_rps(bins, window) if in_step else None
-    garbage = garbage_of(traces, window)
+    throughput = throughput_rps(bins, window) if is_mapping_known else None
+    gc = gc_pauses(traces, window)
     return WorkFigures(
         throughput_rps=throughput,
         source_rps=source_rps(signals.schedule, window),
         schedule_lag_ms=evidence.generator.schedule_lag,
-        non_compute_ms=non_compute_ms(tuples, traces, window) if in_step else None,
+        non_compute_ms=non_compute_ms(tuples, traces, window) if is_mapping_known else None,
         work=work_in(traces, window, throughput),
-        gc_s=gc_s(traces, garbage, window),
-        gc=garbage,
+        gc_s=gc_s(traces, gc, window),
+        gc=gc,
         realtime=is_real_time(tuples.emissions_ms, window) if COMMIT_MODES[config.commit_mode].real_time else None,
         data=evidence.generator.data,
-        effective_interval_s=median_span_s(signals.reference),
+        effective_interval_s=median_span_s(signals.baseline),
         sustained=sustained(signals.growth, signals.offered_rps) if config.paced else None,
     )
 
 
 def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> WorkPart:
-    """Return counts and times over the window; None without a report. `throughput_rps`: committed records per second.
+    """Return the numbers and times of batches and tasks in the window; None if not reported.
 
-    Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
+    `throughput_rps`: committed records per second. Task figures are differences of samples, so each edge of the window
+    is exact to 1 s.
     """
     times_ms = [batch.duration_ms for batch in traces.batches if window.start_ns < batch.wall_ns <= window.end_ns]
     records = (throughput_rps or 0.0) * window.duration_s
@@ -86,10 +87,9 @@ def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> Wor
 
 
 def throughput_rps(bins: pd.DataFrame, window: Window) -> float:
-    """Return records committed per second over the measured window.
+    """Return the records committed per second of the measured window, including time without commits.
 
-    A bin that straddles an edge counts by the share of its span inside. Time in which nothing was
-    committed counts in full, so an engine that stopped shows it.
+    A bin across an edge of the window counts with the share of its span inside.
     """
     start = bins["start_ns"].clip(lower=window.start_ns)
     end = bins["end_ns"].clip(upper=window.end_ns)
@@ -98,128 +98,133 @@ def throughput_rps(bins: pd.DataFrame, window: Window) -> float:
 
 
 def bins_of_work(emitted: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Return bins of the batches of a stage, each with the tuples that it emitted. (start_ns, end_ns, records)
+    """Return one bin per batch of a stage, with the tuples that it emitted: columns start_ns, end_ns and records.
 
-    `emitted`: emitted_ms, n. `batches`: start_ns, end_ns, sorted by their ends; they need not touch. What was put out
-    during none of them counts at its instant: its batch was stopped, or never reported.
+    `emitted`: columns emitted_ms and n. `batches`: columns start_ns and end_ns, sorted by end, possibly with gaps.
+    Tuples emitted outside every batch get a bin at their instant, because their batch was stopped or not reported.
     """
     starts = batches["start_ns"].to_numpy(dtype=np.int64)
     ends = batches["end_ns"].to_numpy(dtype=np.int64)
     instants = emitted["emitted_ms"].to_numpy(dtype=np.int64) * 1_000_000
     weights = emitted["n"].to_numpy(dtype=np.int64)
-    number = np.searchsorted(ends, instants)
-    known = number < len(ends)
-    known[known] = instants[known] >= starts[number[known]]
+    index = np.searchsorted(ends, instants)
+    in_batch = index < len(ends)
+    in_batch[in_batch] = instants[in_batch] >= starts[index[in_batch]]
     records = np.zeros(len(ends), dtype=np.int64)
-    np.add.at(records, number[known], weights[known])
-    alone = instants[~known]
+    np.add.at(records, index[in_batch], weights[in_batch])
+    outside = instants[~in_batch]
     return pd.DataFrame(
         {
-            "start_ns": np.concatenate([starts, alone - SHORTEST_SPAN_NS]),
-            "end_ns": np.concatenate([ends, alone]),
-            "records": np.concatenate([records, weights[~known]]),
+            "start_ns": np.concatenate([starts, outside - SHORTEST_SPAN_NS]),
+            "end_ns": np.concatenate([ends, outside]),
+            "records": np.concatenate([records, weights[~in_batch]]),
         }
     )
 
 
-def acknowledging(stages: Events) -> pd.DataFrame | None:
-    """Return batches of the last stage, whose output is the result, in order: start_ns, end_ns. None without stages.
+def last_stage_batches(stages: Events) -> pd.DataFrame | None:
+    """Return the batches of the last stage, which emits the result; None without stages.
 
-    The end is when the batch was reported, a little after it was committed.
+    Columns start_ns and end_ns, sorted by end. The end is the report of the batch, shortly after its commit.
     """
     if not stages:
         return None
-    last = "persist" if any("persist" in line["parallelism"] for line in stages["started"]) else "count"
+    last_stage = "persist" if any("persist" in line["parallelism"] for line in stages["started"]) else "count"
     batches = [
         (int(line["wall_ns"]) - round(float(line["seconds"]) * NS), int(line["wall_ns"]))
         for line in stages["batch"]
-        if line["stage"] == last
+        if line["stage"] == last_stage
     ]
     return pd.DataFrame(batches, columns=["start_ns", "end_ns"]).sort_values("end_ns", ignore_index=True)
 
 
 def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | None:
-    """Return mean over tuples of latency less the time in which their batch was computed, in ms, at least 0.
+    """Return the mean over tuples of latency minus the compute time of their batch, in ms, at least 0 for each tuple.
 
-    Over the batches that were committed in the window. None without batches or reported times, and
-    for several state lineages, whose batches have the same numbers.
+    Uses the batches committed in the window. None without batches or compute times, and with several state epochs,
+    because their batch numbers repeat.
     """
     frame = tuples.by_batch
     if frame.empty or frame["lineage"].nunique() > 1:
         return None
-    computed = {batch.number: batch.compute_ms for batch in traces.batches}
+    compute_ms = {batch.number: batch.compute_ms for batch in traces.batches}
     ends_ns = {commit.number: commit.committed_ns for commit in traces.commits}
-    inside = [batch for batch, end in ends_ns.items() if window.start_ns < end <= window.end_ns and computed.get(batch)]
+    inside = [
+        batch for batch, end in ends_ns.items() if window.start_ns < end <= window.end_ns and compute_ms.get(batch)
+    ]
     rows = frame[frame["batch"].isin(inside)]
     if rows.empty:
         return None
-    waiting = (rows["latency_ms"] - rows["batch"].map(computed).astype("float64")).clip(lower=0)
+    waiting = (rows["latency_ms"] - rows["batch"].map(compute_ms).astype("float64")).clip(lower=0)
     return float(np.average(waiting, weights=rows["n"]))
 
 
 def source_rps(schedule: TopicSchedule, window: Window) -> float:
-    """Return records that the source put out per second of the window, by their intended times."""
+    """Return the records per second of the window that the source should send, by their intended send times."""
     return (schedule.due(window.end_ns - 1) - schedule.due(window.start_ns - 1)) / window.duration_s
 
 
 def is_real_time(emissions_ms: npt.NDArray[np.int64], window: Window) -> bool | None:
-    """Return whether outputs came while batches still ran.
+    """Return whether the engine emitted outputs while batches still ran; None with fewer than two in the window.
 
-    True if the median spacing of outputs, weighted by time, is at most half a batch. The plain median does not describe
-    an engine that is silent for seconds and then writes a burst. `emissions_ms`: distinct instants of output, sorted.
-    None with fewer than two in the window.
+    It did if the gap between outputs, as a median weighted by time, is at most half a commit interval. A plain median
+    would not reveal an engine that is silent for seconds and then writes a burst. `emissions_ms`: distinct instants of
+    output, sorted.
     """
     inside = emissions_ms[(emissions_ms * 1_000_000 >= window.start_ns) & (emissions_ms * 1_000_000 < window.end_ns)]
     if len(inside) < 2:
         return None
     gaps = np.sort(np.diff(inside))
-    reached = np.cumsum(gaps)
-    spacing_ms = gaps[np.searchsorted(reached, reached[-1] / 2)]
-    return bool(spacing_ms <= window.interval_ns / 2_000_000)
+    cumulative_ms = np.cumsum(gaps)
+    median_gap_ms = gaps[np.searchsorted(cumulative_ms, cumulative_ms[-1] / 2)]
+    return bool(median_gap_ms <= window.interval_ns / 2_000_000)
 
 
-# Time that garbage collection took, by the pauses that the processes logged, or by the totals that they reported.
+# Garbage collection, from the pauses logged by the processes, else from their reported totals.
 
 
-def garbage_of(traces: Traces, window: Window) -> GarbagePart | None:
-    """Return pauses within the window, from the processes' own logs; None without logs.
+def gc_pauses(traces: Traces, window: Window) -> GarbagePart | None:
+    """Return the GC pauses in the window, from the logs of the processes; None without logs.
 
-    A pause that lies across an edge counts with its part inside. None of a role of which a process logged nothing.
+    A pause across an edge of the window counts with its part inside. The figure of a role is None if one of its
+    processes has no log.
     """
     if not traces.collections:
         return None
     inside = list(_clipped((pause for one in traces.collections for pause in one.pauses), window))
     return GarbagePart(
-        driver_s=_seconds(traces.collections, DRIVER, set(), window),
-        # Every executor that was seen must have a log: a sum that lacks one would be too small.
-        executors_s=_seconds(traces.collections, EXECUTORS, {one.process for one in traces.totals}, window),
+        driver_s=_pause_seconds(traces.collections, DRIVER, set(), window),
+        # Without the log of an executor, the sum would be too small.
+        executors_s=_pause_seconds(traces.collections, EXECUTORS, {one.process for one in traces.totals}, window),
         pauses=len(inside),
         longest_ms=max((pause.end_ns - pause.start_ns for pause in inside), default=0) / 1_000_000,
     )
 
 
-def gc_s(traces: Traces, garbage: GarbagePart | None, window: Window) -> float | None:
-    """Return garbage collection of all processes that do work, in seconds; None where it is not known of all.
+def gc_s(traces: Traces, gc: GarbagePart | None, window: Window) -> float | None:
+    """Return the GC time of all worker processes in seconds; None if it is unknown for one of them.
 
-    By their logs where there are any. Otherwise from the engine's last report of each, dead ones included, since the
-    window began: brought up to date when a task ends, and one pause counts once for each task that was running.
+    It comes from their logs if there are any, else from the totals that each process, including dead ones, reported
+    last since the start of the window. These totals are updated at the end of a task, and count a pause once for each
+    running task.
     """
-    if garbage is not None:
-        return garbage.executors_s
+    if gc is not None:
+        return gc.executors_s
     totals = traces.totals
     return (sum_totals(totals, "gc_ms") - sum_totals(totals, "gc_ms", window.start_ns)) / 1000 if totals else None
 
 
-def _seconds(collections: Sequence[Collections], role: str, seen: set[str], window: Window) -> float | None:
-    known = [one for one in collections if one.role == role]
-    if not known or not seen <= {one.process for one in known}:
+def _pause_seconds(collections: Sequence[Collections], role: str, processes: set[str], window: Window) -> float | None:
+    """Return the total pause of a role; None if one of `processes` has no log."""
+    logs = [one for one in collections if one.role == role]
+    if not logs or not processes <= {one.process for one in logs}:
         return None
-    pauses = _clipped((pause for one in known for pause in one.pauses), window)
+    pauses = _clipped((pause for one in logs for pause in one.pauses), window)
     return sum(pause.end_ns - pause.start_ns for pause in pauses) / NS
 
 
 def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
-    """Return the part of each pause inside the window."""
+    """Yield the part of each pause inside the window."""
     for pause in pauses:
         start, end = max(pause.start_ns, window.start_ns), min(pause.end_ns, window.end_ns)
         if start < end:
@@ -227,7 +232,7 @@ def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
 
 
 def sum_totals(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
-    """Return the newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
+    """Return a total (`gc_ms`, `tasks` or `task_ms`) at an instant, summed over the newest samples of all processes."""
     newest: dict[str, float] = {}
     for sample in totals:
         if until_ns is None or sample.wall_ns <= until_ns:

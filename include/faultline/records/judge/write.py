@@ -52,47 +52,44 @@ ARTIFACTS = {
 
 
 def artifacts(folder: Path) -> dict[str, str]:
-    """Return name → path under the results folder of each known file of the attempt.
+    """Return the path of each existing file of the attempt, relative to the results folder, by artifact name.
 
-    Plans that `scripts/migrate.py` created are left out.
+    Plans that `scripts/migrate.py` created are omitted.
     """
-    found = {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
+    paths = {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
     if is_added(Attempt(folder)):
-        del found["plan"]
-    return found
+        del paths["plan"]
+    return paths
 
 
-def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:
-    """Write all three, each whole; raises as `write_atomic` does. `course`: of `series`."""
-    found, log = (
-        {**counts.totals.model_dump(), "offenders": counts.offenders},
-        histogram(signals.tuples, signals.window),
-    )
-    write_atomic(folder / "audit.json", json.dumps(found, indent=1))
-    write_atomic(folder / "latency.hlog", log)
-    write_atomic(folder / "series.json", json.dumps(course, allow_nan=False))
+def write_findings(folder: Path, signals: Signals, counts: Counts, points: dict[str, Any]) -> None:
+    """Write the three files atomically; raises as `write_atomic` does. `points`: result of `time_series`."""
+    audit = {**counts.totals.model_dump(), "offenders": counts.offenders}
+    write_atomic(folder / "audit.json", json.dumps(audit, indent=1))
+    write_atomic(folder / "latency.hlog", histogram(signals.tuples, signals.window))
+    write_atomic(folder / "series.json", json.dumps(points, allow_nan=False))
 
 
 def histogram(tuples: Tuples, window: Window) -> str:
-    """Return the window's latencies as one interval of an HdrHistogram V2 log, in milliseconds."""
+    """Return the latencies of the measured window in ms, as one interval of an HdrHistogram V2 log."""
     values = tuples.window["latency_ms"].to_numpy(dtype=np.int64)
     highest = max(2, int(values.max())) if len(values) else 2
-    found = HdrHistogram(1, highest, 3)
+    latencies = HdrHistogram(1, highest, 3)
     for value, count in zip(values.tolist(), tuples.window["n"].tolist(), strict=True):
-        found.record_value(value, count)
+        latencies.record_value(value, count)
     log = io.StringIO()
     writer = HistogramLogWriter(log)
     writer.output_comment("latency of tuples in ms, measured window")
     writer.output_log_format_version()
     writer.output_legend()
-    writer.output_interval_histogram(found, window.start_ns / NS, window.end_ns / NS, 1.0)
+    writer.output_interval_histogram(latencies, window.start_ns / NS, window.end_ns / NS, 1.0)
     return log.getvalue()
 
 
-def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceEvent]) -> dict[str, Any]:
-    """Return the time series of an attempt: lists of points in order of time; `t_s` = seconds after T0.
+def time_series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceEvent]) -> dict[str, Any]:
+    """Return the time series of an attempt: lists of points in chronological order; `t_s` is seconds after T0.
 
-    `events` are those of the record's timeline; names of later faults end in `#2`, `#3`, ….
+    `events`: of the record's timeline; names of events of later faults end in `#2`, `#3`, ….
     """
     window, bins = signals.window, signals.bins
     ends = [round(window.t_s(int(end)), 3) for end in bins["end_ns"]]
@@ -112,7 +109,7 @@ def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceE
 
 
 def latency_points(tuples: Tuples) -> list[Point]:
-    """Return median, p99 and maximum of the tuples emitted in each second, and their number."""
+    """Return median, p99 and maximum latency of the tuples emitted in each second, and their number."""
     if tuples.by_second.empty:
         return []
     grouped = tuples.by_second.groupby("second")

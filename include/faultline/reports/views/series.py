@@ -53,7 +53,7 @@ def _judge_curves(folder: Path, mtime_ns: int) -> Any:
     # Imported here because most pages do not need the judge.
     from faultline.records.judge.judge import judge_readonly
 
-    return judge_readonly(folder).course
+    return judge_readonly(folder).time_series
 
 
 def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:

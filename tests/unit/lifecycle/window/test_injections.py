@@ -111,7 +111,7 @@ def conducted(
 def test_each_injection_hits_another_executor_once_the_engine_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steady, "SHORTEST_HOLD_S", 1.0)
+    monkeypatch.setattr(steady, "MIN_HOLD_S", 1.0)
     lines, host = conducted(tmp_path, monkeypatch)
     names = [line["event"] for line in lines]
     course = ["gate", "measured_from", "settled", "injection", "settled", "measured_until"]

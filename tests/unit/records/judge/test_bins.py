@@ -15,9 +15,9 @@ from faultline.engines.protocol import Commit
 from faultline.engines.spark.checkpoint import committed_batches
 from faultline.engines.tables import MS, harvest, tuples
 from faultline.records.judge.signals import (
-    Numbering,
+    CommitSchedule,
     TopicSchedule,
-    between,
+    bins_between,
     bins_of_batches,
     bins_of_seconds,
     median_span_s,
@@ -66,8 +66,8 @@ def test_preload_in_a_mixed_batch_is_not_throughput() -> None:
         commits, TopicSchedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW
     )
     assert bins["records"].tolist() == [1]
-    assert TopicSchedule(_records([1], primer=4)).primer_backlog(None) == 4
-    assert TopicSchedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
+    assert TopicSchedule(_records([1], primer=4)).preload_backlog(None) == 4
+    assert TopicSchedule(_records([1], primer=4)).preload_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
 
 
 def test_records_skipped_by_a_new_state_epoch_are_not_throughput() -> None:
@@ -161,7 +161,7 @@ def test_bins_count_by_their_share_in_the_window() -> None:
 
 def test_bins_belong_to_the_span_of_their_end() -> None:
     bins = pd.DataFrame({"end_ns": [10, 20, 30], "span_s": [1.0, 2.0, 5.0]})
-    assert between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
+    assert bins_between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
     assert median_span_s(bins) == 2.0
     assert median_span_s(bins[:0]) is None
 
@@ -187,11 +187,11 @@ def test_records_are_due_from_their_intended_send_time() -> None:
     schedule = TopicSchedule(_records([1_000_000, 1_000_500, 1_002_000]))
     due = [schedule.due(ns) for ns in (1_000 * NS - 1, 1_000 * NS, 1_000 * NS + 500_000_000, 1_002 * NS)]
     assert due == [0, 1, 2, 3]
-    assert schedule.due_seconds(1_000 * NS, 1_001 * NS) == pytest.approx(1.5)
-    assert schedule.due_seconds(1_001 * NS, 1_003 * NS) == pytest.approx(2 + 2 + 1)
+    assert schedule.due_record_seconds(1_000 * NS, 1_001 * NS) == pytest.approx(1.5)
+    assert schedule.due_record_seconds(1_001 * NS, 1_003 * NS) == pytest.approx(2 + 2 + 1)
     assert schedule.position(None) == 0
-    assert [schedule.below({"0": offset}) for offset in (0, 2, 3, 99)] == [0, 0, 1, 3]
-    assert schedule.below({"1": 99}) == 0
+    assert [schedule.count_below({"0": offset}) for offset in (0, 2, 3, 99)] == [0, 0, 1, 3]
+    assert schedule.count_below({"1": 99}) == 0
     assert schedule.end_offsets == {"0": 5}
 
 
@@ -212,7 +212,7 @@ def commits(sizes: list[int], seconds: float = 0.5) -> list[Commit]:
 def test_throughput_is_the_sum_of_batch_sizes(sizes: list[int]) -> None:
     made = commits(sizes)
     window = Window.of(T0, 0.0, len(sizes) * 0.5, 0.5)
-    numbering = Numbering(made)
+    numbering = CommitSchedule(made)
     bins = bins_of_batches(made, numbering, fold([tuples([]).to_pandas()], window), window)
     assert bins["records"].tolist() == sizes
     assert throughput_rps(bins, window) * window.duration_s == pytest.approx(sum(sizes))
@@ -261,8 +261,8 @@ def test_committed_offsets_are_read_from_the_engine_log(tmp_path: Path) -> None:
 def test_due_events_by_batch_plan_or_commit_time() -> None:
     """Unplanned batches count from their commit; commits may be in any order."""
     unplanned = Commit(0, 1, None, T0 + 9, {"0": 30})
-    numbering = Numbering([unplanned, Commit(0, 0, T0 + 5, T0 + 8, {"0": 10})])
+    numbering = CommitSchedule([unplanned, Commit(0, 0, T0 + 5, T0 + 8, {"0": 10})])
     instants = (0, 4, 5, 8, 9, 10**9)
     assert [numbering.due(T0 + instant) for instant in instants] == [0, 0, 10, 10, 30, 30]
-    assert (numbering.below({"0": 12, "1": 99}), numbering.below({})) == (12, 0)
-    assert Numbering([]).due(T0) == 0
+    assert (numbering.count_below({"0": 12, "1": 99}), numbering.count_below({})) == (12, 0)
+    assert CommitSchedule([]).due(T0) == 0

@@ -19,14 +19,14 @@ from faultline.experiment.config import parse_configuration
 from faultline.records.judge.counts import (
     OFFENDERS_PER_KIND,
     audit,
-    chain_work,
     count_unstored,
-    keys_of,
+    is_store_unread,
+    key_skew_of,
     logical_state_bytes,
     mean_row_bytes,
-    store_was_not_read,
+    stage_work,
 )
-from faultline.records.judge.work import acknowledging
+from faultline.records.judge.work import last_stage_batches
 from faultline.records.record import StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, by_event
@@ -171,21 +171,21 @@ def test_stage_totals_start_at_t0(tmp_path: Path) -> None:
         {"event": "queued", "stage": "count", "most": 70},
         {"event": "queued", "stage": "count", "most": 20},
     )
-    assert chain_work(lines, None, tmp_path, WINDOW) == StagesPart(
+    assert stage_work(lines, None, tmp_path, WINDOW) == StagesPart(
         signals=1, failed=7, set_aside=2, replacements=2, gap_s=0.75, batch_s=1.5, most_queued=70, unstored=None
     )
 
 
 @pytest.mark.parametrize("last", ["count", "persist"])
 def test_batches_of_the_last_stage_have_start_and_end(last: str) -> None:
-    assert acknowledging(journal()) is None
+    assert last_stage_batches(journal()) is None
     lines = journal(
         {"event": "started", "parallelism": {"source": 1, "split": 1, "count": 1, last: 1}},
         {"event": "batch", "stage": last, "seconds": 1.5, "wall_ns": 9_000_000_000},
         {"event": "batch", "stage": "split", "seconds": 1.0, "wall_ns": 9_500_000_000},
         {"event": "batch", "stage": last, "seconds": 8.0, "wall_ns": 8_100_000_000},
     )
-    batches = acknowledging(lines)
+    batches = last_stage_batches(lines)
     assert batches is not None
     rows = list(zip(batches["start_ns"], batches["end_ns"], strict=True))
     assert rows == [(100_000_000, 8_100_000_000), (7_500_000_000, 9_000_000_000)]
@@ -196,16 +196,16 @@ def test_store_is_compared_with_acknowledged_counts(table: Callable[..., Path]) 
     stored = {"a": 1, "b": 2, "d": 1}
     # b is too low, c is missing, and d was never acknowledged.
     assert count_unstored(stored, path) == 3
-    found = chain_work(journal({"event": "queued", "most": 1}), stored, path, WINDOW)
+    found = stage_work(journal({"event": "queued", "most": 1}), stored, path, WINDOW)
     assert found is not None and found.unstored == 3
-    assert chain_work(journal(), None, path, WINDOW) is None, "an attempt without stages"
+    assert stage_work(journal(), None, path, WINDOW) is None, "an attempt without stages"
 
 
 def test_unread_store_is_detected() -> None:
     persisting = journal({"event": "started", "parallelism": {"source": 1, "persist": 1}})
-    assert store_was_not_read(persisting, None) and not store_was_not_read(persisting, {})
-    assert not store_was_not_read(journal(), None)
-    assert not store_was_not_read(journal({"event": "started", "parallelism": {"source": 1}}), None)
+    assert is_store_unread(persisting, None) and not is_store_unread(persisting, {})
+    assert not is_store_unread(journal(), None)
+    assert not is_store_unread(journal({"event": "started", "parallelism": {"source": 1}}), None)
 
 
 WORDS = {"key": [one.tobytes().decode() for one in words_of(np.arange(3, dtype=np.int64))], "expected": [6, 3, 2]}
@@ -231,7 +231,7 @@ def test_key_skew_needs_rankable_keys(
     expected: tuple[Any, ...],
     is_ranked: bool,
 ) -> None:
-    keys = keys_of(table(**columns), parse_configuration(config))
+    keys = key_skew_of(table(**columns), parse_configuration(config))
     assert keys is not None and (keys.requested, keys.hottest_share, keys.distinct) == expected
     assert (keys.measured is not None) is is_ranked
 
@@ -242,7 +242,7 @@ def test_confidence_interval_contains_the_exponent(table: Callable[..., Path], s
     counts = Counter(word for line in lines for word in line.decode().split(" "))
     filler = StateKeys(0.01, 0.0, 3, 0).words(np.arange(1, dtype=np.uint64))[0].decode()
     path = table(key=[*counts, filler], expected=[*counts.values(), 999_999])
-    keys = keys_of(path, parse_configuration({"skew": skew, "vocabulary": 1000}))
+    keys = key_skew_of(path, parse_configuration({"skew": skew, "vocabulary": 1000}))
     assert keys is not None and keys.measured is not None and keys.low is not None and keys.high is not None
     assert keys.requested == skew
     assert keys.low <= skew <= keys.high and keys.high - keys.low < 0.05
@@ -253,13 +253,13 @@ def test_confidence_interval_contains_the_exponent(table: Callable[..., Path], s
 def test_words_are_ranked_by_count(table: Callable[..., Path]) -> None:
     """Ten words follow Zipf's law with exponent 1; their names are in another order."""
     counts = {f"w{(7 * rank) % 10}": round(25_200 / (rank + 1)) for rank in range(10)}
-    keys = keys_of(table(key=list(counts), expected=list(counts.values())), parse_configuration({}))
+    keys = key_skew_of(table(key=list(counts), expected=list(counts.values())), parse_configuration({}))
     assert keys is not None and keys.measured == pytest.approx(1.0, abs=1e-4)
     assert (keys.measured, keys.low, keys.high) == tuple(round(x, 6) for x in (keys.measured, keys.low, keys.high))  # type: ignore[type-var]
 
 
 def test_no_keys_without_words_and_unreadable_table_is_named(table: Callable[..., Path], tmp_path: Path) -> None:
-    assert keys_of(tmp_path / "none.parquet", parse_configuration({"workload": "pi"})) is None
-    assert keys_of(table(key=[], expected=[]), parse_configuration({})) is None
+    assert key_skew_of(tmp_path / "none.parquet", parse_configuration({"workload": "pi"})) is None
+    assert key_skew_of(table(key=[], expected=[]), parse_configuration({})) is None
     with pytest.raises(InfrastructureError, match=r"none\.parquet: cannot be read .*; clear the task harvest"):
-        keys_of(tmp_path / "none.parquet", parse_configuration({}))
+        key_skew_of(tmp_path / "none.parquet", parse_configuration({}))

@@ -19,7 +19,7 @@ from fault.process_sampler import MIN_AGE_S, ProcessTable, RoleRule, has_run_del
 from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
-    Lost,
+    LostCpu,
     background_cpu,
     background_load,
     cores,
@@ -216,7 +216,7 @@ def constant(value: float) -> list[float]:
     return [value] * LENGTH
 
 
-def lost_with(*, own: float, delay: float, foreign: float, stolen: float | None = None) -> Lost:
+def lost_with(*, own: float, delay: float, foreign: float, stolen: float | None = None) -> LostCpu:
     processes = processes_of(samples(1, "executors", constant(own), constant(delay)))
     busy = machine_usage_of(constant(own + foreign), None if stolen is None else constant(stolen))
     found = lost_cpu(busy, processes, START, END)

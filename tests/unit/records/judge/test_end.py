@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.end import Cells, RecoveryEnd, cells_of, end_of, first_held_cell, lag_back_ns, p99_ms
+from faultline.records.judge.end import (
+    ProductionCells,
+    RecoveryEnd,
+    end_of,
+    first_held_cell,
+    lag_back_ns,
+    p99_ms,
+    production_cells,
+)
 from faultline.records.judge.steady import Limits, limits_from
 from faultline.records.judge.tuples import CELL_NS, MS, due_spacing_s, fold_produced, is_sparse
 from faultline.system.measured_window import NS, Window
@@ -59,7 +67,7 @@ class SyntheticRun:
         ends = T0_NS + np.arange(1, len(self.lag) + 1) * INTERVAL_S * NS
         bins = pd.DataFrame({"start_ns": ends - INTERVAL_S * NS, "end_ns": ends, "lag": self.lag})
         return end_of(
-            cells_of(produced, limits.latency_ms),
+            production_cells(produced, limits.latency_ms),
             bins,
             limits,
             t0_ns=at(41),
@@ -150,8 +158,8 @@ def test_end_is_the_first_tuple_on_time_after_lag_recovered(
 ) -> None:
     end = run.recovery_end(t5_s, **named)
     assert (end.t6_ns, end.t7_ns) == (t6_s and at(t6_s), t7_s and at(t7_s))
-    assert out_s is ... or end.out_ns == at(out_s)
-    assert out is ... or end.out == out
+    assert out_s is ... or end.last_violation_ns == at(out_s)
+    assert out is ... or end.violation == out
 
 
 def test_limits_are_a_share_above_the_baseline_with_a_minimum() -> None:
@@ -175,7 +183,7 @@ def test_first_held_cell_equals_a_naive_search(
     on_time = np.array([n if good else int(n * share) for n, share, good in drawn])
     starts = T0_NS + np.arange(len(drawn)) * CELL_NS
     first = np.where(on_time > 0, starts + 500 * MS, 0)
-    made = Cells(starts, due, on_time, first, np.zeros(len(drawn), dtype=np.int64))
+    made = ProductionCells(starts, due, on_time, first, np.zeros(len(drawn), dtype=np.int64))
 
     def is_held(index: int) -> bool:
         inside = range(index, min(len(drawn), index + 10))
@@ -210,7 +218,7 @@ def test_lag_recovery_equals_a_naive_search(drawn: list[tuple[float, bool]], t5_
 def test_end_is_after_the_last_violation(t5_s: float) -> None:
     end = SyntheticRun().delay_tuples(40, 50).set_lag(40, 46).recovery_end(t5_s)
     assert end.t6_ns is not None and end.t7_ns is not None
-    assert at(41) <= end.out_ns < end.t7_ns and end.t6_ns <= end.t7_ns
+    assert at(41) <= end.last_violation_ns < end.t7_ns and end.t6_ns <= end.t7_ns
 
 
 T0_MS = T0_NS // MS
@@ -240,18 +248,18 @@ def frame(tuples: list[TupleGroup], *, primer: bool = False) -> pd.DataFrame:
     )
 
 
-def folded(tuples: list[TupleGroup], grain_ns: int = CELL_NS) -> pd.DataFrame:
-    return fold_produced([frame(tuples)], FIVE_S, grain_ns)
+def folded(tuples: list[TupleGroup], cell_length_ns: int = CELL_NS) -> pd.DataFrame:
+    return fold_produced([frame(tuples)], FIVE_S, cell_length_ns)
 
 
 @given(drawn, st.integers(0, 5_000), st.sampled_from([CELL_NS, MS]))
-def test_cells_count_due_and_on_time_tuples(tuples: list[TupleGroup], limit_ms: int, grain_ns: int) -> None:
+def test_cells_count_due_and_on_time_tuples(tuples: list[TupleGroup], limit_ms: int, cell_length_ns: int) -> None:
     due: dict[int, int] = defaultdict(int)
     good: dict[int, int] = defaultdict(int)
     first: dict[int, int] = {}
     late: dict[int, int] = {}
     for produced, latency, n in tuples:
-        cell = T0_NS + produced * MS // grain_ns * grain_ns
+        cell = T0_NS + produced * MS // cell_length_ns * cell_length_ns
         due[cell] += n
         if latency is not None and latency <= limit_ms:
             good[cell] += n
@@ -260,7 +268,7 @@ def test_cells_count_due_and_on_time_tuples(tuples: list[TupleGroup], limit_ms: 
         else:
             known = (T0_MS + produced + (limit_ms if latency is None else latency)) * MS
             late[cell] = max(late.get(cell, 0), known)
-    cells = cells_of(folded(tuples, grain_ns), limit_ms)
+    cells = production_cells(folded(tuples, cell_length_ns), limit_ms)
     assert cells.start_ns.tolist() == sorted(due)
     assert cells.due.tolist() == [due[cell] for cell in sorted(due)]
     assert cells.on_time.tolist() == [good[cell] for cell in sorted(due)]

@@ -22,7 +22,7 @@ from faultline.records.judge.cpu import (
     of_this_machine,
 )
 from faultline.records.judge.resources import is_clock_uncertain
-from faultline.records.judge.rule_inputs import uncertain_ms
+from faultline.records.judge.rule_inputs import most_uncertain_clock
 from faultline.records.judge.samples import (
     MACHINE_COLUMNS,
     HostClock,
@@ -152,9 +152,9 @@ def test_clock_uncertainty_is_drift_plus_half_a_round_trip() -> None:
     assert clocks["a"] == HostClock(0.5, 0.503, 0.002)
     assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
     assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "not read at the end"
-    assert uncertain_ms(clocks) == ("b", math.inf)
-    assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
-    assert uncertain_ms({}) is None
+    assert most_uncertain_clock(clocks) == ("b", math.inf)
+    assert most_uncertain_clock({"a": clocks["a"]}) == ("a", 5.0)
+    assert most_uncertain_clock({}) is None
 
 
 NS_READINGS = st.integers(-(10**8), 10**8)
@@ -169,7 +169,7 @@ NS_READINGS = st.integers(-(10**8), 10**8)
 @example(99_999_999, 0, 2_000_001, 2)
 def test_clock_limits_are_exact_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
     lines = [clock("a", start / 1e9, first / 1e9), clock("a", (start + drift) / 1e9, last / 1e9)]
-    found = uncertain_ms(clocks_of(lines))
+    found = most_uncertain_clock(clocks_of(lines))
     assert found is not None
     twice_ns = 2 * abs(drift) + max(first, last)
     assert (clock_skew(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
@@ -180,7 +180,7 @@ def test_clock_limits_are_exact_to_the_nanosecond(start: int, drift: int, first:
 def test_one_uncertain_host_gives_a_reason(readings: dict[str, tuple[int, int | None]]) -> None:
     lines = [clock(name, start / 1e9, 0.0) for name, (start, _) in readings.items()]
     lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
-    found = uncertain_ms(clocks_of(lines))
+    found = most_uncertain_clock(clocks_of(lines))
     uncertain_hosts = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
     reason = clock_skew(replace(GOOD, clock_uncertain=found))
     assert (reason is not None) == bool(uncertain_hosts)

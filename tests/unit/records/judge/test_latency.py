@@ -23,7 +23,7 @@ from faultline.records.judge.tuples import (
     grouped_rank,
     nearest_rank,
 )
-from faultline.records.judge.write import latency_points, series
+from faultline.records.judge.write import latency_points, time_series
 from faultline.system.errors import InfrastructureError
 from faultline.system.measured_window import NS, Window
 
@@ -131,10 +131,10 @@ def test_series_times_are_seconds_after_t0() -> None:
     samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
     events = [EvidenceEvent("t0", 1_002_000_000_400, "here")]
     signals: Any = SimpleNamespace(window=WINDOW, bins=bins, tuples=fold([], WINDOW))
-    found = series(signals, pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events)
+    found = time_series(signals, pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events)
     assert found["throughput"] == [{"t_s": 1.5, "rps": 0.333}, {"t_s": 3.0, "rps": 2.0}]
     assert found["lag"] == [{"t_s": 1.5, "records": 4}, {"t_s": 3.0, "records": 0}]
     assert [(point["t_s"], point["kafka"], point["executors"]) for point in found["cpu"]] == [(1, 1, 0), (2, 1, 0)]
     assert found["events"] == [{"name": "t0", "t_s": 2.0, "source": "here"}]
     assert (found["warmup_s"], found["duration_s"], found["latency"]) == (2, 8, [])
-    assert series(signals, NO_PROCESSES, [])["cpu"] == []
+    assert time_series(signals, NO_PROCESSES, [])["cpu"] == []

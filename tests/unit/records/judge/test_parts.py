@@ -19,22 +19,22 @@ from faultline.records.judge.parts import (
     PARTS,
     dip_depth,
     lag_area_of_bins,
-    largest_lateness_ms,
+    largest_schedule_lag_ms,
+    last_level_start_ns,
     measure,
     phase_at,
-    settled_ns,
 )
 from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.timeline import (
     CHAIN,
     EvidenceEvent,
     FaultEvidence,
-    companions,
     detect,
+    first_loads,
     longest_silence,
+    no_effect_reason,
+    other_events,
     read_timeline,
-    reloads,
-    without_effect,
 )
 from faultline.records.record import RecoveryPart
 from faultline.system.measured_window import NS
@@ -127,7 +127,7 @@ def test_planted_instants_are_recovered_for_every_victim(
         lasts = {"detection_s": 3.0 + seed} if "action" in changes else {}
         synthetic = Synthetic(dataclasses.replace(_scenario(1_000 + seed), victims=(victim,), **changes, **lasts))
         check_planted(synthetic)
-        assert {event.name for event in companions(synthetic.evidence())} == seen
+        assert {event.name for event in other_events(synthetic.evidence())} == seen
 
 
 @pytest.mark.parametrize("victims", [("executor", "executor"), ("driver", "executor"), ("kafka", "driver", "worker")])
@@ -163,7 +163,7 @@ def test_only_the_last_start_before_t5_is_the_recovery() -> None:
     )
     timeline = read_timeline(changed)
     assert timeline["t4"].wall_ns == synthetic.t4
-    assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
+    assert [event.name for event in other_events(changed)] == ["driver_restarted"] * 2
 
 
 @pytest.mark.parametrize("victim", ["kafka", "executor"])
@@ -194,7 +194,7 @@ def undone(wall_ns: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("after_ns", "is_undetected"), [(NS, False), (-NS // 10, True)])
 def test_t2_is_a_detection_before_the_undo_or_the_undo(after_ns: int, is_undetected: bool) -> None:
     at = SYNTHETIC.t2 + after_ns
-    timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(at)))
+    timeline = read_timeline(dataclasses.replace(EVIDENCE, undo_lines=undone(at)))
     assert timeline["t2"].wall_ns == (at if is_undetected else SYNTHETIC.t2)
     assert ("nothing was noticed before" in timeline["t2"].source) is is_undetected
     assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (SYNTHETIC.t3, SYNTHETIC.t4)
@@ -203,7 +203,7 @@ def test_t2_is_a_detection_before_the_undo_or_the_undo(after_ns: int, is_undetec
 def test_commits_during_an_injection_do_not_end_the_recovery() -> None:
     without_losses = tuple(one for one in EVIDENCE.traces.events if one.kind != "lost")
     traces = dataclasses.replace(EVIDENCE.traces, events=without_losses)
-    timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(SYNTHETIC.t6), traces=traces))
+    timeline = read_timeline(dataclasses.replace(EVIDENCE, undo_lines=undone(SYNTHETIC.t6), traces=traces))
     recovery, problems = measure(timeline)
     assert problems == ()
     assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == SYNTHETIC.t6 <= timeline["t5"].wall_ns
@@ -270,7 +270,7 @@ def test_negative_part_within_clock_resolution_is_zero(at: int, back_ms: int) ->
 def test_only_the_first_load_of_a_store_is_a_reload(seed: int) -> None:
     real = Synthetic(_scenario(seed)).evidence().traces.events_of("state_loaded")
     moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
-    found = reloads([*real, moved], 0, None)
+    found = first_loads([*real, moved], 0, None)
     assert len(found) == len({load.store for load in real})
     assert moved not in found
 
@@ -370,10 +370,10 @@ def test_latency_settles_at_the_start_of_its_last_level() -> None:
     outage, catching_up, after = [9_000.0, 9_500.0, 8_800.0], [6_000.0, 6_100.0, 5_900.0, 6_050.0], [2_400.0, 2_410.0]
     bins = _latencies([2_000.0] * 5 + outage + catching_up + after * 4)
     t0_ns = 10 * NS
-    settled = settled_ns(bins, t0_ns, 1_000 * NS)
+    settled = last_level_start_ns(bins, t0_ns, 1_000 * NS)
     assert settled == int(bins["end_ns"].iloc[5 + 3 + 4]), "settled at a slower level"
-    assert settled_ns(_latencies([2_000.0, 2_010.0] * 10), t0_ns, 1_000 * NS) == t0_ns
-    assert settled_ns(bins, t0_ns, 20 * NS) is None, "five bins are too few"
+    assert last_level_start_ns(_latencies([2_000.0, 2_010.0] * 10), t0_ns, 1_000 * NS) == t0_ns
+    assert last_level_start_ns(bins, t0_ns, 20 * NS) is None, "five bins are too few"
 
 
 @given(st.floats(0, 5), st.floats(0.1, 4))
@@ -386,9 +386,9 @@ def test_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, che
 
 def test_largest_schedule_lag_covers_the_recovery() -> None:
     latest = [(number * NS, ms) for number, ms in enumerate([900.0, 3.0, 400.0, 5.0, 700.0])]
-    assert largest_lateness_ms(latest, round(0.5 * NS), round(2.1 * NS)) == 400.0
-    assert largest_lateness_ms(latest, 3 * NS, 3 * NS) == 700.0, "a second is reported at its end"
-    assert largest_lateness_ms(latest, 8 * NS, 9 * NS) is None
+    assert largest_schedule_lag_ms(latest, round(0.5 * NS), round(2.1 * NS)) == 400.0
+    assert largest_schedule_lag_ms(latest, 3 * NS, 3 * NS) == 700.0, "a second is reported at its end"
+    assert largest_schedule_lag_ms(latest, 8 * NS, 9 * NS) is None
 
 
 def _evidence(
@@ -453,15 +453,15 @@ def test_log_lines_outside_the_fault_interval_are_ignored() -> None:
     evidence = _evidence(victim, [], lost_tasks)
     found = detect(evidence)
     assert found is not None and found.wall_ns == T0 + 5 * NS
-    assert without_effect(evidence) is None
+    assert no_effect_reason(evidence) is None
     earlier = dataclasses.replace(evidence, until_ns=T0 + 4 * NS)
     assert detect(earlier) is None
-    assert without_effect(earlier) == "no task was lost"
+    assert no_effect_reason(earlier) == "no task was lost"
 
 
 def test_undetected_pause_still_has_an_effect() -> None:
     undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": T0 + at * NS} for at in (3, 4)]
-    evidence = _evidence([{"pid": 9, "role": "python_worker"}], [], undone=undone)
+    evidence = _evidence([{"pid": 9, "role": "python_worker"}], [], undo_lines=undone)
     found = detect(evidence)
     assert found is not None and found.wall_ns == T0 + 4 * NS
-    assert without_effect(evidence) is None
+    assert no_effect_reason(evidence) is None

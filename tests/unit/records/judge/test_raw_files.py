@@ -16,7 +16,7 @@ from faultline.engines.protocol import Traces
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import background_load
 from faultline.records.judge.evidence import BarrierOpening, _not_measured, read_attempt, read_evidence
-from faultline.records.judge.journals import SettledFault, read_conductor, read_generator
+from faultline.records.judge.journals import SettledFault, read_generator_log, read_scheduler_log
 from faultline.records.judge.judge import judge
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
@@ -180,12 +180,12 @@ def test_each_planned_fault_has_an_entry_with_its_own_lines() -> None:
         line("end_offsets", offsets={"0": 1}, before_signal=False, fault=1),
         line("settled", outcome="no-effect", detail=None, fault=1),
     ]
-    first, second, third = read_conductor(by_event(journal), 3).injected
+    first, second, third = read_scheduler_log(by_event(journal), 3).injected
     assert (first.index, first.t0_ns, first.end_offsets) == (0, 20, {"0": 5})
     assert first.victims == ({"pid": 5, "role": "executor"}, {"pid": 6, "role": "worker"})
-    assert [one["undo"] for one in first.undone] == ["SIGCONT"]
+    assert [one["undo"] for one in first.undo_lines] == ["SIGCONT"]
     assert first.settled == SettledFault("effective", "gone")
-    assert (second.t0_ns, second.end_offsets, second.undone) == (50, None, ())
+    assert (second.t0_ns, second.end_offsets, second.undo_lines) == (50, None, ())
     assert second.victims == ({"pid": 7, "fault": 1, "role": "driver"},)
     assert second.settled == SettledFault("no-effect")
     assert (third.index, third.t0_ns, third.victims, third.settled) == (2, None, (), SettledFault(None))
@@ -198,15 +198,17 @@ def test_last_report_of_a_victim_counts_and_pids_are_per_host() -> None:
         line("victims", victims=[{"pid": 5, "executors": ["2"]}]),
         line("delivered", victim=5, wall_ns=1),
     ]
-    (found,) = read_conductor(by_event(journal), 1).injected
+    (found,) = read_scheduler_log(by_event(journal), 1).injected
     assert found.victims == (
         {"pid": 5, "executors": ["2"], "role": None}, {"pid": 5, "host": "node1", "role": None}
     )  # fmt: skip
 
 
 def test_only_generator_lines_with_a_schedule_lag_count() -> None:
-    found = read_generator(by_event([line("progress", wall_ns=5, latest_ms=3), line("progress", wall_ns=6, late=0)]))
+    found = read_generator_log(
+        by_event([line("progress", wall_ns=5, latest_ms=3), line("progress", wall_ns=6, late=0)])
+    )
     assert (found.latest, found.unknown, found.end_offsets) == (((5, 3.0),), None, None)
     assert found.death == "it never reported `done`" and found.schedule_lag.p99 is None
     done = [line("done", unknown=9, end_offsets={}, schedule_lag_ms={}), line("failed", message="gone")]
-    assert (read_generator(by_event(done)).unknown, read_generator(by_event(done)).death) == (9, "gone")
+    assert (read_generator_log(by_event(done)).unknown, read_generator_log(by_event(done)).death) == (9, "gone")

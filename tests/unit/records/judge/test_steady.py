@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.judge.steady import (
-    LEAST,
+    MIN_LEVEL_VALUES,
     Drift,
     Floats,
     drift_interval,
     is_steady,
-    level_begins,
+    level_starts,
     slope_interval,
     steady_stretch,
     sustained,
@@ -29,15 +29,15 @@ from faultline.records.judge.steady import (
 @given(st.integers(0, 50), st.integers(6, 24))
 def test_planted_change_point_is_found(seed: int, begin: int) -> None:
     noise = 0.02 * np.random.default_rng(seed).standard_normal(30)
-    found = level_begins(np.where(np.arange(30) < begin, 10.0, 5.0) + noise)
+    found = level_starts(np.where(np.arange(30) < begin, 10.0, 5.0) + noise)
     assert begin in found
-    assert all(LEAST <= one <= 30 - LEAST for one in found)
+    assert all(MIN_LEVEL_VALUES <= one <= 30 - MIN_LEVEL_VALUES for one in found)
 
 
 def test_flat_short_or_unknown_series_has_no_change_point() -> None:
-    assert level_begins(np.full(30, 7.0)) == []
-    assert level_begins(np.array([1.0, 9.0, 1.0, 9.0, 1.0])) == []
-    assert level_begins(np.array([1.0] * 10 + [np.nan] * 10)) == []
+    assert level_starts(np.full(30, 7.0)) == []
+    assert level_starts(np.array([1.0, 9.0, 1.0, 9.0, 1.0])) == []
+    assert level_starts(np.array([1.0] * 10 + [np.nan] * 10)) == []
 
 
 @pytest.mark.parametrize(("step", "found"), [(3.1, []), (3.3, [10])])
@@ -46,7 +46,7 @@ def test_change_point_penalty_is_four_variances_per_log_n(step: float, found: li
 
     Among 21 values, a change in the middle must explain at least 53, which is 5.2 times the square of the step.
     """
-    assert level_begins(np.array([100 + (-1) ** n + (step if n >= 10 else 0) for n in range(21)])) == found
+    assert level_starts(np.array([100 + (-1) ** n + (step if n >= 10 else 0) for n in range(21)])) == found
 
 
 def slopes_of(times: Floats, values: Floats) -> list[float]:
@@ -124,9 +124,9 @@ def test_stretch_grows_until_it_is_decisive() -> None:
     scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
 
     def stretch(latency: Floats, n: int = 40) -> int:
-        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, checkpoint_interval_s=1, offered_rps=100)[
-            0
-        ]
+        return steady_stretch(
+            times[-n:], latency[-n:], flat[-n:], min_commits=10, checkpoint_interval_s=1, offered_rps=100
+        )[0]
 
     assert stretch(flat) == 10
     assert stretch(scattered) > 10

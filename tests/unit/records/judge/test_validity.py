@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.judge.cpu import BackgroundLoad, Lost
+from faultline.records.judge.cpu import BackgroundLoad, LostCpu
 from faultline.records.judge.journals import SettledFault
 from faultline.records.judge.rule_inputs import RuleInputs
 from faultline.records.judge.steady import Drift
@@ -105,9 +105,9 @@ def test_reasons_name_the_findings(good: RuleInputs, changes: dict[str, Any], ex
         ("clock-skew", {"clock_uncertain": ("worker-1", 5.1)}),
         ("background-load", {"taken": BackgroundLoad(0.31, 0.5)}),
         ("background-load", {"taken": BackgroundLoad(0.1, 1.01)}),
-        ("background-load", {"lost": Lost(LOST_CORES - 0.01, 0.02, 0.3)}),
-        ("background-load", {"lost": Lost(LOST_CORES + 0.01, None, 0.3)}),
-        ("background-load", {"lost": Lost(0.0, 0.0, LOST_BRIEFLY + 0.01)}),
+        ("background-load", {"lost": LostCpu(LOST_CORES - 0.01, 0.02, 0.3)}),
+        ("background-load", {"lost": LostCpu(LOST_CORES + 0.01, None, 0.3)}),
+        ("background-load", {"lost": LostCpu(0.0, 0.0, LOST_BRIEFLY + 0.01)}),
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("scheduler-died", {"scheduler_death": "killed"}),

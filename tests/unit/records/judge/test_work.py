@@ -16,7 +16,7 @@ from faultline.engines.protocol import Batch, Collections, Commit, Pause, Totals
 from faultline.engines.spark.traces import totals_of
 from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
-from faultline.records.judge.work import garbage_of, gc_s, is_real_time, non_compute_ms, source_rps, work_in
+from faultline.records.judge.work import gc_pauses, gc_s, is_real_time, non_compute_ms, source_rps, work_in
 from faultline.records.record import GarbagePart, WorkPart
 from faultline.system.measured_window import NS, Window
 
@@ -121,7 +121,7 @@ def traces(*collections: Collections, seen: tuple[str, ...] = ()) -> Traces:
 
 
 def gc_seconds(found: Traces) -> float | None:
-    return gc_s(found, garbage_of(found, MINUTE), MINUTE)
+    return gc_s(found, gc_pauses(found, MINUTE), MINUTE)
 
 
 @given(pauses, pauses, pauses)
@@ -137,7 +137,7 @@ def test_pauses_are_cut_at_the_window_and_summed_by_role(
         lengths = (sum(START <= at < END for at in (p.start_ns, p.end_ns - 1)) and p for p in role_pauses)
         return [min(p.end_ns, END) - max(p.start_ns, START) for p in lengths if p and p.end_ns > p.start_ns]
 
-    garbage = garbage_of(found, MINUTE)
+    garbage = gc_pauses(found, MINUTE)
     assert garbage is not None
     assert garbage.driver_s == pytest.approx(sum(inside(*driver)) / NS)
     assert garbage.executors_s == gc_seconds(found) == pytest.approx(sum(inside(*one, *other)) / NS)
@@ -148,7 +148,7 @@ def test_pauses_are_cut_at_the_window_and_summed_by_role(
 def test_pause_across_a_window_edge_counts_by_its_inner_part() -> None:
     across = (Pause(START - 30 * MS, START + 10 * MS), Pause(END - 5 * MS, END + 9 * MS), Pause(END, END + MS))
     found = traces(Collections("executors", "a/0", "G1", across))
-    assert garbage_of(found, MINUTE) == GarbagePart(driver_s=None, executors_s=0.015, pauses=2, longest_ms=10.0)
+    assert gc_pauses(found, MINUTE) == GarbagePart(driver_s=None, executors_s=0.015, pauses=2, longest_ms=10.0)
 
 
 def test_gc_time_without_an_executor_log_is_none() -> None:
@@ -170,6 +170,6 @@ def test_gc_totals_count_dead_executors_and_exclude_the_driver() -> None:
         for at_s, executors in samples
     ]  # fmt: skip
     without_logs = Traces("batch", totals=totals_of(lines))
-    assert garbage_of(without_logs, MINUTE) is None
+    assert gc_pauses(without_logs, MINUTE) is None
     assert gc_seconds(without_logs) == pytest.approx((300 + 200 + 70) / 1000)
     assert gc_seconds(Traces("batch")) is None
