@@ -161,8 +161,8 @@ def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
         blocks, own = standard_noise("normal", (draws, 1, 5), rng), standard_noise("normal", (draws, 3, 5), rng)
         values = 0.07 * (math.sqrt(shared) * blocks + math.sqrt(1 - shared) * own)
         values[:, 1:] += math.log1p(ahead)
-        off = values - values.mean(axis=2, keepdims=True)
-        by_mean = values.mean(axis=2)[:, :, None] + (off @ normal.T) / math.sqrt(5 * 4) * free
+        deviation = values - values.mean(axis=2, keepdims=True)
+        by_mean = values.mean(axis=2)[:, :, None] + (deviation @ normal.T) / math.sqrt(5 * 4) * free
         by_median = np.median(values[:, :, rows], axis=3)
         first = np.median(values, axis=2).argmin(axis=1)
         for method, drawn in (("student", by_mean), ("resampled", by_median)):

@@ -86,11 +86,11 @@ class Kill:
 
 def plan_kills() -> list[Kill]:
     """Return kills of each victim after every step that it survives, and RANDOM_KILLS others, in random order."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     kills: list[tuple[str, str | None, float]] = [(victim, step, 0.0) for victim in (*SERVICES, TASK) for step in STEPS]
     kills += [(role, step, 0.0) for role, steps in ROLES.items() for step in steps]
-    kills += [(chance.choice(VICTIMS), None, chance.uniform(0.0, LONGEST_WAIT_S)) for _ in range(RANDOM_KILLS)]
-    chance.shuffle(kills)
+    kills += [(rng.choice(VICTIMS), None, rng.uniform(0.0, LONGEST_WAIT_S)) for _ in range(RANDOM_KILLS)]
+    rng.shuffle(kills)
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 
 

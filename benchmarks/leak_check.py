@@ -47,7 +47,7 @@ def count_cells(
 
     `attempts`: ids of all attempts of the series' sweeps, in order; `records`: their records.
     """
-    sound = Counter(Cell.of(record) for record in records if record.is_usable)
+    usable = Counter(Cell.of(record) for record in records if record.is_usable)
     wanted = [Cell(cell.config_id, cell.repetition, series) for cell in cells]
     first_sound: dict[Cell, str] = {}
     for record in records:
@@ -57,9 +57,9 @@ def count_cells(
     again = [one for one in attempts if one in cell_of and one > first_sound.get(cell_of[one], one)]
     return CellCounts(
         planned=len(wanted),
-        once=sum(sound[cell] == 1 for cell in wanted),
-        lost=sum(sound[cell] == 0 for cell in wanted),
-        double=sum(sound[cell] > 1 for cell in wanted),
+        once=sum(usable[cell] == 1 for cell in wanted),
+        lost=sum(usable[cell] == 0 for cell in wanted),
+        double=sum(usable[cell] > 1 for cell in wanted),
         remeasured=len(again),
         attempts=len(attempts),
     )

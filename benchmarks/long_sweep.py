@@ -88,8 +88,8 @@ def growth(samples: Sequence[Sample]) -> dict[str, BenchmarkFigure]:
         return {}
     found = {}
     for service in sorted(set(samples[0]) & set(samples[-1])):
-        for place, (name, unit) in enumerate((("memory", "MB"), ("descriptors", "1"))):
-            values = [float(sample[service][place]) for sample in samples if service in sample]
+        for index, (name, unit) in enumerate((("memory", "MB"), ("descriptors", "1"))):
+            values = [float(sample[service][index]) for sample in samples if service in sample]
             first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
             found[f"{name}_{service}"] = BenchmarkFigure(last, unit, first, max(values), len(values))
     return found

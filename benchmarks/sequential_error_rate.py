@@ -132,17 +132,18 @@ def run_sequential(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.
         [log_ratio(a, b) for a, b in zip(one, other, strict=True)] for one, other in zip(cells, cells[1:], strict=False)
     ]
     judged = [judge(one, limits, scatter.method, margin) for one in pairs]
-    took = [one.decided_at or MOST for one in judged]
-    needed = [max(took[max(0, cell - 1) : cell + 1]) for cell in range(CELLS)]
+    stops = [one.decided_at or MOST for one in judged]
+    needed = [max(stops[max(0, cell - 1) : cell + 1]) for cell in range(CELLS)]
     experiments, last = 0, 0
     for block in range(1, MOST + 1):
-        still = sum(block <= one for one in needed)
-        if not still or experiments + still > BUDGET:
+        undecided = sum(block <= one for one in needed)
+        if not undecided or experiments + undecided > BUDGET:
             break
-        experiments, last = experiments + still, block
+        experiments, last = experiments + undecided, block
     # Judge again up to the last measured block, because later analyses could decide more than the sweep does.
     judged = [
-        judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
+        judge(one[: min(number, last)], limits, scatter.method, margin)
+        for one, number in zip(pairs, stops, strict=True)
     ]
     answers = [_is_true(one, planted, scatter.margin) for one in judged]
     differs = any(one.outcome is SequentialDecision.DIFFERS for one in judged)
@@ -178,6 +179,6 @@ def _count_results(study: Study, key: str, swept: Sequence[SweepResult]) -> None
     study.count(f"{key}_wrong", [False in one.answers for one in swept])
     study.count(f"{key}_seen", [one.seen for one in swept])
     counts = [float(one.experiments) for one in swept]
-    mean, off = float(np.mean(counts)), 1.96 * float(np.std(counts)) / math.sqrt(len(counts))
+    mean, half = float(np.mean(counts)), 1.96 * float(np.std(counts)) / math.sqrt(len(counts))
     study[f"{key}_experiments"] = replace(summarise(counts, "experiments"), values=())
-    study[f"{key}_experiments_mean"] = BenchmarkFigure(mean, "experiments", mean - off, mean + off, len(counts))
+    study[f"{key}_experiments_mean"] = BenchmarkFigure(mean, "experiments", mean - half, mean + half, len(counts))

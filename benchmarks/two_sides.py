@@ -219,9 +219,9 @@ def bca(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
         left = [np.stack([np.median(np.delete(value[:, side], one, axis=1), axis=1) for one in range(runs)], axis=1)
                 for side in range(2)]  # fmt: skip
         bias = stats.norm.ppf(np.clip((drawn < mine[:, None]).mean(axis=1), 1 / RESAMPLES, 1 - 1 / RESAMPLES))
-        off = np.concatenate([left[0] - left[0].mean(axis=1, keepdims=True),
+        deviation = np.concatenate([left[0] - left[0].mean(axis=1, keepdims=True),
                               left[1].mean(axis=1, keepdims=True) - left[1]], axis=1)  # fmt: skip
-        speed = np.nan_to_num((off**3).sum(axis=1) / (6 * (off**2).sum(axis=1) ** 1.5 + 1e-300))
+        speed = np.nan_to_num((deviation**3).sum(axis=1) / (6 * (deviation**2).sum(axis=1) ** 1.5 + 1e-300))
     bias = np.where(np.isinf(value).any(axis=(1, 2)), 0.0, bias)
     z = stats.norm.ppf([ALPHA / 2, 1 - ALPHA / 2])
     moved = bias[:, None] + z

@@ -115,17 +115,17 @@ def changes_of(paths: Iterable[str], read: Callable[[str], bytes], refused: list
     for path in sorted(known):
         if not (path.startswith("records/") or (path.startswith("attempts/") and path.endswith("/attempt.json"))):
             continue
-        room, place, name = PurePosixPath(path).parts
+        top, folder, name = PurePosixPath(path).parts
         values = _object(read(path))
         try:
-            if room == "records" and (record := migrated_record(values)) is not None:
-                kept = f"{SUPERSEDED}/{place}/{PurePosixPath(name).stem}.schema-1.json"
+            if top == "records" and (record := migrated_record(values)) is not None:
+                kept = f"{SUPERSEDED}/{folder}/{PurePosixPath(name).stem}.schema-1.json"
                 yield Change(path, record.as_json().encode(), kept, "migrated from schema 1")
-            elif room == "attempts":
+            elif top == "attempts":
                 plan = str(PurePosixPath(path).with_name("plan.json"))
                 before = _object(read(plan)) if plan in known else None
                 if (made := migrated_plan(values, before)) is not None:
-                    kept = f"{SUPERSEDED}/{PurePosixPath(made['order']['config_id']).name}/{place}.plan.json"
+                    kept = f"{SUPERSEDED}/{PurePosixPath(made['order']['config_id']).name}/{folder}.plan.json"
                     how = f"made of attempt.json for plan schema {PLAN_SCHEMA}"
                     yield Change(plan, (json.dumps(made, indent=1) + "\n").encode(), kept, how)
         except ConfigError as error:

@@ -140,11 +140,11 @@ def compare(truth: Truth, record: Record) -> list[TruthError]:
     found = [_truth_error("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):
         measured = metrics.recoveries[number - 1] if number <= len(metrics.recoveries) else RecoveryPart.empty()
-        place = f"{number}." if len(truth.recoveries) > 1 else ""
-        found.append(_truth_error(f"{place}recovered", "count", one.recovered, measured.recovered))
+        prefix = f"{number}." if len(truth.recoveries) > 1 else ""
+        found.append(_truth_error(f"{prefix}recovered", "count", one.recovered, measured.recovered))
         unit_s = one.unit_s(truth.resolution_s)
         for name, value in one.seconds.items():
-            found.append(_truth_error(f"{place}{name}", "time", value, getattr(measured, name), unit_s))
+            found.append(_truth_error(f"{prefix}{name}", "time", value, getattr(measured, name), unit_s))
     for name, value in truth.latency_ms.items():
         measured_ms = getattr(metrics.latency_ms, name)
         found.append(_truth_error(f"latency_{name}_ms", "time", value, measured_ms, truth.resolution_s * 1000))

@@ -71,10 +71,10 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """
     settings = bring_up(progress)
     shares, blocks = (QUICK_SHARES, QUICK_BLOCKS) if quick else (SHARES, BLOCKS)
-    place = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
-    with exclusive(place):
-        place.mkdir(exist_ok=True)
-        diary = BenchmarkLog(place / "diary.jsonl", MEASURED)
+    folder = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
+    with exclusive(folder):
+        folder.mkdir(exist_ok=True)
+        diary = BenchmarkLog(folder / "diary.jsonl", MEASURED)
         found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, progress)
         diary.move_aside()
     made = figures(found)

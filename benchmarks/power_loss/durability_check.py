@@ -162,14 +162,14 @@ class InstallationProcesses:
 
         Raises InfrastructureError if a process survives.
         """
-        killed, there, deadline = set[int](), list(known), time.monotonic() + _END_S
-        while there:
-            killed |= {process.pid for process in there if send_signals(process, signal.SIGKILL)}
+        killed, alive, deadline = set[int](), list(known), time.monotonic() + _END_S
+        while alive:
+            killed |= {process.pid for process in alive if send_signals(process, signal.SIGKILL)}
             if time.monotonic() > deadline:
-                stubborn = ", ".join(str(process.pid) for process in there)
+                stubborn = ", ".join(str(process.pid) for process in alive)
                 raise InfrastructureError(f"power_cut: processes {stubborn}: alive after SIGKILL; see them with ps")
             time.sleep(_LOOK_S)
-            there = self.alive()  # a killed process may have started another one
+            alive = self.alive()  # a killed process may have started another one
         return len(killed)
 
     def _is_tagged(self, process: psutil.Process) -> bool:

@@ -71,8 +71,8 @@ class Power:
 
 def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
     """Return `number` power cuts at random times of an experiment."""
-    chance = random.Random(seed)
-    return [Cut(one, chance.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
+    rng = random.Random(seed)
+    return [Cut(one, rng.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
 
 
 def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
@@ -152,10 +152,10 @@ def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
 def _cut_power(settings: Settings, power: Power, cut: Cut, run_id: str, progress: Progress) -> dict[str, Any]:
     """Cut the power and restore it; return the facts to log."""
     processes, done = InstallationProcesses.of(settings), _records(settings, run_id)
-    there, kept = processes.alive(), DurableRecords.of(settings)
+    alive, kept = processes.alive(), DurableRecords.of(settings)
     power.disk.cut()
     try:
-        killed = processes.kill(there)
+        killed = processes.kill(alive)
     finally:
         power.disk.detach()
         power.disk.attach()

@@ -82,8 +82,8 @@ class PlantedRows:
 
 def attempts_of(tuples: int) -> list[int]:
     """Return the number of tuples of each attempt, at most ATTEMPT_TUPLES; multiples of WORDS."""
-    whole, rest = divmod(tuples, ATTEMPT_TUPLES)
-    return [ATTEMPT_TUPLES] * whole + ([rest // WORDS * WORDS] if rest >= WORDS else [])
+    complete, rest = divmod(tuples, ATTEMPT_TUPLES)
+    return [ATTEMPT_TUPLES] * complete + ([rest // WORDS * WORDS] if rest >= WORDS else [])
 
 
 def plant(results: Path, tuples: int) -> PlantedRows:
@@ -108,12 +108,12 @@ def plant(results: Path, tuples: int) -> PlantedRows:
 
 def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
     """Return tuples.parquet of one attempt: columns of SCHEMA, four rows per line, each batch emitted at its end."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     lines = tuples // WORDS
     line = np.repeat(np.arange(lines), len(ROWS_OF_LINE))
     produced = line * 1000 // RATE
     batch = produced // (INTERVAL_S * 1000)
-    emitted = (batch + 1) * INTERVAL_S * 1000 + 300 + chance.integers(0, 400, len(line))
+    emitted = (batch + 1) * INTERVAL_S * 1000 + 300 + rng.integers(0, 400, len(line))
     rows = pd.DataFrame(
         {
             "lineage": 0,

@@ -91,8 +91,8 @@ def run(progress: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     settings = bring_up(progress, airflow=False)
     jars = [*classpath(settings.home, "kafka"), *classpath(settings.home, "kafka-tools")]
     with tempfile.TemporaryDirectory(prefix="faultline-bench-") as folder:
-        of = (settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable))
-        return _Bench(*of, QUICK if quick else FULL, Path(folder)).measure()
+        connection = (settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable))
+        return _Bench(*connection, QUICK if quick else FULL, Path(folder)).measure()
 
 
 class _Bench:
@@ -112,10 +112,10 @@ class _Bench:
         ratios: dict[str, list[float]] = {"constant": [], "zipf": []}
         rates, cpu_rates, two, highest = [], [], [], []
         for _ in range(self._plan.repetitions):
-            ours = self._generate(constant)
-            ratios["constant"].append(_rate(ours) / self._jvm("--record-size", str(RECORD_BYTES)))
-            rates.append(_rate(ours))
-            cpu_rates.append(ours["records"] / ours["cpu_s"])
+            own = self._generate(constant)
+            ratios["constant"].append(_rate(own) / self._jvm("--record-size", str(RECORD_BYTES)))
+            rates.append(_rate(own))
+            cpu_rates.append(own["records"] / own["cpu_s"])
             drawn = _rate(self._generate(zipf))
             highest.append(drawn)
             ratios["zipf"].append(drawn / self._jvm("--payload-file", str(lines)))

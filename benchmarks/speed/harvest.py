@@ -123,7 +123,7 @@ def differences(target: Path, filled: FilledTopics) -> list[str]:
     found, _ = audit(target / "counts.parquet", None, 0)
     rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])
     emitted = pc.sum(pc.multiply(pc.subtract(rows["emitted_ms"], filled.t0_ms), rows["n"])).as_py()
-    wanted = {
+    expected = {
         "records": (pq.read_metadata(target / "records.parquet").num_rows, filled.records),
         "expected": (found.expected, filled.counted),
         "lost": (found.lost, 0),
@@ -135,4 +135,4 @@ def differences(target: Path, filled: FilledTopics) -> list[str]:
         "unreflected rows": (rows["emitted_ms"].null_count, 0),
         "sum of emissions in ms": (emitted, filled.emitted_ms),
     }
-    return [f"{name}: {there}, not {planted}" for name, (there, planted) in wanted.items() if there != planted]
+    return [f"{name}: {there}, not {planted}" for name, (there, planted) in expected.items() if there != planted]

@@ -76,7 +76,7 @@ def _timed(app: FastAPI, address: str) -> float:
 
     began = time.perf_counter()
     asyncio.run(app(scope, receive, send))
-    took = time.perf_counter() - began
+    duration_s = time.perf_counter() - began
     if statuses != [200]:
         raise RuntimeError(f"{address}: answered {statuses}")
-    return took
+    return duration_s

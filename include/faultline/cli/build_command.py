@@ -83,10 +83,10 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
     settings = load_settings()
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: removal failed: experiment running ({holder.text}); fix: wait for its end")
-    gone = unregister(settings, name)
+    removed = unregister(settings, name)
     if Supervisor(settings).is_running():
-        _stop(settings, gone)
-    progress(f"unregistered {name}; {gone.spark_home} kept")
+        _stop(settings, removed)
+    progress(f"unregistered {name}; {removed.spark_home} kept")
 
 
 def _start(settings: Settings) -> None:
@@ -97,7 +97,7 @@ def _start(settings: Settings) -> None:
     bring_up(progress, airflow=airflow, settings=settings)
 
 
-def _stop(settings: Settings, gone: Distribution) -> None:
+def _stop(settings: Settings, removed: Distribution) -> None:
     from faultline.installation.supervisord import Supervisor
 
-    Supervisor(settings).remove([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])
+    Supervisor(settings).remove([name for name in Supervisor(settings).states() if name.endswith(f"@{removed.name}")])

@@ -81,10 +81,10 @@ def _measure_builds(before: str, after: str, words: list[str], figure: str) -> i
         )
     decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
     given = {word.partition("=")[0] for word in words}
-    asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
+    added = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
     # By default without a fault, because pairs then vary least.
     usual = [] if "fault" in given else ["fault=none"]
-    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], progress, dry_run=False, rerun=False)
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *added], progress, dry_run=False, rerun=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

@@ -115,16 +115,16 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
     Raises ConfigError if `path` holds a unit of another installation, or if a unit cannot represent a path.
     """
     _require_own_unit(settings, path)
-    for place in (settings.root, settings.home, settings.results):
-        if any(character in str(place) for character in '\n%"\\'):
+    for folder in (settings.root, settings.home, settings.results):
+        if any(character in str(folder) for character in '\n%"\\'):
             raise ConfigError(
-                f"{place}: expected a path without %, quotes, backslashes and line breaks; fix: move the folder"
+                f"{folder}: expected a path without %, quotes, backslashes and line breaks; fix: move the folder"
             )
-    places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+    folders = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     given = (
         {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
         | workload_variables()
-        | places
+        | folders
     )
     hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
     lines = [f"{name}={'…' if name in hidden else _escape(name, value)}" for name, value in given.items()]

@@ -146,21 +146,21 @@ class SweepProgress:
             for attempt in attempts:
                 if attempt.id in self._spans:
                     continue
-                place, over = self._label(cell, attempt, total), attempt.over
+                label, over = self._label(cell, attempt, total), attempt.over
                 # Attempts that ended before this call were not followed, so only their results are printed.
                 if over is None or attempt.id in self._watches:
-                    detail = self._recoveries(place, attempt) or detail
+                    detail = self._recoveries(label, attempt) or detail
                 if over:
                     self._spans[attempt.id] = (attempt.begun_at_ns() / 1e9, over.stat().st_mtime)
                     self._watches.pop(attempt.id, None)
                     self._journals.pop(attempt.id, None)
                     outcome, judged = self._outcome(cell, attempt)
                     for text in (outcome, *judged):
-                        self._line.print_above(f"{place}: {text}")
+                        self._line.print_above(f"{label}: {text}")
         # An end is in the files of the attempt before Airflow reports it.
         self._line.show(self._state(total, max(done, self.done), detail))
 
-    def _recoveries(self, place: str, attempt: Attempt) -> str:
+    def _recoveries(self, label: str, attempt: Attempt) -> str:
         """Print recoveries that ended since the last call; return the text of the current one."""
         # Imports pandas, which must not load during a measured window.
         from faultline.lifecycle.live_recovery import RecoveryWatch
@@ -173,7 +173,7 @@ class SweepProgress:
             for one in self._watches[attempt.id].poll():
                 number = f", recovery {one.number}" if one.number > 1 else ""
                 if one.is_over:
-                    self._line.print_above(f"{place}{number}: {one.text}")
+                    self._line.print_above(f"{label}{number}: {one.text}")
                     if one.caught_up_s is not None and self.first_recovery_s is None:
                         self.first_recovery_s = time.time()
                 else:

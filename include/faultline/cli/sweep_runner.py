@@ -358,7 +358,7 @@ def report_running_sweeps(settings: Settings, progress: Progress) -> None:
     for run in AirflowApi(settings).runs("~", "running", "queued"):
         plan = plans.read(sweep_id_of(str(run["dag_run_id"]))) if run["dag_id"] != EXPERIMENT else None
         if plan is not None:
-            done, whole = progress_of(settings, plan)
-            progress(f"{run['dag_id']} {run['dag_run_id']}: running, {done} of {whole} cells measured")
+            done, total = progress_of(settings, plan)
+            progress(f"{run['dag_id']} {run['dag_run_id']}: running, {done} of {total} cells measured")
         elif run["dag_id"] in MATRICES:
             progress(f"{run['dag_id']} {run['dag_run_id']}: running, not yet planned")

@@ -126,8 +126,8 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
     every = axes_of(judged)
     # Without a varying setting there is no choice.
     choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)
-    lacking = [point for point in judged if choosable and not point.valid]
-    unusable = [", ".join(axis.text_of(point) for axis in every) for point in lacking]
+    unmeasured = [point for point in judged if choosable and not point.valid]
+    unusable = [", ".join(axis.text_of(point) for axis in every) for point in unmeasured]
     circumstances = sorted(circumstance_texts, key=str)
     complete = {name: rows for name, rows in by_name.items() if len(rows) == len(circumstances)}
     found = [

@@ -226,7 +226,7 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
             sort_key(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING
         }
         if len(values) > 1:
-            ordered = tuple(values[place] for place in sorted(values))
+            ordered = tuple(values[rank] for rank in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
     axes = [axis for axis in axes if not _is_derived(axis.key, breaking)]
     # The plan itself is an axis only if two different plans have the same text.
@@ -254,8 +254,8 @@ def _is_derived(key: str, points: Sequence[Point]) -> bool:
         return False
     found: dict[str, set[Any]] = {}
     for point in points:
-        place = json.dumps([sort_key(_value(point.parameters, source)) for source in sources])
-        found.setdefault(place, set()).add(sort_key(_value(point.parameters, key)))
+        rank = json.dumps([sort_key(_value(point.parameters, source)) for source in sources])
+        found.setdefault(rank, set()).add(sort_key(_value(point.parameters, key)))
     return len(found) > 1 and all(len(values) == 1 for values in found.values())
 
 
@@ -323,7 +323,7 @@ def axis_steps(points: Sequence[Point], axis: Axis, axes: Sequence[Axis]) -> lis
         rows.setdefault(tuple(sort_key(other.of(point)) for other in rest), []).append(point)
     return [
         AxisStep(axis, before, after)
-        for place in sorted(rows)
-        for before, after in pairwise(sorted(rows[place], key=lambda point: sort_key(axis.of(point))))
+        for rank in sorted(rows)
+        for before, after in pairwise(sorted(rows[rank], key=lambda point: sort_key(axis.of(point))))
         if sort_key(axis.of(before)) != sort_key(axis.of(after))
     ]

@@ -314,8 +314,8 @@ def plan_blocks(
     steps, _ = steps_of({name: config.model_dump(mode="json") for name, config in configurations.items()}, asked.along)
     if not steps:
         raise ConfigError(f"decide.along: got {asked.along}; expected an axis in which two cells differ alone")
-    ours = [configurations[name] for name in configurations if name in compared_configurations(steps)]
-    others = [cell for cell in usual if cell.config not in ours]
+    compared = [configurations[name] for name in configurations if name in compared_configurations(steps)]
+    others = [cell for cell in usual if cell.config not in compared]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
     if alpha < MIN_ERROR:
         raise ConfigError(
@@ -323,31 +323,33 @@ def plan_blocks(
             f"{MIN_ERROR * len(steps):.1g} or more"
         )
     need = min_decidable_pairs(method, alpha)
-    paid = _payable_blocks(asked, ours, [cell.config for cell in others], len(steps), need)
+    paid = _payable_blocks(asked, compared, [cell.config for cell in others], len(steps), need)
     horizon = (
         paid if fresh else next((one.horizon for one in _same_questions(earlier, series, asked, len(steps))), paid)
     )
     # At best only one comparison, of two cells, remains after the first analysis and gets the rest of the budget.
-    most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
-    room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
-    blocks = max(paid, min(most, EXTRA_BLOCKS * paid, room, MAX_PAIRS))
+    most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(compared) - 2)) // 2
+    capacity = (MAX_CONFIGURATIONS - len(others)) // len(compared)
+    blocks = max(paid, min(most, EXTRA_BLOCKS * paid, capacity, MAX_PAIRS))
     question = SequentialPlan(
         figure=asked.figure, along=asked.along, smallest=asked.smallest, error=asked.error,
         experiments=asked.experiments, hours=asked.hours, comparisons=len(steps), blocks=blocks, horizon=horizon,
         method=method.value, bounds=bounds(method, blocks, horizon, alpha), fresh=fresh,
     )  # fmt: skip
-    return [*(PlannedCell(config, block, series) for block in range(blocks) for config in ours), *others], question
+    return [*(PlannedCell(config, block, series) for block in range(blocks) for config in compared), *others], question
 
 
 def _payable_blocks(
-    asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, min_blocks: int
+    asked: Decide, compared: Sequence[Configuration], others: Sequence[Configuration], steps: int, min_blocks: int
 ) -> int:
     """Return how many blocks of all cells the budget allows; `min_blocks`: fewest with which a decision is possible."""
     block_s, others_s = (
-        sum(one.warmup_s + one.duration_s + OVERHEAD_S for one in configs) for configs in (ours, others)
+        sum(one.warmup_s + one.duration_s + OVERHEAD_S for one in configs) for configs in (compared, others)
     )
-    least = min_blocks * len(ours) + len(others)
-    requirement = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take at least {min_blocks} blocks"
+    least = min_blocks * len(compared) + len(others)
+    requirement = (
+        f"{steps} comparison{'s' if steps > 1 else ''} of {len(compared)} cells take at least {min_blocks} blocks"
+    )
     if least > MAX_CONFIGURATIONS:
         raise ConfigError(
             f"decide: {requirement}, more than {MAX_CONFIGURATIONS} experiments; fix: split an axis over several sweeps"
@@ -361,7 +363,7 @@ def _payable_blocks(
             f"decide.experiments: got {asked.experiments}; expected at most {MAX_CONFIGURATIONS}; fix: lower it, and "
             "trigger the sweep again for open comparisons"
         )
-    payable = ((asked.experiments or MAX_CONFIGURATIONS) - len(others)) // len(ours)
+    payable = ((asked.experiments or MAX_CONFIGURATIONS) - len(others)) // len(compared)
     if asked.hours is not None:
         fitting = int((asked.hours * 3600 - others_s) // block_s)
         if fitting < min_blocks:

@@ -101,7 +101,7 @@ def baseline_of(run: NightlyRun, runs: Sequence[NightlyRun], window: int) -> lis
     aborted run does not hide a baseline.
     """
     before = [one for one in runs if one.date < run.date and one.valid][-window:] if window > 0 else []
-    wanted = {entry.config_id for entry in run.valid}
+    config_ids = {entry.config_id for entry in run.valid}
 
     def of(build: str | None) -> list[NightlyRun]:
         return [one for one in before if one.build == build]
@@ -109,7 +109,7 @@ def baseline_of(run: NightlyRun, runs: Sequence[NightlyRun], window: int) -> lis
     def is_enough(build: str | None) -> bool:
         counts = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
         # A configuration without a usable record of this build must not hide the baseline of the others.
-        return min((counts[config_id] for config_id in wanted & counts.keys()), default=0) >= MIN_REPETITIONS
+        return min((counts[config_id] for config_id in config_ids & counts.keys()), default=0) >= MIN_REPETITIONS
 
     builds = list(dict.fromkeys(one.build for one in reversed(before)))
     return of(next(filter(is_enough, builds), builds[0])) if builds else []
@@ -184,9 +184,9 @@ def commit_history_of(runs: Sequence[NightlyRun], config_id: str, metric: Metric
     return _history(named, config_id, metric)
 
 
-def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric: Metric) -> MetricHistory:
+def _history(by_position: Mapping[str, Sequence[IndexEntry]], config_id: str, metric: Metric) -> MetricHistory:
     values: list[Interval | None] = []
-    for entries in places.values():
+    for entries in by_position.values():
         found = values_of([one for one in entries if one.config_id == config_id], metric.key)
         interval = median_interval(found)
         if len(found) == 1 and math.isfinite(only := found[0].high):
@@ -194,7 +194,7 @@ def _history(places: Mapping[str, Sequence[IndexEntry]], config_id: str, metric:
         values.append(interval)
     known = [index for index, one in enumerate(values) if one is not None and math.isfinite(one.value)]
     edges = change_points([one.value for index in known if (one := values[index]) is not None])
-    return MetricHistory(config_id, metric, tuple(places), tuple(values), tuple(known[index] for index in edges))
+    return MetricHistory(config_id, metric, tuple(by_position), tuple(values), tuple(known[index] for index in edges))
 
 
 def change_points(values: Sequence[float]) -> list[int]:

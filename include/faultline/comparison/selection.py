@@ -130,10 +130,10 @@ def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[
     if plan is None:
         return own
     known = {(one.config_id, one.repetition) for one in own if one.is_usable and one.series == plan.series}
-    lacking = {(cell.config_id, cell.repetition) for cell in plan.cells} - known
+    missing = {(cell.config_id, cell.repetition) for cell in plan.cells} - known
     newest: dict[tuple[str, int], IndexEntry] = {}
-    for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
+    for one in index.of_configurations(config_id for config_id, _ in sorted(missing)) if missing else ():
         cell = one.config_id, one.repetition
-        if one.is_usable and one.series == plan.series and cell in lacking and plan.counts(one):
+        if one.is_usable and one.series == plan.series and cell in missing and plan.counts(one):
             newest[cell] = one  # records come in the order of attempts
     return [*own, *newest.values()]

@@ -250,14 +250,14 @@ def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
     newest: dict[tuple[str, int], IndexEntry] = {}
     for entry in sorted((one for one in judged if one.group == group), key=lambda one: (one.is_usable, one.attempt)):
         newest[entry.config_id, entry.repetition] = entry
-    lacking = [entry for entry in newest.values() if not entry.is_usable and entry.metrics]
-    if not lacking:
+    unusable = [entry for entry in newest.values() if not entry.is_usable and entry.metrics]
+    if not unusable:
         return None
     points = points_of([entry if entry.is_usable else replace(entry, status="valid") for entry in newest.values()])
     axes = axes_of(points)
     return InvalidRuns(
-        entries=tuple(lacking),
+        entries=tuple(unusable),
         usable=sum(entry.is_usable for entry in newest.values()),
-        codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),
+        codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in unusable),
         effects=tuple(axis_effects(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
     )

@@ -240,7 +240,7 @@ class Capabilities:
     def unknown_values(self) -> list[str]:
         """Return the declared values that are not defined."""
         known = ((self.commit_modes, COMMIT_MODES), (self.cycles, CYCLES), (self.granularity, GRANULARITIES))
-        return sorted(one for mine, all_of_them in known for one in mine - set(all_of_them))
+        return sorted(one for declared, all_of_them in known for one in declared - set(all_of_them))
 
 
 class Progress(Protocol):

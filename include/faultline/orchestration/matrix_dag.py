@@ -278,8 +278,8 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
         )
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
-    for rate, held in found.tried:
-        print(f"{rate:g} records/s: {'sustained' if held else 'not sustained'} ({records[rate].attempt})")
+    for rate, is_sustained in found.tried:
+        print(f"{rate:g} records/s: {'sustained' if is_sustained else 'not sustained'} ({records[rate].attempt})")
     return {"sustained": found.sustained, "exceeded": found.exceeded, "tried": [list(one) for one in found.tried]}
 
 

@@ -174,11 +174,11 @@ class SweepRun:
         planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         since = since or (None if params["only_missing"] else planned_at)
         about = {"logical_date": None, **labels, "run_id": self.run_id, "planned_at": planned_at, "schedule": schedule}
-        asked: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
+        options: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
         records = Store(self.settings.results).query()
         if question is not None:
             _check_one_build(records, {planned.config.config_id for planned in cells}, series, build)
-        plan = SweepPlan(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
+        plan = SweepPlan(**about, **options, axes=params.get("axes") or (), cells=cells_of(cells))
         measured = [Cell.of(one) for one in records if one.is_usable and plan.counts(one)]
         how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
         ordered = (

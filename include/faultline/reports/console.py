@@ -132,14 +132,14 @@ def summary_json(summary: SweepSummary) -> dict[str, Any]:
         "text": recommendation_lines(summary),
         "front": [
             {
-                "configuration": place.candidate.name,
-                "config_ids": place.candidate.config_ids,
-                **{key: finite_or_none(value) for key, value in zip(summary.front.keys, place.figures, strict=True)},
-                "beaten_by": place.dominated_by,
-                "sure": place.confidence,
-                "certain": place.is_certain,
+                "configuration": entry.candidate.name,
+                "config_ids": entry.candidate.config_ids,
+                **{key: finite_or_none(value) for key, value in zip(summary.front.keys, entry.figures, strict=True)},
+                "beaten_by": entry.dominated_by,
+                "sure": entry.confidence,
+                "certain": entry.is_certain,
             }
-            for place in summary.front.entries
+            for entry in summary.front.entries
         ],
         "effects": effects_json(summary.effects),
         "scatter": allocation_json(summary.allocation),

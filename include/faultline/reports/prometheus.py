@@ -48,13 +48,13 @@ def _figures(site: ResultsSite, matrices: Iterable[str]) -> Iterator[Sample]:
             entries = site.index.of_sweep(sweep)
             # A nightly run also measures its reference build.
             for group in groups_of(entries):
-                of = {"matrix": matrix, "sweep": sweep, "build": group}
+                labels = {"matrix": matrix, "sweep": sweep, "build": group}
                 for cell, point in _cells([entry for entry in entries if entry.group == group]):
                     for metric in metrics_in(Sheet.WATCHED):
                         figure = point.figure(metric.key)
                         # Lower bounds are omitted.
                         if figure.median is not None and not figure.bound:
-                            yield {**of, "cell": cell, "figure": metric.key}, figure.median
+                            yield {**labels, "cell": cell, "figure": metric.key}, figure.median
 
 
 def _cells(entries: Sequence[IndexEntry]) -> Iterator[tuple[str, Point]]:

@@ -81,7 +81,7 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
     )
     overview: list[tuple[str, list[tuple[str, str]], list[tuple[str, str, bool]]]] = []
     for axis, panels in judged.panels if judged.entries else ():
-        drawn = {f"overview-{len(overview)}-{place}": figure for place, (_, figure) in enumerate(panels)}
+        drawn = {f"overview-{len(overview)}-{index}": figure for index, (_, figure) in enumerate(panels)}
         figures |= drawn
         legend = max((legend_entries(figure) for _, figure in panels), key=len)
         overview.append((axis, list(zip(drawn, [metric.title for metric, _ in panels], strict=True)), legend))
@@ -156,15 +156,15 @@ def _lead_text(records: Sequence[Record]) -> str:
     statuses = Counter(record.status for record in records)
     counts = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
     experiments = "experiment" if len(records) == 1 else "experiments"
-    sound = [record for record in records if record.is_usable]
-    if not sound:
+    usable = [record for record in records if record.is_usable]
+    if not usable:
         return f"{len(records)} {experiments}: {counts}."
-    sums = miscounts(sound)
+    sums = miscounts(usable)
     if any(sums.values()):
         found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
         return f"{len(records)} {experiments}: {counts}. The audit of the valid runs found {found}."
-    undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
-    once = "; every tuple was counted exactly once" if all(map(identifies_tuples, sound)) else ""
+    undrained = sum(record.metrics.audit.undrained or 0 for record in usable)
+    once = "; every tuple was counted exactly once" if all(map(identifies_tuples, usable)) else ""
     return (
         f"{len(records)} {experiments}: {counts}. The audit of the valid runs found no lost, overcounted or unexpected "
         f"tuples{once}." + (f" {count(undrained)} input offsets were not processed." if undrained else "")

@@ -97,9 +97,9 @@ class ResultTable(Table):
     def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
         """Return one table if it fits (with narrow gaps if necessary), else as few tables as possible."""
         for gap in (2, 1):
-            whole = self._part(self._columns, gap)
-            if self._width(console, options, whole) <= options.max_width:
-                return [whole]
+            single = self._part(self._columns, gap)
+            if self._width(console, options, single) <= options.max_width:
+                return [single]
         parts: list[list[CatalogueColumn]] = []
         groups = [list(group) for _, group in itertools.groupby(self._columns, lambda column: column.group)]
         identity, last = groups[0], groups[-1]

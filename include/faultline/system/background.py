@@ -187,9 +187,9 @@ def leave_idle_class() -> None:
 
 def is_background(pid: int, instance: str) -> bool:
     """Return whether a process belongs to this user and carries the installation's mark."""
-    wanted = f"{BACKGROUND_MARK}={instance}".encode()
+    expected = f"{BACKGROUND_MARK}={instance}".encode()
     with contextlib.suppress(OSError):
-        return owner_of(pid) == os.getuid() and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return owner_of(pid) == os.getuid() and expected in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     return False
 
 

@@ -298,8 +298,8 @@ def append_entry(ledger: Path, entry: LedgerEntry) -> None:
     with open(ledger, "a+b", opener=_refuse_link) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
-        whole = end == 0 or file.read(1) == b"\n"
-        file.write((b"" if whole else b"\n") + line_bytes(asdict(entry)))
+        is_complete = end == 0 or file.read(1) == b"\n"
+        file.write((b"" if is_complete else b"\n") + line_bytes(asdict(entry)))
         file.flush()
         os.fsync(file.fileno())
     if end == 0:

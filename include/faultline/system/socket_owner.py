@@ -37,8 +37,8 @@ def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
 
 def listener_of(address: SocketAddress) -> int | None:
     """Return the user who listens on that address or on all addresses; None without a listener."""
-    places = (address, (_ANY, address[1]))
-    return next((owner for here, _, state, owner, _ in _sockets() if state == _LISTENS and here in places), None)
+    addresses = (address, (_ANY, address[1]))
+    return next((owner for here, _, state, owner, _ in _sockets() if state == _LISTENS and here in addresses), None)
 
 
 def can_identify() -> bool:

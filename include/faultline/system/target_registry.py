@@ -130,11 +130,11 @@ def write_endpoints(settings: Settings, endpoints: Endpoints) -> None:
 def describe_addresses(settings: Settings, one: Target) -> str:
     """Return a target's addresses of the last check as text."""
     try:
-        there = endpoints_at(settings, one.name)
+        found = endpoints_at(settings, one.name)
     except ConfigError:
         return "not checked yet"
-    hosts = f"  hosts {', '.join(there.hosts)}" if there.hosts else ""
-    return f"{there.kafka}  {there.engine}  {there.storage}{hosts}"
+    hosts = f"  hosts {', '.join(found.hosts)}" if found.hosts else ""
+    return f"{found.kafka}  {found.engine}  {found.storage}{hosts}"
 
 
 def endpoints_at(settings: Settings, name: str) -> Endpoints:

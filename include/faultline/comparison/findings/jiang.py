@@ -139,57 +139,57 @@ def fails_at_one_second(records: Sequence[Record]) -> ClaimResult:
 
     Runs that are invalid for that reason count, other invalid runs do not.
     """
-    there = [
+    chosen = [
         record
         for record in records
         if record.config.get("fault") == "none" and float(record.config.get(INTERVAL, 0)) <= TOO_FREQUENT_S
     ]
-    largest = max((float(record.config.get(STATE, 0)) for record in there), default=0.0)
-    answers = [is_sustained(record) for record in there if float(record.config.get(STATE, 0)) == largest]
+    largest = max((float(record.config.get(STATE, 0)) for record in chosen), default=0.0)
+    answers = [is_sustained(record) for record in chosen if float(record.config.get(STATE, 0)) == largest]
     known = [answer for answer in answers if answer is not None]
     if not largest or not known:
         return not_covered("no run without a fault at an interval of 1 s with a state")
     text = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
-    return ClaimResult(verdict_of(None if (held := unanimous(known)) is None else not held), text)
+    return ClaimResult(verdict_of(None if (sustained := unanimous(known)) is None else not sustained), text)
 
 
 def aligning_costs(records: Sequence[Record], *, much: bool) -> ClaimResult:
     """Compare CP+A with CP+NA, at the largest skew (`much`) or at the smallest."""
-    there = single_aligned(records)
-    loose = [record for record in there if record.config.get(MODE) == "unaligned"]
+    chosen = single_aligned(records)
+    loose = [record for record in chosen if record.config.get(MODE) == "unaligned"]
     if not loose or not all(record.metrics.realtime for record in loose):
         return not_testable(NO_BARRIERS)
     skews = sorted({float(record.config[SKEW]) for record in loose if record.config.get(SKEW) is not None})
     if len(skews) < 2:
         return not_covered("requires two skews in commit mode unaligned (CP+NA)")
-    at = [record for record in there if record.config.get(SKEW) == (skews[-1] if much else skews[0])]
+    at = [record for record in chosen if record.config.get(SKEW) == (skews[-1] if much else skews[0])]
     return Stays(LATENCY, MODE, among=("unaligned", *ALIGNED), rises=much)(at)
 
 
 def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
     """Compare CP+A less NCP, by repetition, along the skew."""
-    there = single_aligned(records)
-    mode = next((mode for mode in ALIGNED if any(one.config.get(MODE) == mode for one in there)), ALIGNED[0])
-    series = differences_of(there, SKEW, MODE, ("none", mode), LATENCY.read)
+    chosen = single_aligned(records)
+    mode = next((mode for mode in ALIGNED if any(one.config.get(MODE) == mode for one in chosen)), ALIGNED[0])
+    series = differences_of(chosen, SKEW, MODE, ("none", mode), LATENCY.read)
     return direction(series, replace(LATENCY, name=f"{LATENCY.name} with checkpoints less that without,"), rises=True)
 
 
 def disturbed_more_when_heavy(records: Sequence[Record]) -> ClaimResult:
     """Compare the shortest with the longest interval, by repetition, along the iterations."""
-    there = without_fault(records)
-    intervals = sorted({float(record.config[INTERVAL]) for record in there})
+    chosen = without_fault(records)
+    intervals = sorted({float(record.config[INTERVAL]) for record in chosen})
     if len(intervals) < 2:
         return not_covered("requires two intervals without a fault")
-    series = differences_of(there, ITERATIONS, INTERVAL, (intervals[-1], intervals[0]), LATENCY.read)
+    series = differences_of(chosen, ITERATIONS, INTERVAL, (intervals[-1], intervals[0]), LATENCY.read)
     name = f"{LATENCY.name} at {intervals[0]:g} s less that at {intervals[-1]:g} s"
     return direction(series, replace(LATENCY, name=name), rises=True)
 
 
 def single_aligned(records: Sequence[Record]) -> list[Record]:
     """Return the runs without a fault; of the commit modes with alignment only the first that was measured."""
-    there = without_fault(records)
-    present = [mode for mode in ALIGNED if any(record.config.get(MODE) == mode for record in there)]
-    return [record for record in there if record.config.get(MODE) not in present[1:]]
+    chosen = without_fault(records)
+    present = [mode for mode in ALIGNED if any(record.config.get(MODE) == mode for record in chosen)]
+    return [record for record in chosen if record.config.get(MODE) not in present[1:]]
 
 
 def aligned(records: Sequence[Record]) -> list[Record]:

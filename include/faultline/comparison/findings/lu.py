@@ -38,18 +38,18 @@ def has_slow_store(record: Record) -> bool:
 
 def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bool = False) -> list[Record]:
     """Return usable runs with a parallelism in `cases` and a fast store; `sustained`: only those not overloaded."""
-    there = [
+    chosen = [
         one for one in without_fault(records) if one.config.get("parallelism") in cases and not has_slow_store(one)
     ]
-    return [one for one in there if one.metrics.sustained or not sustained]
+    return [one for one in chosen if one.metrics.sustained or not sustained]
 
 
 def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
     """Test whether, with a slow store, the lag grows without the delayed queue and is stable with it."""
-    there = [one for one in without_fault(records) if has_slow_store(one) and one.metrics.sustained is not None]
+    chosen = [one for one in without_fault(records) if has_slow_store(one) and one.metrics.sustained is not None]
     with_queue: list[bool] = []
     without: list[bool] = []
-    for one in there:
+    for one in chosen:
         has = one.config[MECHANISMS] == "all" or "delayed_persistence" in str(one.config[MECHANISMS]).split("+")
         (with_queue if has else without).append(bool(one.metrics.sustained))
     if len(with_queue) < 2 or len(without) < 2:
@@ -71,9 +71,9 @@ def no_pause(records: Sequence[Record]) -> ClaimResult:
         stages = one.metrics.stages
         if stages is None or stages.gap_s is None:
             continue
-        way = "rebalance" if "rebalance" in str(one.config[MECHANISMS]).split("+") else "replacement"
-        gaps[way].append(stages.gap_s)
-        if way == "replacement" and stages.batch_s is not None:
+        kind = "rebalance" if "rebalance" in str(one.config[MECHANISMS]).split("+") else "replacement"
+        gaps[kind].append(stages.gap_s)
+        if kind == "replacement" and stages.batch_s is not None:
             batches.append(stages.batch_s)
     if not gaps["replacement"] or not batches:
         return not_covered("no stage was replaced")

@@ -91,10 +91,10 @@ def table_of(records: Sequence[Record]) -> list[str]:
         if left_out := ambiguous(records, kind):
             listed = ", ".join(left_out)
             lines += ["", f"No figure under *{kind}* where it was measured in more than one configuration: {listed}."]
-        if mute := without_results(records, kind):
+        if without := without_results(records, kind):
             lines += [
                 "",
-                f"Work without results, under *{kind}*: {', '.join(mute)}. At its measured speed no run of these "
+                f"Work without results, under *{kind}*: {', '.join(without)}. At its measured speed no run of these "
                 "reaches the event time at which their first result is due.",
             ]
     return lines

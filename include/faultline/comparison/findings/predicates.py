@@ -248,13 +248,13 @@ class Stays(SeriesClaim):
 
     def judge(self, series: Sequence[Series]) -> ClaimResult:
         """Return whether the figure stays within the margin or rises beyond it."""
-        still, found = is_stable(series), trend(series)
-        holds = still
+        stays, found = is_stable(series), trend(series)
+        holds = stays
         if self.rises:
-            holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
+            holds = None if stays is None and found.moves >= 0 else stays is False and found.moves > 0
         # Equivalence was tested on its own; with p = 1 no correction of the page's tests overturns it.
         return ClaimResult(
-            verdict_of(holds), f"{medians_text(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
+            verdict_of(holds), f"{medians_text(series, self.measure)} ({found.text})", 1.0 if stays else found.step.p
         )
 
 

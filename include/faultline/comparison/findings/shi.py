@@ -105,9 +105,9 @@ class Steepest(SeriesClaim):
 
 def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str]:
     """Return the machine's CPU use by engine, broker and generator at the largest value of an axis, and a text."""
-    there = without_fault(records)
-    greatest = max((float(record.config[by]) for record in there), default=0.0)
-    shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
+    chosen = without_fault(records)
+    greatest = max((float(record.config[by]) for record in chosen), default=0.0)
+    shares = [MACHINE.read(record) for record in chosen if float(record.config[by]) == greatest]
     known = [value for value in shares if value is not None]
     if not known:
         return [], "no valid run"
@@ -117,11 +117,11 @@ def machine_shares(records: Sequence[Record], by: str) -> tuple[list[float], str
 
 def threshold(records: Sequence[Record]) -> ClaimResult:
     """Test whether all rates below some threshold are sustained and none above; a rate with a single run is ignored."""
-    held = sustained_rates(records)
-    if not held:
+    by_rate = sustained_rates(records)
+    if not by_rate:
         return not_covered("no run with a known result for its rate")
-    text = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
-    clear = [answer for answers in held.values() if (answer := unanimous(answers)) is not None]
+    text = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in by_rate.items())
+    clear = [answer for answers in by_rate.values() if (answer := unanimous(answers)) is not None]
     if True not in clear or False not in clear:
         return ClaimResult(ClaimVerdict.INCONCLUSIVE, text)
     return ClaimResult(verdict_of(clear == sorted(clear, reverse=True)), text)
@@ -129,15 +129,15 @@ def threshold(records: Sequence[Record]) -> ClaimResult:
 
 def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
     """Test whether no executor was lost at rates that were not sustained."""
-    there = [record for record in records if record.config.get("fault") == "none" and is_sustained(record) is False]
+    chosen = [record for record in records if record.config.get("fault") == "none" and is_sustained(record) is False]
     lost = [record for record in records if any("executor" in why and "lost" in why for why in _control_losses(record))]
-    if not there and not lost:
+    if not chosen and not lost:
         return not_covered("no rate was too high")
-    memory = [record.metrics.rss_mb.executors for record in there]
+    memory = [record.metrics.rss_mb.executors for record in chosen]
     most = max((size for size in memory if size is not None), default=None)
-    text = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
+    text = f"{len(lost)} of {len(chosen) + len(lost)} runs at rates that were too high lost an executor"
     text += "" if most is None else f"; executors held {most:,.0f} MB at most"
-    return ClaimResult(verdict_of(False if lost else True if len(there) > 1 else None), text)
+    return ClaimResult(verdict_of(False if lost else True if len(chosen) > 1 else None), text)
 
 
 def latency_ratio(records: Sequence[Record]) -> ClaimResult:
@@ -165,12 +165,12 @@ def latency_ratio(records: Sequence[Record]) -> ClaimResult:
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
     """Return by rate whether each run without a fault sustained it; undecided runs are omitted."""
-    held: dict[float, list[bool]] = {}
+    by_rate: dict[float, list[bool]] = {}
     for record in records:
         answer = is_sustained(record)
         if answer is not None and record.config.get("fault") == "none":
-            held.setdefault(float(record.config[RATE]), []).append(answer)
-    return dict(sorted(held.items()))
+            by_rate.setdefault(float(record.config[RATE]), []).append(answer)
+    return dict(sorted(by_rate.items()))
 
 
 def _control_losses(record: Record) -> list[str]:

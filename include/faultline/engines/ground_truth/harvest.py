@@ -116,8 +116,8 @@ def _counts(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
             "unreadable": by_key.size() - by_key.count(),
         }
     ).rename_axis("key")
-    whole = expected.merge(final.reset_index(), on="key", how="outer")
-    return whole.fillna({"undrained": 0, "outputs": 0, "reemitted": 0, "unreadable": 0})
+    merged = expected.merge(final.reset_index(), on="key", how="outer")
+    return merged.fillna({"undrained": 0, "outputs": 0, "reemitted": 0, "unreadable": 0})
 
 
 def _table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:

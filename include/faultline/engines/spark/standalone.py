@@ -75,14 +75,14 @@ def has_free_slots(state: Mapping[str, Any] | None, config: Configuration) -> bo
     """Return whether the live workers have room for all executors, by the master's state."""
     if not state:
         return False
-    room = spare = 0
+    free = spare = 0
     for worker in state.get("workers", []):
         if worker.get("state") == "ALIVE":
             by_cores = int(worker["coresfree"]) // config.executor_cores
             by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
-            room += min(by_cores, by_memory)
+            free += min(by_cores, by_memory)
             spare += int(worker["coresfree"])
-    return room >= config.executors and spare >= config.executors * config.executor_cores + _generator_executors(config)
+    return free >= config.executors and spare >= config.executors * config.executor_cores + _generator_executors(config)
 
 
 def _generator_executors(config: Configuration) -> int:

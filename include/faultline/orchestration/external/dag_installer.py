@@ -199,14 +199,14 @@ def install(
     created["pool"] = new_pool or bool(created["pool"])
     source = Path(__file__).with_name("proxy_dags.py").read_text()
     created["files"] = {DAG_FILE: _digest(source)}
-    place = {
+    receipt = {
         "prefix": target.prefix, "queue": target.queue, "pool": target.pool, "home": str(settings.home),
         "results": str(settings.results), "command": str(settings.root / "faultline"),
         "host": socket.gethostname(), "made": created, "dags": dags,
     }  # fmt: skip
     # Write the receipt first and the DAG file last, so that `uninstall` can revert a partial installation.
     target.folder.mkdir(exist_ok=True)
-    write_atomic(target.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
+    write_atomic(target.folder / INSTALLATION_FILE, json.dumps(receipt, indent=1))
     if missing:
         airflow.add_connections(missing)
     if stale:

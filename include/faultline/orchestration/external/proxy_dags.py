@@ -44,24 +44,24 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
     Raises AirflowSkipException or AirflowFailException if the step ends that way, and TaskIncomplete if a retry may
     help.
     """
-    place, end, last = installation(), None, "no message"
-    _require_host(place)
+    installed, end, last = installation(), None, "no message"
+    _require_host(installed)
     environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    environment |= {"FAULTLINE_HOME": place["home"], "FAULTLINE_RESULTS": place["results"]}
+    environment |= {"FAULTLINE_HOME": installed["home"], "FAULTLINE_RESULTS": installed["results"]}
     with subprocess.Popen(
-        [place["command"], "step", name, *([attempt] if attempt else [])],
+        [installed["command"], "step", name, *([attempt] if attempt else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        cwd=place["home"],
+        cwd=installed["home"],
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
             # The request contains secrets, so it is passed through standard input.
             with process.stdin as stream:
-                stream.write(json.dumps({**_run_information(context, place), **request}, default=str))
+                stream.write(json.dumps({**_run_information(context, installed), **request}, default=str))
             for line in process.stdout:
                 word = _message(line)
                 if "outcome" in word:
@@ -69,7 +69,7 @@ def run_step(context: Any, name: str, attempt: str | None = None, **request: Any
                 elif "wait" not in word:
                     last = str(word.get("log", line)).rstrip()
                     print(last)
-                elif is_parent_stopped(context, place["prefix"]):
+                elif is_parent_stopped(context, installed["prefix"]):
                     Path(word["wait"]).touch()
         finally:
             # This ends only the follower; the step's process continues, and the next try finds it.
@@ -86,11 +86,11 @@ def _message(line: str) -> dict[str, Any]:
         return {"log": line.rstrip()}
 
 
-def _require_host(place: dict[str, Any]) -> None:
-    home, host = Path(place["home"]), socket.gethostname()
+def _require_host(installed: dict[str, Any]) -> None:
+    home, host = Path(installed["home"]), socket.gethostname()
     if not home.is_dir():
         raise AirflowFailException(
-            f"{host}: {home} not found; fix: run the queue {place['queue']} on a worker of {place['host']} only"
+            f"{host}: {home} not found; fix: run the queue {installed['queue']} on a worker of {installed['host']} only"
         )
     if (owner := home.stat().st_uid) != os.getuid():
         raise AirflowFailException(
@@ -110,14 +110,14 @@ def is_parent_stopped(context: Any, prefix: str) -> bool:
     return bool(matrix and parent) and not is_run_active(context, prefix + matrix, parent)
 
 
-def _run_information(context: Any, place: dict[str, Any]) -> dict[str, Any]:
+def _run_information(context: Any, installed: dict[str, Any]) -> dict[str, Any]:
     """Return the information about the DAG run that a step may need."""
     ti, begun = context["ti"], context["dag_run"].start_date
     return {
         # Two external Airflows, or two prefixes in one, may share an installation.
         "place": str(INSTALLATION_FILE),
-        "prefix": place["prefix"],
-        "dag": context["dag"].dag_id.removeprefix(place["prefix"]),
+        "prefix": installed["prefix"],
+        "dag": context["dag"].dag_id.removeprefix(installed["prefix"]),
         "run_id": context["run_id"],
         "map_index": ti.map_index,
         "params": dict(context["params"]),
@@ -213,14 +213,14 @@ class ProxyRunExperiment(TriggerDagRunOperator):
         run_step(context, "cell", cell={**query, "ended": event[1]["run_ids"][0]})
 
 
-def dags(place: dict[str, Any]) -> dict[str, DAG]:
+def dags(installed: dict[str, Any]) -> dict[str, DAG]:
     """Return the DAGs of the installation, by id."""
-    return {f"{place['prefix']}{one['dag']}": _dag(place, one) for one in place["dags"]}
+    return {f"{installed['prefix']}{one['dag']}": _dag(installed, one) for one in installed["dags"]}
 
 
-def _dag(place: dict[str, Any], spec: dict[str, Any]) -> DAG:
+def _dag(installed: dict[str, Any], spec: dict[str, Any]) -> DAG:
     with DAG(
-        f"{place['prefix']}{spec['dag']}",
+        f"{installed['prefix']}{spec['dag']}",
         schedule=None,
         catchup=False,
         is_paused_upon_creation=False,
@@ -233,7 +233,7 @@ def _dag(place: dict[str, Any], spec: dict[str, Any]) -> DAG:
     ) as dag:
         tasks: dict[str, Any] = {}
         for one in spec["tasks"]:
-            tasks[one["task"]] = _task(place, one, tasks)
+            tasks[one["task"]] = _task(installed, one, tasks)
         for one in spec["tasks"]:
             for before in one["upstream"]:
                 tasks[before] >> tasks[one["task"]]
@@ -246,14 +246,14 @@ def _param(spec: dict[str, Any]) -> Param:
     return Param(spec["value"], description=spec["description"], schema=spec["schema"])
 
 
-def _task(place: dict[str, Any], spec: dict[str, Any], tasks: dict[str, Any]) -> Any:
+def _task(installed: dict[str, Any], spec: dict[str, Any], tasks: dict[str, Any]) -> Any:
     options = {
         "task_id": spec["task"],
         "trigger_rule": spec["trigger_rule"],
         "retries": spec["retries"] or RETRIES,
         "retry_delay": RETRY_DELAY,
-        "queue": place["queue"],
-        **({"pool": place["pool"]} if spec["in_pool"] else {}),
+        "queue": installed["queue"],
+        **({"pool": installed["pool"]} if spec["in_pool"] else {}),
     }
     if spec["over"]:
         at_once = {"max_active_tis_per_dagrun": spec["at_once"], "map_index_template": "{{ task.cell }}"}

@@ -47,7 +47,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
     figures = [
         [at[column, row].figure(metric.key) if (column, row) in at else Figure(0) for column in columns] for row in rows
     ]
-    notes = {place: _excluded_runs_text(point) for place, point in at.items()}
+    notes = {position: _excluded_runs_text(point) for position, point in at.items()}
     figure = go.Figure(
         go.Heatmap(
             x=columns,

@@ -84,12 +84,12 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
         return None
     x, y = (BY_KEY[key] for key in front.keys[:2])
     figure = go.Figure()
-    for name, colour, symbol, places in (
+    for name, colour, symbol, entries in (
         ("Pareto front", SERIES_COLOURS[0], "circle", [p for p in front.entries if p.dominated_by is None]),
         ("dominated", FAINT_COLOUR, "circle-open", [p for p in front.entries if p.dominated_by is not None]),
     ):
         for ends in (True, False):
-            shown = [place for place in places if math.isfinite(place.figures[1]) == ends]
+            shown = [entry for entry in entries if math.isfinite(entry.figures[1]) == ends]
             if shown:
                 _add_candidates(figure, summary, shown, f"{name}{'' if ends else ', recovery censored'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
@@ -112,7 +112,7 @@ def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> g
 
 
 def _add_candidates(
-    figure: go.Figure, summary: SweepSummary, places: list[ParetoEntry], name: str, colour: str, symbol: str
+    figure: go.Figure, summary: SweepSummary, entries: list[ParetoEntry], name: str, colour: str, symbol: str
 ) -> None:
     named = len(summary.front.entries) <= MAX_LABELS
     rows = {row[0]: row for row in front_rows(summary)}
@@ -120,21 +120,21 @@ def _add_candidates(
     texts = [
         "\n".join(
             [
-                place.candidate.name,
-                *(f"{head} {text}" for head, text in zip(heads, rows[place.candidate.name][1], strict=True)),
-                f"{rows[place.candidate.name][2]} (n = {place.candidate.repetitions})",
+                entry.candidate.name,
+                *(f"{head} {text}" for head, text in zip(heads, rows[entry.candidate.name][1], strict=True)),
+                f"{rows[entry.candidate.name][2]} (n = {entry.candidate.repetitions})",
             ]
         )
-        for place in places
+        for entry in entries
     ]
     heights = [
-        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.lower_bound(summary.front.keys[1])
-        for place in places
+        entry.figures[1] if math.isfinite(entry.figures[1]) else entry.candidate.lower_bound(summary.front.keys[1])
+        for entry in entries
     ]
     figure.add_scatter(
-        x=[round(place.figures[0], 4) for place in places],
+        x=[round(entry.figures[0], 4) for entry in entries],
         y=[round(height, 3) for height in heights],
-        text=[place.candidate.label for place in places],
+        text=[entry.candidate.label for entry in entries],
         customdata=texts,
         name=name,
         mode="markers+text" if named else "markers",
@@ -147,7 +147,7 @@ def _add_candidates(
 def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | None) -> None:
     """Add the runs behind the medians as small points; invalid runs are hollow, with the reason."""
     x, y = summary.front.keys[:2]
-    usable = [entry for place in summary.front.entries for point in place.candidate.points for entry in point.valid]
+    usable = [entry for member in summary.front.entries for point in member.candidate.points for entry in point.valid]
     for entries, name, symbol in (
         ((), "", "") if summary.is_unrepeated else (usable, "one run", "circle"),
         (() if invalid is None else invalid.entries, INVALID, "circle-open"),
@@ -179,14 +179,14 @@ def _run_text(entry: IndexEntry) -> str:
 def _separate_labels(figure: go.Figure, highest: float) -> None:
     """Put every second label below its marker where neighbouring markers have about the same height."""
     marks = sorted(
-        (trace.x[place], trace.y[place], number, place)
+        (trace.x[index], trace.y[index], number, index)
         for number, trace in enumerate(figure.data)
-        for place in range(len(trace.x))
+        for index in range(len(trace.x))
     )
     sides = [["top center"] * len(trace.x) for trace in figure.data]
     for before, mark in itertools.pairwise(marks):
-        _, height, number, place = mark
+        _, height, number, index = mark
         if abs(height - before[1]) < MIN_LABEL_DISTANCE * highest and sides[before[2]][before[3]] == "top center":
-            sides[number][place] = "bottom center"
+            sides[number][index] = "bottom center"
     for trace, positions in zip(figure.data, sides, strict=True):
         trace.textposition = positions

@@ -27,9 +27,11 @@ def history_figure(
 
     A line marks a change point, a diamond a change of the environment (by date of the nightly run).
     """
-    names = {place: _name(place, by_commit) for place in history.positions}
+    names = {position: _name(position, by_commit) for position in history.positions}
     points = [
-        (names[place], one) for place, one in zip(history.positions, history.values, strict=True) if one is not None
+        (names[position], one)
+        for position, one in zip(history.positions, history.values, strict=True)
+        if one is not None
     ]
     finite = [(name, one) for name, one in points if one.value < float("inf")]
     # The interval of a single run has no length; such a point is not joined by the line.
@@ -48,7 +50,7 @@ def history_figure(
             hovertemplate="%{text}<extra></extra>",
         )
     at = {name: one.value for name, one in finite}
-    changed = [(names[place], words) for place, words in environment_changes.items() if names.get(place) in at]
+    changed = [(names[position], words) for position, words in environment_changes.items() if names.get(position) in at]
     if changed:
         figure.add_scatter(
             x=[name for name, _ in changed],
@@ -60,10 +62,10 @@ def history_figure(
             hovertemplate="%{text}<extra></extra>",
         )
     for number in history.changes:
-        place = (
+        position = (
             [*names.values()].index(names[history.positions[number]]) if by_commit else names[history.positions[number]]
         )
-        figure.add_vline(x=place, line={"color": LIMIT_COLOUR, "width": 1.6, "dash": "dash"})
+        figure.add_vline(x=position, line={"color": LIMIT_COLOUR, "width": 1.6, "dash": "dash"})
     set_layout(
         figure,
         420,
@@ -105,8 +107,8 @@ def _add_medians(figure: go.Figure, history: MetricHistory, intervals: list[tupl
     )
 
 
-def _name(place: str, by_commit: bool) -> str:
-    return place if by_commit else place[:_DATE_LENGTH]
+def _name(position: str, by_commit: bool) -> str:
+    return position if by_commit else position[:_DATE_LENGTH]
 
 
 def _date_axis(history: MetricHistory) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def _date_axis(history: MetricHistory) -> dict[str, Any]:
     If there are few days, each gets one tick, because plotly would repeat the same label within a day.
     """
     try:
-        first, last = (datetime.fromisoformat(history.positions[place]) for place in (0, -1))
+        first, last = (datetime.fromisoformat(history.positions[position]) for position in (0, -1))
         few = (last - first).days < MAX_DAILY_TICKS
     except (ValueError, TypeError):
         return {"title": {"text": "nightly run"}, "type": "category"}

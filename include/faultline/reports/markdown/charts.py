@@ -96,8 +96,8 @@ def _invalid(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -
 
 def _points(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[ChartPoint]:
     """Yield points in order of the axis, without those that lack a position or a value."""
-    for place, tick in enumerate(ticks):
+    for index, tick in enumerate(ticks):
         for point in points:
             one = point.figure(key)
             if x.label(point) == tick and one.median is not None and one.low is not None and one.high is not None:
-                yield ChartPoint(place, one.median, one.low, one.high, one.bound, one.n)
+                yield ChartPoint(index, one.median, one.low, one.high, one.bound, one.n)

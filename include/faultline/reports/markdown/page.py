@@ -296,10 +296,10 @@ def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
         if others:
             lines += ["", heading, "", f"| finding | paper | {column} |", "| --- | --- | --- |"]
             lines += [f"| {one.claim.text} | {one.claim.source} | {escape_cell(one.evidence)} |" for one in others]
-    held = sustained_rates(records) if matrix == "input_rate" else {}
-    if held:
-        kept = [rate for rate, answers in held.items() if all(answers)]
-        lost = [rate for rate, answers in held.items() if not all(answers)]
+    by_rate = sustained_rates(records) if matrix == "input_rate" else {}
+    if by_rate:
+        kept = [rate for rate, answers in by_rate.items() if all(answers)]
+        lost = [rate for rate, answers in by_rate.items() if not all(answers)]
         lines += [
             "",
             f"Highest rate sustained by all of its runs: {_rate_text(max(kept, default=None))}; lowest rate "

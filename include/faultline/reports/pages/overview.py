@@ -188,6 +188,6 @@ def _active_run(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
 def sweep_progress(site: ResultsSite, plan: SweepPlan) -> str:
     """Return the number of cells of a plan with a usable record: `3 of 12`."""
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
-    sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.is_usable}
-    wanted = {Cell(cell.config_id, cell.repetition, plan.series) for cell in plan.cells}
-    return f"{len(sound & wanted)} of {len(wanted)}"
+    usable = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.is_usable}
+    planned = {Cell(cell.config_id, cell.repetition, plan.series) for cell in plan.cells}
+    return f"{len(usable & planned)} of {len(planned)}"

@@ -285,8 +285,8 @@ def _service_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
     """Yield services started during the attempt: instant, component, process, source."""
     for line in lines:
         if line.get("event") == "started":
-            held = f", delayed by {line['waited_s']:g} s" if line.get("waited_s") else ""
-            what = f"{line.get('service')} (pid {line.get('pid')}){held}"
+            delay = f", delayed by {line['waited_s']:g} s" if line.get("waited_s") else ""
+            what = f"{line.get('service')} (pid {line.get('pid')}){delay}"
             yield int(line.get("wall_ns") or 0), "supervisord", what, "services.jsonl"
 
 

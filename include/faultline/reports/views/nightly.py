@@ -181,8 +181,8 @@ class NightlyView:
         sweep = run.entries[-1].sweep_id
         plan = next((plan for plan in self._plans if plan.logical_date == run.date), None)
         every = [entry for entry in self.entries if str(entry.logical_date) == run.date]
-        place = self.history.positions.index(run.date) if self.history else -1
-        value = self.history.values[place] if self.history else None
+        position = self.history.positions.index(run.date) if self.history else -1
+        value = self.history.values[position] if self.history else None
         return NightlyRow(
             day=run.day,
             sweep=sweep,
@@ -191,7 +191,7 @@ class NightlyView:
             missing=None if plan is None else len(gap_of(plan, every).missing),
             build=run.build or NONE,
             value=self.history.metric.text(value.value) if self.history and value is not None else NONE,
-            is_new_level=self.history is not None and place in self.history.changes,
+            is_new_level=self.history is not None and position in self.history.changes,
             verdict=self._verdict_of(sweep),
             changed=self.environment_changes.get(run.date, ""),
         )

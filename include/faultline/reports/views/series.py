@@ -162,8 +162,8 @@ def plateau_text(part: RecoveryPart) -> str:
     """Return the ratio of the final tail latency to that before the fault; empty if unknown."""
     if part.plateau_ratio is None:
         return ""
-    held = "" if part.hold_s is None else f" of the last {part.hold_s:.0f} s"
-    return f"p99{held} was {part.plateau_ratio:.1f} × that before the fault"
+    span = "" if part.hold_s is None else f" of the last {part.hold_s:.0f} s"
+    return f"p99{span} was {part.plateau_ratio:.1f} × that before the fault"
 
 
 def _violation_text(

@@ -41,8 +41,8 @@ def size_text(effect: Effect) -> str:
     factor = Interval(*(_exp(value) for value in (change.value, change.low, change.high)))
     if factor.value < _FACTOR and (factor.high < _FACTOR * 2 or math.isinf(factor.high)):
         shares = Interval(*((value - 1) * 100 for value in (factor.value, factor.low, factor.high)))
-        whole = 1 if abs(shares.value) < 10 else 0
-        return f"{signed(shares.value, whole)} %{_interval_text(shares, lambda value: signed(value, whole))}"
+        digits = 1 if abs(shares.value) < 10 else 0
+        return f"{signed(shares.value, digits)} %{_interval_text(shares, lambda value: signed(value, digits))}"
     return f"× {_factor(factor.value)}{_interval_text(factor, _factor)}"
 
 
@@ -279,16 +279,16 @@ def _required_experiments_text(advice: Recommendation) -> str:
 def front_rows(summary: SweepSummary) -> list[tuple[str, list[str], str, int]]:
     """Return name, figures with units, position and repetitions of each candidate."""
     rows = []
-    for place in summary.front.entries:
+    for entry in summary.front.entries:
         figures = []
-        for key, value in zip(summary.front.keys, place.figures, strict=True):
+        for key, value in zip(summary.front.keys, entry.figures, strict=True):
             metric = BY_KEY[key]
             infinite = math.isinf(value)
-            shown = place.candidate.lower_bound(key) if infinite else value
+            shown = entry.candidate.lower_bound(key) if infinite else value
             figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")
-        where = "on the Pareto front" if place.dominated_by is None else f"dominated by {place.dominated_by}"
-        sure = "" if place.is_certain else ", uncertain"
-        rows.append((place.candidate.name, figures, where + sure, place.candidate.repetitions))
+        where = "on the Pareto front" if entry.dominated_by is None else f"dominated by {entry.dominated_by}"
+        sure = "" if entry.is_certain else ", uncertain"
+        rows.append((entry.candidate.name, figures, where + sure, entry.candidate.repetitions))
     return rows
 
 
