@@ -30,7 +30,7 @@ LEAST_GROUP, LEAST_SHAPE = 3, 12
 
 
 def shapes_of(entries: Sequence[IndexEntry]) -> dict[str, list[float]]:
-    """Return by "WORKLOAD FIGURE" the logarithms of value / geometric mean of its group.
+    """Return, by "WORKLOAD FIGURE", the logarithm of each value divided by the geometric mean of its group.
 
     A group consists of the valid repetitions of one configuration in one series. Values are scaled by √(n / (n − 1)),
     because deviations from the mean of n values are too small by that factor.

@@ -135,7 +135,7 @@ def _recovery(
 
 
 def compare(truth: Truth, record: Record) -> list[TruthError]:
-    """Return every planted value with that of the record, and the error: of a time in bins, of a count in counts."""
+    """Return every planted value with that of the record, and the error, for a time in bins."""
     metrics = record.metrics
     found = [_truth_error("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):

@@ -140,8 +140,8 @@ def growth(measure: Callable[[int, int], Size], sizes: Sequence[int], *, huge: b
 def growth_figures(sizes: Sequence[Size]) -> dict[str, BenchmarkFigure]:
     """Return the figures of at least two sizes in ascending order, with equal numbers of repetitions.
 
-    `exponent`: of the time between the two largest sizes. `exponent_all`: the fit over all sizes, in which the JVM's
-    start hides the growth at small ones. `cpu_exponent`: like `exponent`, for CPU seconds, which background load
+    `exponent`: growth of the time between the two largest sizes. `exponent_all`: the fit over all sizes, in which the
+    JVM's start hides the growth at small ones. `cpu_exponent`: like `exponent`, for CPU seconds, which background load
     affects less. Each repetition has its own exponent.
     """
     figures = {name: figure for size in sizes for name, figure in _costs(size).items()}

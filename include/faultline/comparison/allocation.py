@@ -29,7 +29,7 @@ MIN_SAVING = 0.1
 
 @dataclass(frozen=True)
 class Costs:
-    """Machine time in seconds: of a run without injections, and of each injection with its baseline window.
+    """Machine time in seconds, for a run without injections, and for each injection with its baseline window.
 
     `measured`: for each of the two, whether it was measured rather than assumed.
     """

@@ -247,7 +247,7 @@ class _Draft:
         return ComparisonVerdict.BETTER if (direction < 0) == lower_is_better else ComparisonVerdict.WORSE
 
     def why(self, p: float, floor: float) -> str:
-        """Return what prevents a verdict other than noise."""
+        """Return what other than noise prevents a verdict; empty if nothing does."""
         median = median_of(self.before)
         if p <= ALPHA and floor > NEGLIGIBLE:
             return f"within the noise floor of {floor:.0%}"

@@ -194,7 +194,7 @@ class Traces:
     settings: Mapping[str, str] | None = None
 
     def events_of(self, kind: str) -> list[EngineEvent]:
-        """Return the events of a kind, in order of time."""
+        """Return the events of a kind, sorted by time."""
         return [one for one in self.events if one.kind == kind]
 
 
@@ -230,7 +230,7 @@ class VictimGroup:
 class Capabilities:
     """Options of an experiment that an engine supports.
 
-    `cycles`: those whose phases a fault can target. `granularity`: of its output and its commits.
+    `cycles`: cycles whose phases a fault can target. `granularity`: granularity of outputs and commits.
     """
 
     commit_modes: frozenset[str]

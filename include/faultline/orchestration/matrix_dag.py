@@ -284,7 +284,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 def _newest_record(config: Configuration, series: str) -> Record | None:
-    """Return the newest record of this configuration in the series; None without one."""
+    """Return the newest record of this configuration in the series; None if there is none."""
     from faultline.experiment.cell import Cell
     from faultline.records.store import Store
 

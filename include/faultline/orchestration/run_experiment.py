@@ -123,6 +123,6 @@ class RunExperiment(TriggerDagRunOperator):
         return RunningCell(load_settings(), conf, context["params"], begun, self.max_measurements)
 
     def _child_state(self, context: Any) -> str | None:
-        """Return the state of the child run; None without one."""
+        """Return the state of the child run; None if there is none."""
         known = context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[str(self.trigger_run_id)])
         return run_state(context, EXPERIMENT, str(self.trigger_run_id)) if known else None

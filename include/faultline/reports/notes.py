@@ -77,7 +77,7 @@ def sweep_refusal_note(error: ConfigError) -> str:
 def plan_note(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: int) -> str:
     """Return the plan of a sweep: its axes and the other given parameters, after parsing.
 
-    `cells`: all cells of the sweep; `missing`: those to measure.
+    `cells`: number of cells of the sweep; `missing`: number of cells to measure.
     """
     axes = " × ".join(f"{name} {axis_text(values)}" for name, values in matrix.axes.items())
     filled = [

@@ -329,7 +329,7 @@ def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) ->
 
 
 def explain_json(record_ref: str, settings: Settings, *, plot: Path | None = None) -> dict[str, Any]:
-    """Return the same facts as one JSON object; `plot`: path of the page or null."""
+    """Return the facts of `explain` as a JSON object; its key `plot` holds the path of the page, or null."""
     view, page, _ = _load_view(record_ref, settings, plot)
     return {**view.as_dict(), "plot": str(page) if page else None}
 

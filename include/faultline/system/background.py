@@ -108,8 +108,8 @@ def _has_weight(root: Path, path: str) -> bool:
 def background_sessions(background: Collection[Key], others: Collection[Key], stats: Stats) -> dict[int, int]:
     """Return the sessions with background processes and no other process, each with one pid.
 
-    A process that is too young to be classified has no effect. `stats`: of all processes; field 6 of /proc/PID/stat is
-    the session.
+    A process that is too young to be classified is ignored. `stats`: those of all processes; field 6 of it is
+    the session (see /proc/PID/stat).
     """
     mixed = {_session_of(stats[key]) for key in others}
     return {_session_of(stats[key]): key[0] for key in background if _session_of(stats[key]) not in mixed}

@@ -164,7 +164,7 @@ def latency_ratio(records: Sequence[Record]) -> ClaimResult:
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
-    """Return by rate whether each run without a fault sustained it; undecided runs are omitted."""
+    """Return, by rate, whether each run without a fault sustained it; undecided runs are omitted."""
     by_rate: dict[float, list[bool]] = {}
     for record in records:
         answer = is_sustained(record)

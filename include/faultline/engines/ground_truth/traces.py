@@ -4,7 +4,7 @@
 
 | event | fields |
 | --- | --- |
-| `started` | `incarnation`, `style`: of the script |
+| `started` | `incarnation`, `style` of the script |
 | `planned` | `batch`, `ends`: offsets by partition, `base`: where the schedule starts, null before T0 |
 | `launched` | `batch`: its tasks start |
 | `loaded` | `batch`, `partition`: state was read |

@@ -47,7 +47,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class DriverEvents:
-    """Events of all driver incarnations by kind, in order of time."""
+    """Events of all driver incarnations by kind, sorted by time."""
 
     lost_tasks: tuple[LogLine, ...] = ()
     disconnects: tuple[LogLine, ...] = ()

@@ -64,7 +64,7 @@ class LogSnapshot:
 
 @dataclass(frozen=True)
 class ExecutorEvents:
-    """Events of all executors of an attempt by kind, in order of time."""
+    """Events of all executors of an attempt by kind, sorted by time."""
 
     launches: tuple[TaskLaunch, ...] = ()
     loads: tuple[StateLoad, ...] = ()
@@ -158,7 +158,7 @@ def read_executor_logs(directory: Path) -> ExecutorEvents:
 
 
 def merge_events(parsed: Sequence[ExecutorEvents]) -> ExecutorEvents:
-    """Return the events of several executors, each kind in order of time."""
+    """Return the events of several executors, each kind sorted by time."""
     return ExecutorEvents(
         tuple(sorted((item for one in parsed for item in one.launches), key=lambda item: item.wall_ns)),
         tuple(sorted((item for one in parsed for item in one.loads), key=lambda item: item.wall_ns)),

@@ -165,7 +165,7 @@ CODE = "faultline_code"
 def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkProgram:
     """Return the generator as a Spark job, with one one-core executor per process, and pack its code.
 
-    `arguments`: those of the generator.
+    `arguments`: arguments of the generator.
     """
     attempt, settings = run.attempt, run.there
     return SparkProgram(

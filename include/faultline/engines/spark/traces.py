@@ -200,7 +200,7 @@ def _state_bytes(path: Path) -> int | None:
 
 
 def _executors(lines: Iterable[Line]) -> list[tuple[Line, Line]]:
-    """Return (sample, executor) pairs in order of time."""
+    """Return (sample, executor) pairs, sorted by time."""
     samples = sorted((line for line in lines if line.get("kind") == "executors"), key=lambda line: int(line["wall_ns"]))
     return [(line, executor) for line in samples for executor in line.get("executors") or ()]
 

@@ -142,7 +142,7 @@ class ExternalInstall:
         return f"{self.prefix}conductor"
 
     def receipt(self) -> dict[str, Any] | None:
-        """Return the stored installation; None without one.
+        """Return the stored installation; None if there is none.
 
         Raises ConfigError for a folder of another program or prefix.
         """

@@ -26,7 +26,7 @@ MAX_MISSING = 100
 
 
 def sweep_page(site: ResultsSite, sweep_id: str | None, choice: SweepPageQuery | None = None) -> str:
-    """Return the page of a sweep; None: of the records without a sweep. Raises PageNotFound without a record."""
+    """Return the page of a sweep, or (None) of the records without one. Raises PageNotFound if there is no record."""
     site.index.refresh()
     entries = entries_of_sweep(site.index, site.results, sweep_id)
     if not entries:

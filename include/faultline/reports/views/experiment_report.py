@@ -85,7 +85,7 @@ class FaultReport:
 
     @property
     def is_censored(self) -> bool:
-        """True if the recovery is censored."""
+        """Whether the recovery is censored."""
         return self.recovery.recovered is False
 
     @property

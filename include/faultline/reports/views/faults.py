@@ -249,7 +249,7 @@ def _undo_text(line: Line, first_ns: int | None) -> str:
 
 
 def _restarts(record: Record, attempt: Attempt, t0_wall_ns: int | None, remarks: list[str]) -> list[RestartReport]:
-    """Return all restarts after T0, in order of time."""
+    """Return all restarts after T0, sorted by time."""
     replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
     found = [
         *_supervisor_restarts(_journal(attempt.supervisor_journal, remarks)),

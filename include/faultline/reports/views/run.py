@@ -78,7 +78,7 @@ class RunView:
 
     @property
     def has_figures(self) -> bool:
-        """True if the record has figures."""
+        """Whether the record has figures."""
         return self.record.status in WITH_FIGURES
 
     @property

@@ -39,7 +39,7 @@ def has_curves(folder: Path) -> bool:
 def read_curves(folder: Path) -> Any:
     """Return the content of `series.json`, computed if the file is missing.
 
-    Raises FileNotFoundError if the raw files are missing, too; InfrastructureError if a raw file is unusable; OSError,
+    Raises FileNotFoundError if the raw files are also missing; InfrastructureError if a raw file is unusable; OSError,
     ValueError or RecursionError if `series.json` is unreadable.
     """
     try:

@@ -178,7 +178,7 @@ class SweepView:
 
     @property
     def has_limit(self) -> bool:
-        """True if the figure shows a limit."""
+        """Whether the figure shows a limit."""
         return self.view == "curves" and self.metric is not None and _limit(self.choice, self.metric) is not None
 
     @property
@@ -193,17 +193,17 @@ class SweepView:
 
     @property
     def is_repeated(self) -> bool:
-        """True if a configuration has several usable runs."""
+        """Whether a configuration has several usable runs."""
         return any(len(point.valid) > 1 for point in self.points)
 
     @property
     def has_bounds(self) -> bool:
-        """True if a median is only a lower bound."""
+        """Whether a median is only a lower bound."""
         return self.metric is not None and any(point.figure(self.metric.key).bound for point in self.measured)
 
     @property
     def has_controls(self) -> bool:
-        """True if there are control runs among faults."""
+        """Whether there are control runs among faults."""
         return bool(split_controls(self.measured)[1])
 
     @property

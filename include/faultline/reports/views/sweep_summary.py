@@ -153,7 +153,7 @@ def headline_lines(effects: Sequence[Effect]) -> list[str]:
 def step_figures_text(effects: Sequence[Effect]) -> str:
     """Return `Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), …, n = 3 runs each`.
 
-    `effects`: those of one step, at least one.
+    `effects`: one or more effects of one step.
     """
     figures = ", ".join(f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}" for effect in effects)
     return f"{capitalize_first(step_text(effects[0]))}: {figures}, {_runs_text(effects)}"
