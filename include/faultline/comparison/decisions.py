@@ -295,7 +295,7 @@ def planned_cells(
     """
     question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
     if question is None:
-        raise ConfigError("decide: empty; expected a question; fix: fill it in or remove it")
+        raise ConfigError("decide: empty; expected what to decide; fix: fill it in or remove it")
     return plan_blocks(matrix, question, series, plans, fresh=fresh)
 
 
@@ -313,7 +313,7 @@ def plan_blocks(
     configurations = {cell.config.config_id: cell.config for cell in usual}
     steps, _ = steps_of({name: config.model_dump(mode="json") for name, config in configurations.items()}, asked.along)
     if not steps:
-        raise ConfigError(f"decide.along: got {asked.along}; expected an axis in which two cells differ alone")
+        raise ConfigError(f"decide.along: got {asked.along}; expected the only axis in which two cells differ")
     compared = [configurations[name] for name in configurations if name in compared_configurations(steps)]
     others = [cell for cell in usual if cell.config not in compared]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
