@@ -18,13 +18,13 @@ from tests.support.needs import pytest_runtest_makereport as pytest_runtest_make
 
 pytest_plugins = ("tests.support.services",)
 
-# Isolates the tests from experiments that run on this machine meanwhile.
+# A machine lock of its own isolates the tests from experiments on this machine.
 os.environ["FAULTLINE_MACHINE"] = f"tests-{os.getpid()}"
 
-# Default limit per test in seconds: above every wait for an event, whose message is more specific.
+# Default limit per test in seconds, longer than any wait for an event, whose own timeout has a more specific message.
 os.environ.setdefault("PYTEST_TIMEOUT", "900")
 
-# No deadlines, because a busy machine is slow. The same examples in each run; random ones with --thorough.
+# No deadlines, because the machine may be busy. The examples are the same in each run, but random with --thorough.
 settings.register_profile(
     "faultline", deadline=None, max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -37,13 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the profile before collection, since tests inherit from it."""
+    """Select the profile before collection, since tests take their settings from it."""
     settings.load_profile("thorough" if config.getoption("--thorough") else "faultline")
 
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Restored umask: a command that starts services makes the files of its process private."""
+    """Restore the umask after the test, since commands that start services change it."""
     before = os.umask(0o022)
     os.umask(before)
     yield
@@ -59,8 +59,8 @@ def share(pytestconfig: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect thorough tests unless requested, and sort the others.
 
-    Tests that use Airflow run late, because other users of the shared installation start while Airflow is down. Tests
-    that stop that installation run last.
+    Tests with the fixture `airflow` run late, because others that share the installation need Airflow to be stopped.
+    Tests that stop the installation run last.
     """
     if not config.getoption("--thorough"):
         left_out = [item for item in items if item.get_closest_marker("thorough")]

@@ -1,8 +1,8 @@
-"""`./faultline test`: installs the requirements of the tests and runs their layers, one run of pytest each.
+"""`./faultline test`: installs the requirements of the tests and runs the layers of tests, one pytest run each.
 
 The packages of requirements-test.lock are installed into `venv/tests`, which is replaced as a whole. An interrupted
-installation therefore changes nothing, and a changed lock leaves no old package. The bootstrap installs packages that
-are in both locks.
+installation therefore changes nothing, and a changed lock leaves no old package. The bootstrap has already installed
+packages that requirements.lock also lists.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from faultline.system.text import Progress
 
 @dataclass(frozen=True)
 class Layer:
-    """Test folders that run together. `options`: of pytest. `spark`: whether its tests start Spark."""
+    """Test folders that run together. `options`: for pytest. `spark`: whether the tests start Spark."""
 
     folders: tuple[str, ...]
     options: tuple[str, ...] = ()
     spark: bool = False
 
 
-# Tests mostly wait, so more processes than two cores; tests with shared fixtures share one (tests/support/groups.py).
+# Tests mostly wait, so three processes suit two cores. Tests with shared fixtures run in one (tests/support/groups.py).
 _THREE = ("--numprocesses=3", "--quiet")
 LAYERS = {
     "static": Layer(("tests/static",)),
@@ -45,7 +45,7 @@ LAYERS = {
     # Measurements need the machine for themselves.
     "system": Layer(("tests/system",), spark=True),
 }
-# Names the summary file that a layer writes: {"counts": {outcome: number}, "bad": [test, …]}.
+# Variable with the path of the layer's summary file: {"counts": {outcome: number}, "bad": [test, …]}.
 SUMMARY = "FAULTLINE_TEST_SUMMARY"
 COUNTED = ("failed", "passed", "skipped", "deselected", "error")
 # Exit codes of pytest.
@@ -70,7 +70,7 @@ class Tally:
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return layers and pytest's arguments: no layers if single tests are named, all if neither is.
+    """Return layers and pytest's arguments. Without named layers: none if tests are named, else all.
 
     Layers come first: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
     """
@@ -90,7 +90,7 @@ def _names_tests(argument: str) -> bool:
 
 
 def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -> int:
-    """Run all layers, even if one fails; return the exit code.
+    """Run all layers, even if one fails; return the exit code of the first failure, or 0.
 
     Prints the seconds per layer, the failed tests, and a closing line in the format of pytest.
     """
@@ -106,46 +106,46 @@ def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Progress) -
 
 def closing_lines(tallies: dict[str, Tally]) -> list[str]:
     """Return the seconds and failures per layer, and the closing line."""
-    whole = Tally()
+    total = Tally()
     lines = [f"{'layer':<10} {'tests':>6} {'seconds':>8}"]
     for name, one in tallies.items():
-        whole.seconds += one.seconds
-        whole.counts += one.counts
+        total.seconds += one.seconds
+        total.counts += one.counts
         tests = one.counts.total() - one.counts["deselected"]
         lines.append(f"{name:<10} {tests:>6,} {one.seconds:>8.0f}{'' if one.good else f'  status {one.status}'}")
     lines += [f"FAILED {test}" for one in tallies.values() for test in one.bad]
     # An aborted layer has no counts, and must count as an error.
     broken = [name for name, one in tallies.items() if not one.good and not one.bad]
-    whole.counts["error"] += len(broken)
+    total.counts["error"] += len(broken)
     lines += [f"FAILED layer {name}: status {tallies[name].status}" for name in broken]
-    ends = ", ".join(f"{whole.counts[end]} {end}" for end in COUNTED if whole.counts[end]) or "no tests ran"
-    minutes, seconds = divmod(round(whole.seconds), 60)
-    text = f" {ends} in {whole.seconds:.2f}s ({minutes // 60}:{minutes % 60:02}:{seconds:02}) "
+    ends = ", ".join(f"{total.counts[end]} {end}" for end in COUNTED if total.counts[end]) or "no tests ran"
+    minutes, seconds = divmod(round(total.seconds), 60)
+    text = f" {ends} in {total.seconds:.2f}s ({minutes // 60}:{minutes % 60:02}:{seconds:02}) "
     return [*lines, f"{text:=^100}"]
 
 
 def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faultline-tests-") as folder:
-        left = Path(folder) / "tally.json"
-        # Named paths replace the layer's folders.
+        summary_file = Path(folder) / "tally.json"
+        # Named tests replace the layer's folders.
         folders = () if any(map(_names_tests, arguments)) else layer.folders
         command = [sys.executable, "-m", "pytest", *folders, *layer.options, *arguments]
-        with subprocess.Popen(command, env={**os.environ, SUMMARY: str(left)}, **_interruptible()) as process:
+        with subprocess.Popen(command, env={**os.environ, SUMMARY: str(summary_file)}, **_interruptible()) as process:
             try:
                 process.wait()
             except BaseException:
                 _interrupt(process)
                 raise
-        summary = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
+        summary = json.loads(summary_file.read_text()) if summary_file.exists() else {"counts": {}, "bad": []}
     return Tally(time.monotonic() - began, process.returncode, Counter(summary["counts"]), summary["bad"])
 
 
 def _interruptible() -> dict[str, Any]:
     """Return arguments of Popen that restore SIGINT in a child if this process ignores it.
 
-    A background job of a script ignores SIGINT, which children inherit. The new process group still shields the child
-    from the terminal's interrupt.
+    A background job of a script ignores SIGINT, and its children inherit that. In a new process group, the child still
+    does not receive the terminal's interrupt.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         return {}
@@ -184,22 +184,22 @@ LOCK = "requirements-test.lock"
 
 
 def add_packages(root: Path, venv: Path) -> None:
-    """Update `venv/tests` to the locks. Raises FaultlineError."""
+    """Make `venv/tests` match the locks. Raises FaultlineError if that fails."""
     if not (venv / "made-of").exists():
         return  # the bootstrap did not create this environment
     wanted = bootstrap.added_entries((root / LOCK).read_text(), (root / "requirements.lock").read_text())
-    if _ready(venv, wanted):
+    if _is_current(venv, wanted):
         return
     try:
         with bootstrap.bootstrap_lock(venv.parent) as lock:
-            if not _ready(venv, wanted):  # another process may have done it meanwhile
+            if not _is_current(venv, wanted):  # another process may have done it meanwhile
                 _make(bootstrap.VirtualEnvironment(root, venv.parent, lock, LOCK, "./faultline test"), wanted)
     except OSError as error:
         raise ConfigError(bootstrap.explain_os_error(error, venv)) from error
 
 
-def _ready(venv: Path, wanted: str) -> bool:
-    """Return whether `venv/tests` holds `wanted`; `made-of` is written last."""
+def _is_current(venv: Path, wanted: str) -> bool:
+    """Return whether `venv/tests` holds the lock entries `wanted`; an installation writes `made-of` last."""
     try:
         return (venv / "tests" / "made-of").read_text() == wanted and any(_links(venv))
     except OSError:
@@ -211,11 +211,11 @@ def _make(environment: bootstrap.VirtualEnvironment, wanted: str) -> None:
     part = environment.venv / "tests.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    asked = part / "made-of.part"
-    asked.write_text(wanted)
+    requirements = part / "made-of.part"
+    requirements.write_text(wanted)
     bootstrap.progress(f"adding the packages of {LOCK} to the environment (once; 0.3 GB)")
-    environment.install(asked, "--target", str(part))
-    asked.rename(part / "made-of")
+    environment.install(requirements, "--target", str(part))
+    requirements.rename(part / "made-of")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
     # The .pth file appends the folder to the path of every Python of the environment.
@@ -229,7 +229,7 @@ def _links(venv: Path) -> list[Path]:
 
 # ---- Debian packages with programs that the tests use ----
 
-# Program: package.
+# Debian package by program.
 PACKAGES = {
     "chromium": "chromium",
     "sshd": "openssh-server",
@@ -241,16 +241,16 @@ PACKAGES = {
 THOROUGH = {
     "podman": "podman", "runc": "runc", "buildah": "buildah", "catatonit": "catatonit", "debootstrap": "debootstrap",
 }  # fmt: skip
-# Debian's folders outside the PATH of an unprivileged user. The newest version is preferred.
+# Debian's folders that the PATH of an unprivileged user lacks. The newest version is preferred.
 PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 INSTALL = "apt-get install -y --no-install-recommends"
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program, or None. Debian's own is preferred, since related programs are next to it."""
+    """Return the path of a program, or None. Debian's is preferred, since related programs are next to it."""
     folders: list[str] = []
-    for place in PLACES:
-        path = Path(place)
+    for pattern in PLACES:
+        path = Path(pattern)
         found = [str(one) for one in Path(path.anchor).glob(str(path.relative_to(path.anchor)))]
         folders += sorted(found, key=lambda one: [int(part) for part in one.split("/") if part.isdigit()], reverse=True)
     return shutil.which(name, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
@@ -262,9 +262,9 @@ def package_of(program: str) -> str:
 
 
 def install_missing(log: Path, say: Callable[[str], None], *, thorough: bool = False) -> None:
-    """Install missing Debian packages if possible, else report them in one line. Never raises: their tests are skipped.
+    """Install missing Debian packages if possible, else report them in one line; tests that need them are skipped.
 
-    `thorough`: also packages for tests that run only with --thorough.
+    Never raises. `thorough`: also install packages for tests that run only with --thorough.
     """
     wanted = {**PACKAGES, **(THOROUGH if thorough else {})}
     packages = _missing(wanted)

@@ -1,4 +1,4 @@
-"""The locks hold no version that `advisories.json` lists as vulnerable and not accepted."""
+"""The locks contain no version that `advisories.json` lists as vulnerable, except accepted ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packaging.version import Version
 from faultline.system.settings import ROOT
 
 FILE = Path(__file__).with_name("advisories.json")
-# Maximum age of the file: it cannot list newer advisories.
+# Maximum age of the file, which lacks newer advisories.
 MOST_DAYS = 180
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)", re.MULTILINE)
 
@@ -24,7 +24,7 @@ Locked = Mapping[str, set[str]]
 
 
 def locked(root: Path) -> dict[str, set[str]]:
-    """Return the versions of each package in the locks: Python's by name, Java's by `group:artifact`."""
+    """Return the versions in the locks by package: a Python name or a Java `group:artifact`."""
     found: dict[str, set[str]] = {}
     for lock in ("requirements.lock", "requirements-test.lock"):
         for pin in _PIN.finditer((root / lock).read_text()):
@@ -37,7 +37,7 @@ def locked(root: Path) -> dict[str, set[str]]:
 
 
 def canonical(name: str) -> str:
-    """Return a Python package's name as registries compare it."""
+    """Return the normalized name of a Python package; a Java artifact is returned unchanged."""
     return name if ":" in name else re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""SECURITY.md and the checklist of capabilities name existing tests and benchmarks in each row."""
+"""Each row of SECURITY.md and of the checklist of capabilities names existing tests or benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WITHOUT_A_TEST = 8
 
 @cache
 def defined_tests(file: Path) -> dict[str, bool]:
-    """Return the tests of a file, and whether each runs only with --thorough; none of a missing file."""
+    """Return, by test of a file, whether it runs only with --thorough; empty if the file is missing."""
     if not file.is_file():
         return {}
     tree = ast.parse(file.read_text())
@@ -35,7 +35,7 @@ def defined_tests(file: Path) -> dict[str, bool]:
 
 
 def rows(document: Path, after: str) -> list[list[str]]:
-    """Return the cells of the document's tables after this text, without their heads."""
+    """Return the rows of the document's tables after this text, without table heads, as lists of cells."""
     lines = document.read_text().partition(after)[2].splitlines()
     cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     return [row for row in cells if row[0] not in ("asset", "capability", "---")]

@@ -24,7 +24,7 @@ NAMED_PACKAGES = {
     "psutil": "psutil",
     "paramiko": "paramiko",
 }
-# The only project packages that a folder may import.
+# By folder, the only project packages that it may import.
 MAY_IMPORT = {
     "generators": {"generators"},
     "fault": {"fault"},
@@ -33,8 +33,8 @@ MAY_IMPORT = {
     "dags": {"faultline"},
     "benchmarks": {"benchmarks", "faultline", "generators", "fault"},
 }
-# The Spark job `generate.py` runs the generators on executors. `./faultline bench` and the DAG `nightly_speed` load
-# benchmarks on demand.
+# Exceptions by module: the Spark job `generate.py` runs the generators on executors; `./faultline bench` and the DAG
+# `nightly_speed` load benchmarks on demand.
 MAY_ALSO = {"generate.py": {"generators"}, "main.py": {"benchmarks"}, "self_benchmark_dag.py": {"benchmarks"}}
 # Rooms of the core, from the top down: a room imports only rooms of later lines.
 ROOMS = (
@@ -100,7 +100,7 @@ def test_only_orchestration_and_spark_programs_know_airflow_and_spark() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """Return every module and package of the core by its name without `faultline.`."""
+    """Return the files of all modules and packages of the core, by name without `faultline.`."""
     core = ROOT / "include" / "faultline"
     names = {".".join(path.relative_to(core).with_suffix("").parts): path for path in core.rglob("*.py")}
     return {name.removesuffix(".__init__").removesuffix("__init__"): path for name, path in names.items()}
@@ -140,7 +140,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     while free := [name for name, used in waiting.items() if not used & waiting.keys()]:
         for name in free:
             del waiting[name]
-    assert not waiting, f"in a circle, or above one: {sorted(waiting)}"
+    assert not waiting, f"modules in or above an import cycle: {sorted(waiting)}"
 
 
 def test_a_large_room_has_rooms_of_its_own() -> None:
@@ -158,11 +158,11 @@ def test_generic_rooms_name_no_workload_and_no_engine() -> None:
     for name, path in modules().items():
         where = path.relative_to(ROOT / "include" / "faultline").as_posix()
         if not where.startswith(AT_HOME):
-            asked = [line for line in path.read_text().splitlines() if BY_NAME.search(line)]
-            assert not asked, f"{name}: {asked[0].strip()}"
+            lines = [line for line in path.read_text().splitlines() if BY_NAME.search(line)]
+            assert not lines, f"{name}: {lines[0].strip()}"
 
 
-def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
+def test_folders_of_unit_tests_are_named_after_rooms() -> None:
     rooms = {*ROOMS, *OWN, "golden", "toys"}
     folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders <= rooms
@@ -182,7 +182,7 @@ KNOW_AN_ENGINE = (
 )  # fmt: skip
 
 
-def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> None:
+def test_other_rooms_do_not_import_an_engine() -> None:
     core, known = ROOT / "include" / "faultline", modules()
     engines = {name.split(".")[1] for name in known if name.startswith("engines.") and name.count(".") > 1}
     assert engines >= {"spark", "ground_truth"}
@@ -195,7 +195,7 @@ def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> No
 
 
 # Names that are allowed everywhere: fields of configurations and records, an artifact, Connections.
-KEPT = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob")
+ALLOWED = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob")
 # Further modules that may name Spark: the embedded installation, commands for its services, example values, workload
 # programs that a user job must not shadow, Airflow's preloaded modules, a caveat of published pages.
 NAME_SPARK = (
@@ -225,7 +225,7 @@ def test_generic_rooms_do_not_name_spark() -> None:
     for name, path in modules().items():
         where = path.relative_to(ROOT / "include" / "faultline").as_posix()
         if not where.startswith((*AT_HOME, *KNOW_AN_ENGINE, *NAME_SPARK)):
-            named = [text for text in texts_of(path) if "spark" in KEPT.sub("", text).lower()]
+            named = [text for text in texts_of(path) if "spark" in ALLOWED.sub("", text).lower()]
             assert not named, f"{name}: {named[0]}"
 
 
@@ -252,7 +252,7 @@ def test_every_matrix_is_in_the_table_of_matrices() -> None:
     assert [name for name, listed in axes.items() if f"| `{name}` | {listed} |" not in text] == []
 
 
-def test_the_tables_of_the_reference_are_those_that_the_code_generates() -> None:
+def test_the_tables_of_the_reference_are_up_to_date() -> None:
     from scripts.reference import PARTS, made, replace_part
 
     for name, part in made().items():
@@ -280,5 +280,5 @@ def test_one_function_reads_the_plan_of_an_attempt() -> None:
         for line in path.read_text().splitlines()
         if reads.search(line)
     ]
-    # In `read_plan`: the file, and what it holds.
+    # `read_plan` reads the file and parses its content.
     assert found == ["include/faultline/experiment/attempt_plan.py"] * 2

@@ -18,8 +18,8 @@ from faultline.system.settings import ROOT, load_settings
 def test_checkers_pass(command: str) -> None:
     # The cache limits the check to changed files.
     cache = ["--cache-dir", str(load_settings().home / "caches" / command.split()[0])]
-    whole = [sys.executable, "-m", *command.split(), *cache]
-    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", *command.split(), *cache]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
@@ -32,13 +32,13 @@ def source_of(module: str) -> Path | None:
     where = SOURCES.get(module.split(".")[0])
     if where is None:
         return None
-    there = where / module.replace(".", "/")
-    return next((one for one in (there.with_suffix(".py"), there / "__init__.py") if one.is_file()), None)
+    path = where / module.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 @cache
-def bound(file: Path) -> frozenset[str]:
-    """Return every name that a module binds, at any depth; for a package, also its modules."""
+def defined_names(file: Path) -> frozenset[str]:
+    """Return every name that a module defines or imports, at any depth; for a package, also its modules."""
     names = {one.stem for one in file.parent.iterdir()} if file.name == "__init__.py" else set()
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
@@ -52,14 +52,14 @@ def bound(file: Path) -> frozenset[str]:
 
 
 def test_tests_and_scripts_import_existing_names() -> None:
-    """Otherwise a missing import fails only when a thorough or late test is collected."""
-    lacking = [
+    """Without this test, a wrong import fails only when a thorough or late test is collected."""
+    missing = [
         f"{file.relative_to(ROOT)}: {node.module}.{name.name}"
         for folder in ("tests", "scripts", "dags", "plugins", "spark_jobs", "examples")
         for file in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module and (there := source_of(node.module))
+        if isinstance(node, ast.ImportFrom) and node.module and (source := source_of(node.module))
         for name in node.names
-        if name.name not in bound(there)
+        if name.name not in defined_names(source)
     ]
-    assert lacking == []
+    assert missing == []

@@ -12,7 +12,7 @@ from tests.static.vocabulary import ROOT, Hit, files, hits_of, text_hits
 
 
 class Allowed(NamedTuple):
-    """An exception and its reason. `text`: a part of the line."""
+    """An exception with its reason. `text`: part of the line with the banned word."""
 
     file: str
     text: str
@@ -42,8 +42,8 @@ def test_every_exception_is_needed(hits: list[Hit]) -> None:
     assert unused == []
 
 
-def test_a_class_name_stands_in_one_room() -> None:
-    """Tests and benchmarks may repeat a name."""
+def test_a_class_name_is_used_in_one_room() -> None:
+    """Check all classes outside tests and benchmarks."""
     rooms: dict[str, set[str]] = {}
     for file in files():
         if file.endswith(".py") and not file.startswith(("tests/", "benchmarks/")):

@@ -1,4 +1,4 @@
-"""Tests hold on a busy machine, where events come late."""
+"""Tests pass on a busy machine, where events come late: waits are long, and no test asserts speed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from faultline.system.settings import ROOT
 
-# Seconds. A bound below the first is a poll, not a wait.
-LOOK_S, EVENT_S, TEST_S = 1.0, 60.0, 600.0
+# Seconds. A shorter bound than the first is a poll; the others are the least bounds of a wait and of a test.
+POLL_S, EVENT_S, TEST_S = 1.0, 60.0, 600.0
 WAITS = {
     "wait", "wait_until", "wait_procs", "join", "communicate", "run", "check_output", "check_call", "get", "result",
     "settimeout", "consume", "list_topics", "get_watermark_offsets",
@@ -18,7 +18,7 @@ WAITS = {
 POSITIONAL = {"wait", "join", "communicate", "settimeout"}
 BOUNDS = {"timeout", "timeout_s"}
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
-# The only module that may read a command line at once; all others wait until a process shows its own.
+# The only module that may read command lines directly. A child first shows its parent's, so all others wait.
 COMMAND_LINES = "tests/support/processes.py"
 
 
@@ -38,12 +38,12 @@ def number(node: ast.expr | None) -> float | None:
     return None
 
 
-def asks_a_clock(node: ast.expr) -> bool:
+def reads_a_clock(node: ast.expr) -> bool:
     return any(isinstance(one, ast.Call) and name_of(one) in CLOCKS for one in ast.walk(node))
 
 
 def bounds(tree: ast.Module) -> Iterator[tuple[int, float]]:
-    """Yield (line, seconds) of every numeric bound: of waits, of loops that read a clock, of parameters."""
+    """Yield line and seconds of every numeric bound: of waits, of loops with a deadline, and of parameters."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name_of(node) in WAITS:
             given = [one.value for one in node.keywords if one.arg in BOUNDS]
@@ -55,18 +55,18 @@ def bounds(tree: ast.Module) -> Iterator[tuple[int, float]]:
                 yield node.lineno, later
         if isinstance(node, ast.FunctionDef):
             parameters = [*node.args.posonlyargs, *node.args.args]
-            named = zip(parameters[::-1], node.args.defaults[::-1], strict=False)
-            for parameter, default in (*named, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
+            positional = zip(parameters[::-1], node.args.defaults[::-1], strict=False)
+            for parameter, default in (*positional, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
                 if parameter.arg in BOUNDS and (found := number(default)) is not None:
                     yield node.lineno, found
 
 
 def test_no_wait_for_an_event_is_shorter_than_a_minute() -> None:
-    short = [f"{path}:{line}: {s:g} s" for path, tree in trees() for line, s in bounds(tree) if LOOK_S <= s < EVENT_S]
+    short = [f"{path}:{line}: {s:g} s" for path, tree in trees() for line, s in bounds(tree) if POLL_S <= s < EVENT_S]
     assert not short, "\n".join(short)
 
 
-def test_no_test_is_ended_before_its_waits_are() -> None:
+def test_no_test_has_a_shorter_limit_than_its_waits() -> None:
     short = [
         f"{path}:{node.lineno}"
         for path, tree in trees()
@@ -87,13 +87,13 @@ def test_no_test_asserts_that_something_was_fast() -> None:
         if isinstance(asserted, ast.Assert)
         for node in ast.walk(asserted.test)
         if isinstance(node, ast.Compare)
-        for left, way, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-        if isinstance(way, ast.Lt | ast.LtE) and asks_a_clock(left) and number(right) is not None
+        for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+        if isinstance(operator, ast.Lt | ast.LtE) and reads_a_clock(left) and number(right) is not None
     ]
     assert not fast, "\n".join(fast)
 
 
-def test_no_test_looks_at_a_command_line_that_may_be_its_parents() -> None:
+def test_no_test_reads_command_lines_directly() -> None:
     early = [
         f"{path}:{node.lineno}"
         for path, tree in trees()
@@ -105,6 +105,6 @@ def test_no_test_looks_at_a_command_line_that_may_be_its_parents() -> None:
 
 def test_the_rules_find_violations() -> None:
     program = "wait_until(ready, timeout_s=5)\nprocess.wait(10)\nuntil = time.monotonic() + 20\nlast.join(0.2)\n"
-    assert [seconds for _, seconds in bounds(ast.parse(program)) if LOOK_S <= seconds < EVENT_S] == [5, 10, 20]
+    assert [seconds for _, seconds in bounds(ast.parse(program)) if POLL_S <= seconds < EVENT_S] == [5, 10, 20]
     assert [seconds for _, seconds in bounds(ast.parse("def f(x, timeout_s=3.0): pass"))] == [3.0]
     assert Path(ROOT / COMMAND_LINES).exists()

@@ -1,4 +1,4 @@
-"""Scanner for words that the project does not use: names, docstrings, comments, messages and documents.
+"""Scanner for banned words in names, docstrings, comments, messages and documents.
 
 python tests/static/vocabulary.py [FILE …]    prints each hit as FILE:LINE: KIND: WORD: TEXT
 """
@@ -43,15 +43,15 @@ NAME_PARTS: Final = frozenset(
     "told tell tells said says nobody somebody everybody anybody whoever anew beside besides stranger guest hands deed "
     "happening wish promise mend heard pretender night".split()
 )
-# Docstrings start with a noun phrase or an imperative verb.
+# Banned first words of a docstring, which starts with a noun phrase or an imperative verb.
 OPENINGS: Final = re.compile(r"(What|Who|Whoever|How|Where|So|Of)\b")
-# Files that list the words.
+# Files that list the banned words and are not scanned.
 LISTS: Final = ("tests/static/vocabulary.py", "tests/static/test_vocabulary.py")
 CODE: Final = ("include", "dags", "plugins", "fault", "generators", "spark_jobs", "scripts", "benchmarks", "tests")
 
 
 class Hit(NamedTuple):
-    """A banned word: its place, kind of text, and line."""
+    """A banned word, with its position, kind of text and line."""
 
     file: str
     line: int

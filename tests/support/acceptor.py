@@ -11,17 +11,17 @@ LOCAL = "127.0.0.1"
 
 
 @contextmanager
-def accepting(play: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Yield the port; `play` handles one connection after the other."""
+def accepting(handle: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Yield the port of a server that passes its connections to `handle`, one at a time."""
     with socket.create_server((LOCAL, 0)) as listening:
 
         def serve() -> None:
             while True:
                 try:
-                    came, _ = listening.accept()
+                    connection, _ = listening.accept()
                 except OSError:
                     return
-                play(came)
+                handle(connection)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -42,7 +42,7 @@ class Ui:
 
     @property
     def tab(self) -> Locator:
-        """The tab "Results", not the link of that name in a run's note."""
+        """The tab "Results", distinguished from the link of that name in a run's note."""
         return self.page.get_by_role("link", name="Results", exact=True).and_(self.page.locator("a:not([target])"))
 
     @property
@@ -81,13 +81,13 @@ def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
     expect.set_options(timeout=STEP_MS)
     ui = Ui(context.new_page(), installation)
 
-    def complained(message: ConsoleMessage) -> None:
-        # Airflow's UI has its own console errors; ignore them.
+    def log_problem(message: ConsoleMessage) -> None:
+        # Errors of other pages come from Airflow's UI itself.
         if message.type == "error" and "/faultline/" in message.location.get("url", ""):
             ui.problems.append(f"{message.location['url']}: {message.text}")
 
     context.on("request", lambda request: ui.requests.append(request.url))
-    context.on("console", complained)
+    context.on("console", log_problem)
     context.on("weberror", lambda error: ui.problems.append(str(error.error)))
     yield ui
     context.close()
@@ -107,11 +107,11 @@ class Form:
         self.ui.page.get_by_test_id("trigger-dag-button").click()
         expect(self.ui.dialog).to_contain_text(self.dag_id)
         expect(self.ui.page.get_by_test_id("config-form")).to_be_visible()
-        # The UI's error message covers the form for a while.
+        # An error message of the UI covers the form for a while and would receive the clicks.
         self.ui.page.add_style_tag(content=f"{TOASTS}, {TOASTS} * {{ pointer-events: none !important; }}")
 
     def fill(self, values: dict[str, Any]) -> None:
-        """Fill fields section by section, since only one is open at a time."""
+        """Fill fields section by section, since only one section is open at a time."""
         sections = dict.fromkeys(self._section(name) for name in values)
         for section in sections:
             head = self.ui.dialog.get_by_role("button", name=section, exact=True)
@@ -131,14 +131,14 @@ class Form:
 
     @property
     def complaints(self) -> Locator:
-        """Return the validation messages of the form."""
+        """Validation messages of the form."""
         return self.ui.dialog.locator("[data-scope=field][data-part=error-text]")
 
     def _section(self, name: str) -> str:
         return str(self.params[name]["schema"].get("section") or DEFAULT_SECTION)
 
     def _fill(self, name: str, value: Any) -> None:
-        """Fill a field by its widget, which follows from the type, for lists from the type of the items."""
+        """Fill a field; its type, or the item type of a list, determines the widget."""
         schema, page = self.params[name]["schema"], self.ui.page
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         kind = next(one for one in types if one != "null")

@@ -35,27 +35,27 @@ def prepared(
     plan: Mapping[str, Any] | None = None,
     **order: Any,
 ) -> Attempt:
-    """Write an attempt and return it.
+    """Write an attempt of the configuration `values` and return it.
 
-    `facts`: of `attempt.json`; `order`: fields of the order; `plan`: overrides of the resolved plan.
+    `facts`: additional keys of `attempt.json`; `order`: fields of `Ordered`; `plan`: overrides of the resolved plan.
     """
     config = values if isinstance(values, Configuration) else parse_configuration(dict(values or {}))
-    attempt, chosen = Attempt(folder), engine_of(config)
+    attempt, its_engine = Attempt(folder), engine_of(config)
     folder.mkdir(parents=True, exist_ok=True)
-    named = {"attempt": folder.name, "home": "/nowhere", "owner": None, "run_id": None, "prepared_wall_ns": 1}
-    write_json(folder / "attempt.json", {**named, "environment": {}, **(facts or {})})
+    defaults = {"attempt": folder.name, "home": "/nowhere", "owner": None, "run_id": None, "prepared_wall_ns": 1}
+    write_json(folder / "attempt.json", {**defaults, "environment": {}, **(facts or {})})
     ordered = {"config_id": config.config_id, "repetition": 0, "series": "s1", "build": "b1", **order}
-    made = resolve(
+    resolved = resolve(
         config,
         Ordered(config=config.model_dump(mode="json"), **ordered),
-        engine=engine or PlannedEngine(chosen.name, ADDRESSES, {}, str(ROOT / "spark_jobs")),
+        engine=engine or PlannedEngine(its_engine.name, ADDRESSES, {}, str(ROOT / "spark_jobs")),
         endpoints=endpoints,
         topics={role: f"{folder.name}-{role}" for role in topic_partitions(config)},
         places=places or Places(ports={one.role: 11211 for one in config.kind.companions(config.own)}),
-        cycles=chosen.capabilities.cycles,
+        cycles=its_engine.capabilities.cycles,
     )
-    made = replace(made, program=program_of(attempt, config, made))
-    write_json(attempt.plan, {**made.as_mapping(), **(plan or {})})
+    resolved = replace(resolved, program=program_of(attempt, config, resolved))
+    write_json(attempt.plan, {**resolved.as_mapping(), **(plan or {})})
     return attempt
 
 
@@ -73,8 +73,8 @@ def add_plan(folder: Path) -> None:
     write_json(folder / "plan.json", migrated_plan(json.loads((folder / "attempt.json").read_text()), None))
 
 
-def of(settings: Settings, name: str = ID, **facts: Any) -> Attempt:
-    """Return an attempt of this installation with `attempt.json` only."""
+def unplanned(settings: Settings, name: str = ID, **facts: Any) -> Attempt:
+    """Write an attempt of this installation with `attempt.json` only, without a plan, and return it."""
     attempt = Attempt(settings.attempts / name)
     attempt.folder.mkdir(parents=True)
     content = {"attempt": name, "home": str(settings.home), "environment": {"host": socket.gethostname()}, **facts}

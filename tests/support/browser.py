@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
     program = needed("chromium")
-    # Chromium has no sandbox as root. No name resolves, so that no external host is reachable.
+    # Chromium cannot run its sandbox as root. No host name resolves, so that no external host is reachable.
     options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -55,12 +55,12 @@ def ui(browser: Browser, airflow: Installation) -> Iterator[Ui]:
 
 @pytest.fixture
 def artefacts(request: pytest.FixtureRequest) -> Path:
-    """A persistent folder for the screenshots of the test."""
+    """An empty folder for screenshots, kept after the test."""
     return artefact_folder(request.node.name)
 
 
 def artefact_folder(name: str) -> Path:
-    """Return an empty folder for artefacts of tests."""
+    """Return an empty folder for files that tests leave behind."""
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline")
     folder = home / "test-artefacts" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A certificate authority for tests, and certificates."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Authority:
         self.pem = made.public_bytes(Encoding.PEM).decode()
 
     def signed(self, host: str = HOST, *, expired: bool = False, password: str | None = None) -> Pair:
-        """Return a certificate for an address; an `expired` one ended yesterday."""
+        """Return a certificate for an address, valid until tomorrow, or until yesterday if `expired`."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)

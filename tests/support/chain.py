@@ -1,4 +1,4 @@
-"""The program of the workload `topology` with a real broker and a local Spark, fed by the test."""
+"""The program of the workload `topology` on a real broker and a local Spark; the test sends its input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ MOST_STARTS = 6
 
 @dataclass
 class ChainRun:
-    """One chain under test; restarts a killed program like the supervisor. `values`: of its configuration."""
+    """One chain of stages under test; restarts a killed program like the supervisor.
+
+    `values`: its configuration.
+    """
 
     installation: Installation
     folder: Path
@@ -52,12 +55,13 @@ class ChainRun:
         self.config = parse_configuration({"workload": "topology", "partitions": 1, **self.values})
         self.attempt = Attempt(self.folder / "20261122T000000Z-c0ffee")
         self.attempt.folder.mkdir(parents=True)
-        own = self.config.kind.topics(self.config.own, self.config)
-        self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *own)}
+        partitions = self.config.kind.topics(self.config.own, self.config)
+        self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *partitions)}
         self.bootstrap = self.installation.settings.endpoints.kafka
         admin = AdminClient(client(self.installation.settings))
         new = [
-            NewTopic(name, num_partitions=own.get(role, 1), replication_factor=1) for role, name in self.topics.items()
+            NewTopic(name, num_partitions=partitions.get(role, 1), replication_factor=1)
+            for role, name in self.topics.items()
         ]
         for future in admin.create_topics(new).values():
             future.result()
@@ -160,7 +164,7 @@ class ChainRun:
         return sorted(found, key=lambda one: one.pid)
 
     def journal(self, event: str) -> list[dict[str, Any]]:
-        """Return the journal entries with these events."""
+        """Return the journal entries of this event."""
         return [line for line in read_journal(self.attempt.folder / "topology.jsonl") if line["event"] == event]
 
     def _exit_reason(self) -> str:

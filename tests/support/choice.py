@@ -1,4 +1,4 @@
-"""Selection of test parameters: some in every run, the others with --thorough."""
+"""Selection of test parameters: some run always, the others only with --thorough."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from _pytest.mark import ParameterSet
 
 
 def chosen(every: Iterable[str], always: Collection[str]) -> list[ParameterSet]:
-    """Return the parameters `every`; those not in `always` are marked thorough."""
+    """Return the test parameters `every`, marked thorough unless in `always`."""
     return [pytest.param(one, marks=() if one in always else pytest.mark.thorough) for one in every]

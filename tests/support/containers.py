@@ -1,8 +1,8 @@
 """docker-compose.yaml under podman with runc, with temporary storage, network and images.
 
 Images come from debootstrap instead of a registry, tagged with the names in Dockerfile and compose file. Podman 4.3
-does not wait for health and schedules no checks without systemd. `up` therefore does what Docker Compose does: it
-starts each service when its dependencies are healthy or completed.
+does not wait until a service is healthy, and without systemd it schedules no health checks. `up` therefore does what
+Docker Compose does: it starts each service when its dependencies are healthy or completed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PACKAGES = "ca-certificates,python3,python3-venv"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 # Bit of the capability to raise limits such as RLIMIT_NICE.
 _SYS_RESOURCE = 1 << 24
-_TRIES_S = 0.5
-# First start of the official image, for Debian's PostgreSQL.
+_CHECK_EVERY_S = 0.5
+# Entry point for Debian's PostgreSQL; on the first start it initializes the database like the official image.
 START = """\
 #!/bin/sh
 set -eu
@@ -75,7 +75,7 @@ def require_podman() -> None:
 
 @dataclass(frozen=True)
 class Containers:
-    """The system of docker-compose.yaml under podman. `cache` is kept, `folder` is removed."""
+    """The services of docker-compose.yaml under podman. `cache` is kept after the test, `folder` is removed."""
 
     cache: Path
     folder: Path
@@ -94,8 +94,8 @@ class Containers:
         }
 
     def call(self, *command: str, timeout_s: float = 900) -> str:
-        """Return the output of a command in the network namespace of this system."""
-        # Only the network namespace: the next call must see the mounts of podman.
+        """Return the output of a command in the network namespace of the containers."""
+        # No separate mount namespace, since the next call must see podman's mounts.
         inside = ["nsenter", f"--net=/run/netns/{self.network}", *command]
         return run(*inside, environment=self.environment, timeout_s=timeout_s)
 
@@ -118,7 +118,7 @@ class Containers:
         """Return the name of a service's container."""
         return f"faultline_{service}_1"
 
-    # ---- its life ----
+    # ---- start and stop ----
 
     def make(self) -> None:
         """Create settings, secrets and images; the cache keeps base image and podman-compose."""
@@ -165,7 +165,7 @@ class Containers:
         wait_until(
             lambda: self.healthy(service),
             timeout_s=240,
-            every_s=_TRIES_S,
+            every_s=_CHECK_EVERY_S,
             what=lambda: f"{service}: healthy; the end of its log:\n{self.log(service)}",
         )
 
@@ -207,7 +207,7 @@ class Containers:
         return str(self.folder / "secrets")
 
     def _outside(self, *command: str) -> str:
-        """Run a command in the host's network, which reaches Debian and the package index."""
+        """Run a command in the host's network, where Debian and the package index are reachable."""
         return run(*command, environment=self.environment, timeout_s=1800)
 
     def leftovers(self) -> list[str]:
@@ -228,7 +228,7 @@ class Containers:
 
 @contextmanager
 def new_containers(cache: Path, folder: Path) -> Iterator[Containers]:
-    """Yield a system that is built but not started, and remove it afterwards."""
+    """Yield containers that are built but not started, and remove them afterwards."""
     cache.mkdir(parents=True, exist_ok=True)
     made = Containers(cache, folder, f"faultline-{secrets.token_hex(4)}")
     run("ip", "netns", "add", made.network, environment=made.environment)
@@ -260,7 +260,7 @@ def may_raise_limits() -> bool:
 
 
 def make_base(cache: Path) -> Path:
-    """Return an archive of Debian with Python and the machine's certificates and apt settings."""
+    """Return an archive of Debian with Python, and with this machine's certificates and apt settings."""
     certificates = sorted(Path("/usr/local/share/ca-certificates").glob("*.crt"))
     apt = run("apt-config", "dump", "Acquire")
     facts = [SUITE, MIRROR, PACKAGES, apt, *(one.read_text() for one in certificates)]

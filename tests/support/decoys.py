@@ -20,7 +20,10 @@ def decoy(
     environment: Mapping[str, str] | None = None,
     program: str = "echo up; read x",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process with these arguments and variables, optionally of another user; it must survive the block."""
+    """Yield a process with these arguments and variables, optionally of another user.
+
+    Fails if the process has ended at the end of the block.
+    """
     other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     process = subprocess.Popen(
         ["sh", "-c", program, "sh", *arguments],
@@ -34,7 +37,7 @@ def decoy(
     try:
         assert process.stdout.readline() == b"up\n"
         yield process
-        assert process.poll() is None, "a decoy was hit"
+        assert process.poll() is None, "the decoy was killed"
     finally:
         process.kill()
         process.communicate()

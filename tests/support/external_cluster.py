@@ -30,7 +30,7 @@ from tests.support.certificates import Authority, Pair
 from tests.support.installation import free_ports
 
 MECHANISM = "SCRAM-SHA-512"
-# A user with all rights, with special characters in its password, and a user without rights.
+# A user with all rights, whose password has special characters, and a user without rights.
 USER, POWERLESS = "bench", "nobody"
 PASSWORDS = {USER: 'pa"ss\\word 1', POWERLESS: "of-nobody-0002"}
 SECRET = "a secret of the cluster \\ 7"
@@ -56,7 +56,7 @@ def process(
 
 @dataclass(frozen=True)
 class Place:
-    """A place for an external program: its address, and the command that enters its host."""
+    """Host of an external program: its address, and the command prefix that runs a program on it."""
 
     address: str = HOST
     enter: tuple[str, ...] = ()
@@ -164,9 +164,9 @@ def spark_with_version(version: str, folder: Path) -> Path:
         if not jar.name.startswith("spark-common-utils_"):
             (jars / jar.name).symlink_to(jar)
             continue
-        with ZipFile(jar) as there, ZipFile(jars / jar.name, "w") as made:
-            for name in there.namelist():
-                data = there.read(name)
+        with ZipFile(jar) as original, ZipFile(jars / jar.name, "w") as made:
+            for name in original.namelist():
+                data = original.read(name)
                 if name == "spark-version-info.properties":
                     data = re.sub(rb"(?m)^version=.*$", b"version=" + version.encode(), data)
                 made.writestr(name, data)
@@ -213,8 +213,8 @@ def external_spark(
 
 def conf() -> dict[str, str]:
     """Return the settings, without the secret, that applications need for this cluster."""
-    asked = {"enabled": "true", "authEngineVersion": "2", "cipher": "AES/GCM/NoPadding", "saslFallback": "false"}
-    return {f"spark.network.crypto.{name}": value for name, value in asked.items()}
+    values = {"enabled": "true", "authEngineVersion": "2", "cipher": "AES/GCM/NoPadding", "saslFallback": "false"}
+    return {f"spark.network.crypto.{name}": value for name, value in values.items()}
 
 
 def _alive(spark: ExternalSpark) -> int:

@@ -38,7 +38,7 @@ class ExternalHdfs:
 
 @contextmanager
 def external_hdfs(folder: Path) -> Iterator[ExternalHdfs]:
-    """Yield an HDFS that accepts files. Skips the test if its jar is unavailable."""
+    """Yield a running HDFS. Skips the test if its jar is unavailable."""
     try:
         jars.fetch(load_settings().home, find_java(), LOCK)
     except FaultlineError as error:

@@ -1,4 +1,4 @@
-"""Replacement for the work of external Airflow tasks: records its start and follows its parameters."""
+"""Replacement for the work of external Airflow tasks: logs its start and does what its parameters request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ ATTEMPT = "20261126T010000Z-abcdef"
 
 
 def act(task: Task) -> dict[str, Any]:
-    """Run a task. `params`: `lines` to print; `until`, a file to wait for; `dies`; `outcome` and `value`."""
+    """Run a task as its `params` request.
+
+    `lines`: number of lines to print; `until`: file to wait for; `dies`: exit without an answer; `outcome`, `value`: of
+    the answer.
+    """
     params = task.request["params"]
     with (task.settings.home / "begun").open("a") as file:
         file.write(f"{task.process.name} {','.join(sorted(task.request.get('connections', ())))}\n")

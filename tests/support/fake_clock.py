@@ -17,8 +17,8 @@ from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, to_lin
 class FakeClock:
     """Replacement for the clocks and sleep of `time`, for one thread.
 
-    Each read advances the clock by a microsecond, so that busy loops end. Actions scheduled `at` an instant run when
-    sleep reaches it.
+    Each read advances the clock by a microsecond, so that busy loops end. An action that `at` schedules runs when
+    `sleep` reaches its time.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ class FakeClock:
         return self.mono_ns
 
     def at(self, mono_ns: int, act: Callable[[], object]) -> None:
-        """Schedule `act`."""
+        """Schedule `act` for a time of the monotonic clock."""
         self._due.append((mono_ns, next(self._count), act))
 
     def sleep(self, seconds: float) -> None:
@@ -63,11 +63,11 @@ class Moment:
 
 
 @dataclass
-class MadeUpHost:
+class SimulatedHost:
     """Channel to a simulated host, whose processes obey signals.
 
-    `before`: called with each request; its result replaces the answer unless None. `asked`: all requests; host faults
-    by their step. `effective`: whether host faults take effect.
+    `before`: called with each request; a result other than None replaces the answer. `asked`: all requests, those for
+    host faults under the name of their step. `effective`: whether host faults take effect.
     """
 
     states: dict[ProcessIdentity, Presence] = field(default_factory=dict)

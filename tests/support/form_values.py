@@ -1,4 +1,4 @@
-"""Legal values of all fields of the trigger forms, different from the defaults where possible."""
+"""Valid values of all fields of the trigger forms, different from the defaults where possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
 PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}
 STEP = {"kind": "step", "at_s": 30, "to": 400}
-# Legal non-default values; also legal together.
+# Valid values that differ from the defaults, and are valid in combination.
 CHANGED: dict[str, Any] = {
     "rate": 250.5, "warmup_s": 12, "duration_s": 120, "corpus": "moby-dick", "skew": 0.8, "vocabulary": 500,
     "iterations": 50, "prices": "five-companies", "truth": None, "rate_curve": STEP, "skew_curve": {**STEP, "to": 1.2},
@@ -57,7 +57,7 @@ BOOKKEEPING = {
 
 
 def legal(name: str, workload: str) -> Any:
-    """Return a value of a configuration field that is legal for the workload."""
+    """Return a value of a configuration field that is valid for the workload."""
     kind = WORKLOADS[workload]
     if name == "workload":
         return workload
@@ -73,11 +73,11 @@ def legal(name: str, workload: str) -> Any:
 
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
-    """Return legal values of a matrix form; for each axis two values of the preset `paper` if it exists."""
+    """Return valid values of a matrix form; each axis has two values, of the preset `paper` if it exists."""
     workload = spec.values(DEFAULT).get("workload", "word_count")
     values = {name: legal(name, workload) for name in Configuration.model_fields}
     values["seed"] = None  # an axis here
-    # A line of text holds a switch as text.
+    # Fields of a matrix form are text, also those of switches.
     values |= {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
     preset = spec.values("paper" if "paper" in spec.presets else DEFAULT)
@@ -87,7 +87,7 @@ def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
 
 
 def form_values(dag_id: str) -> dict[str, Any]:
-    """Return values for all fields of a DAG's form; legal together."""
+    """Return values for all fields of a DAG's form that are valid in combination."""
     if dag_id == NIGHTLY:
         return NIGHTLY_VALUES
     if dag_id == SPEED:

@@ -1,13 +1,13 @@
-"""Scheduler of parallel tests: tests of a file, and of folders with shared fixtures, run in one process.
+"""Scheduler of parallel tests: the tests of a file, or of a folder with shared fixtures, run in one process.
 
-Needed because groups of pytest-xdist 3.8 have no effect with pytest 9.2.
+It is needed because the groups of pytest-xdist 3.8 have no effect with pytest 9.2.
 """
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-# These share a Spark session, parsed DAGs, or scans of all processes that must not see those of other tests.
+# Tests of these share a Spark session or parsed DAGs, or scan all processes and must not see those of other tests.
 TOGETHER = ("tests/component/spark/", "tests/dags/", "tests/unit/fault/")
 
 

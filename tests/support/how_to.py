@@ -22,7 +22,7 @@ class HowTo:
 
     @classmethod
     def read(cls, name: str) -> HowTo:
-        """Return a page by name."""
+        """Return the page of this name."""
         text = (FOLDER / f"{name}.md").read_text()
         # Commands may continue on the next line.
         consoles = re.sub(r"\\\n\s*", "", "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text)))

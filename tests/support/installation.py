@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
-# Reasons that a busy machine may cause: the attempt is invalid, but complete and exact.
+# Reason codes that a busy machine may cause; such an attempt is invalid, but complete, with exact counts.
 BUSY_MACHINE_REASONS = (
     "schedule-lag", "background-load", "not-steady", "overloaded", "interval-not-held", "baseline-too-short",
     "backlog-at-t0", "missed-window", "drain-incomplete",
@@ -26,12 +26,12 @@ class Installation:
 
     home: Path
     results: Path
-    # Environment variables in addition to those of its two folders.
+    # Environment variables in addition to those that name its two folders.
     given: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
-        # Without the database, schedule and timeouts of the environment.
+        # The database, schedule and timeouts of the calling environment must not apply.
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
         own = {"FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
         return {**clean, **own, **self.given}
@@ -58,7 +58,7 @@ class Installation:
 
 
 def make_installation(folder: Path) -> Installation:
-    """Return an installation that shares only the verified jars with the one that runs the tests."""
+    """Return a new installation that shares only the verified jars with the installation that runs the tests."""
     home, results = folder / "home", folder / "results"
     home.mkdir(parents=True)
     (home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
@@ -76,7 +76,7 @@ def free_ports(number: int) -> list[int]:
 
 @contextmanager
 def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process inside `use_services` or `hold_foreground` of the installation."""
+    """Yield a process that is inside the context manager `use`: a call of `use_services` or `hold_foreground`."""
     program = (
         "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
         "from faultline.installation.service_users import hold_foreground, use_services\n"

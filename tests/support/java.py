@@ -1,4 +1,4 @@
-"""Java compiler and archiver without a JDK: a runtime includes their modules."""
+"""Java compiler and jar tool without a JDK: a Java runtime includes their modules."""
 
 from __future__ import annotations
 

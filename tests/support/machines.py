@@ -1,4 +1,4 @@
-"""Namespace hosts of a test, without the services of `up`."""
+"""Namespace hosts (emulated by Linux namespaces) of a test, without the other services of `up`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.processes import words_of
 
 # Marks of tests that create hosts.
 NEEDS_HOSTS = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may create network namespaces"),
     pytest.mark.skipif(
         any(find_program(name) is None for name in REQUIRED_PROGRAMS), reason=f"needs {', '.join(REQUIRED_PROGRAMS)}"
     ),
@@ -39,7 +39,7 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(900)"
 
 @dataclass
 class Machines:
-    """Namespace hosts of an installation, run by this test."""
+    """Namespace hosts of an installation, started by this test."""
 
     settings: Settings
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -63,9 +63,9 @@ class Machines:
 
     def place(self, host: str) -> Place:
         """Return a place on a host for external programs, without Faultline's environment variables."""
-        ours = {name: self.environment()[name] for name in ("FAULTLINE_HOME", "PYTHONPATH")}
-        bare = ["env", *(word for name in ours for word in ("-u", name))]
-        words = ["env", *(f"{name}={value}" for name, value in ours.items()), *enter_command(host, bare)]
+        own = {name: self.environment()[name] for name in ("FAULTLINE_HOME", "PYTHONPATH")}
+        without_own = ["env", *(word for name in own for word in ("-u", name))]
+        words = ["env", *(f"{name}={value}" for name, value in own.items()), *enter_command(host, without_own)]
         return Place(next(one.address for one in self.hosts if one.name == host), tuple(words))
 
     def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
@@ -83,12 +83,13 @@ class Machines:
 
     def agent_on(self, host: str) -> psutil.Process | None:
         """Return the active agent on a host, not its watchdogs, whose parent is the host's init."""
-        first = init_pid(self.settings, host)
-        space = os.readlink(f"/proc/{first}/ns/pid")
+        init = init_pid(self.settings, host)
+        namespace = os.readlink(f"/proc/{init}/ns/pid")
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                there = "i.read(int(i.readline()))" in " ".join(words_of(process.pid))
-                if there and os.readlink(f"/proc/{process.pid}/ns/pid") == space and process.ppid() != first:
+                is_agent = "i.read(int(i.readline()))" in " ".join(words_of(process.pid))
+                is_inside = os.readlink(f"/proc/{process.pid}/ns/pid") == namespace
+                if is_agent and is_inside and process.ppid() != init:
                     return process
         return None
 

@@ -1,4 +1,4 @@
-"""Optional programs: tests that need a missing one are skipped, with one summary line per Debian package."""
+"""Optional programs: a test that needs a missing one is skipped; the summary has one line per Debian package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests import run as debian
 
 
 class Missing(pytest.skip.Exception):
-    """A missing program."""
+    """Skip because of a missing program."""
 
 
 def needed(program: str) -> str:
-    """Return the path of a program; skip the test or the tests of the fixture if it is missing."""
+    """Return the path of a program; if it is missing, skip the test, or all tests of the calling fixture."""
     found = debian.find_program(program)
     if found is None:
         raise Missing(f"{program} is missing: {debian.INSTALL} {debian.package_of(program)}")

@@ -1,7 +1,7 @@
 """Reference results of the Nexmark queries: DuckDB over the same events as bounded tables.
 
-Written from the suite's definitions, not from the streaming queries. Results are compared as bags of rows, without the
-column `newest`. If a stream updates rows, the last one of each key counts.
+The SQL follows the definitions of the suite, independently of the streaming queries. Results are compared as bags of
+rows, without the column `newest`. If a stream updates rows, the last row of each key counts.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def streamed(out: Path, query: str, key: Sequence[str], extra: Sequence[str] = (
     batches = sorted((out / query).glob("batch=*"), key=lambda folder: int(folder.name.partition("=")[2]))
     parts = [pd.read_parquet(folder) for folder in batches]
     rows = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    if query == "q12":  # processing-time windows vary; their sum does not
+    if query == "q12":  # its processing-time windows differ between runs, but their sums do not
         rows = rows.drop_duplicates(list(key), keep="last")
         return _sorted(rows.groupby("bidder", as_index=False)["bid_count"].sum())
     if key:

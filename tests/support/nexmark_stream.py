@@ -1,9 +1,9 @@
-"""Nexmark queries over events in batches, written to files; can block inside a batch, to be killed there.
+"""Nexmark queries over batches of events, with results in files; a query can block in a batch, to be killed there.
 
     nexmark_stream.py FOLDER EVENTS BATCH [--hold BATCH] QUERY…
 
-Writes FOLDER/out/QUERY/batch=N for each batch, and FOLDER/done/QUERY when all events are through. With --hold, no
-batch from that number on is written: the file FOLDER/held/QUERY marks that the query blocks in it.
+Writes FOLDER/out/QUERY/batch=N for each batch, and FOLDER/done/QUERY when all events are processed. With --hold, the
+query blocks in that batch before it is written; the file FOLDER/held/QUERY then exists.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ RULES = EventRules(
 DELAY = "4 seconds"
 # Advance of event time after the last event, so that all windows close.
 AFTERWARDS_S = 3600
-AT_ONCE = 3
+MAX_PARALLEL = 3
 
 
 def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
-    """Return numbers below `events`; with `closing`, also those that close all windows."""
+    """Return event numbers below `events`; with `closing`, also later ones whose event times close all windows."""
     n = F.col("value")
     if not closing:
         return rows.select(n.alias("n")).where(n < events)
@@ -59,7 +59,7 @@ class Run:
     def __init__(self, spark: SparkSession, folder: Path, events: int, batch: int, hold: int | None) -> None:
         self._spark, self._folder, self._hold = spark, folder, hold
         self._events, self._batch = events, batch
-        # All queries of a session use the same view names.
+        # Queries use the same view names, so only one is planned at a time.
         self._planning = threading.Lock()
 
     def query(self, name: str) -> None:
@@ -110,8 +110,8 @@ def main() -> None:
         for stream, name in ((made.person, "person"), (made.auction, "auction"), (made.bid, "bid")):
             stream.coalesce(1).write.parquet(str(given.folder / "events" / name))
     run = Run(spark, given.folder, given.events, given.batch, given.hold)
-    at_once = AT_ONCE if given.hold is None else len(given.queries)
-    with ThreadPoolExecutor(at_once) as pool:
+    parallel = MAX_PARALLEL if given.hold is None else len(given.queries)  # held queries must all be started
+    with ThreadPoolExecutor(parallel) as pool:
         list(pool.map(run.query, given.queries))
     spark.stop()
 

@@ -1,6 +1,7 @@
-"""Ten synthetic nightly runs of two configurations; from the ninth on, one is 9 % slower than the reference build.
+"""Ten synthetic nightly runs of two configurations, each compared with a reference build.
 
-Records are synthetic; plans, verdicts and pages come from production code.
+From the ninth run on, one configuration is 9 % slower. Records are synthetic; production code writes the sweep plans,
+verdicts and pages.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tests.unit.sample_records import made_plan
 
 RUNS, SLOWER_FROM, SLOWER = 10, 9, 0.09
 PAIRS = 12
-# Only these dates, so that none is missing for a year.
+# Only the dates of these runs, so that none counts as missing for a year.
 SCHEDULE = "0 2 1-10 11 *"
 LIMITS = {"latency_ms.p50": 1200.0}
 REFERENCE, CURRENT = "4f1c2a9be0", "b3d07e6a51"
-# Level of the p50 in ms, and relative slowdown of the slower build.
+# By configuration: median latency in ms, and relative slowdown of the current build.
 CONFIGS = {
     parse_configuration({"fault": "none", "checkpoint_interval_s": 5}): (1020.0, SLOWER),
     parse_configuration({"fault": "none", "checkpoint_interval_s": 2}): (540.0, 0.0),
@@ -69,16 +70,16 @@ def _build(number: int) -> str:
 
 
 def _records(number: int) -> Iterator[Record]:
-    """Yield the records of both builds of each pair; they share the level of their nightly run."""
+    """Yield the records of both builds for every pair; all records of a nightly run share a random level."""
     rng, date = np.random.default_rng([7, number]), date_of(number)
     level = 1 + 0.04 * rng.standard_normal()
-    for place, (config, (usual_ms, more)) in enumerate(CONFIGS.items()):
+    for index, (config, (usual_ms, more)) in enumerate(CONFIGS.items()):
         for pair in range(PAIRS):
             for side, (build, series) in enumerate(((REFERENCE, f"{date}.baseline"), (_build(number), date))):
                 slower = more if build == CURRENT else 0.0
                 p50 = usual_ms * level * (1 + slower) * (1 + 0.025 * rng.standard_normal())
                 made = record(
-                    f"202611{number:02d}T{2 + place:02d}{pair:02d}{side}0Z-00000{side}",
+                    f"202611{number:02d}T{2 + index:02d}{pair:02d}{side}0Z-00000{side}",
                     sweep=f"202611{number:02d}T020000", matrix=NIGHTLY, build=build, series=series, measured_at=date,
                     repetition=pair, latency={"p50": p50, "p99": 2.1 * p50},
                     **{"fault": "none", "checkpoint_interval_s": config.checkpoint_interval_s},

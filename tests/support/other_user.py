@@ -1,4 +1,4 @@
-"""Actions of another unprivileged user of the machine, run in a forked process."""
+"""Actions of another, unprivileged user of the machine, in a forked process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def as_other_user(act: Callable[[], object], *, limit_s: float = LONGEST_S) -> Outcome:
-    """Run `act` as another user. Import its modules before, because that user cannot read the project."""
+    """Run `act` as another user. Its modules must be imported before, since that user cannot read the project."""
     with running_as_other_user(lambda pipe: pipe.send(_outcome(act))) as (pipe, _):
         return pipe.recv() if pipe.poll(limit_s) else Outcome(None, f"not done within {limit_s:g} s")
 

@@ -1,4 +1,4 @@
-"""Hooks of a plain process, with test-defined states of other runs."""
+"""Hooks of a process outside Airflow; the test determines the state of other runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultline.system.settings import Settings
 
 @dataclass
 class TestHooks(PlainHooks):
-    """Hooks for tests. `alive`: returns whether a run is active; `asked`: the ids of all such queries."""
+    """Hooks for tests. `alive`: answers whether a run is active; `asked`: run ids of all queries."""
 
     __test__ = False
     _settings: Settings

@@ -44,7 +44,7 @@ class Planted:
         primer: bool = False,
         undrained: bool = False,
     ) -> None:
-        """Add an input record in a batch; None: in no batch."""
+        """Add an input record; `batch` is None if no batch processed it."""
         lineage = None if batch is None else lineage
         self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), undrained))
 
@@ -62,9 +62,9 @@ class Planted:
 
 
 class Harvested:
-    """The harvested tables as Python values.
+    """The harvested tables as Python values: tuples, counts by key, and offsets of late records.
 
-    Tuples with their number n, counts by key, offsets of late records, and for keys with checksums whether they match.
+    `sums`: whether the checksums of a key match, for keys that have them.
     """
 
     def __init__(self, tables: dict[str, DataFrame]) -> None:

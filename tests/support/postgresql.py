@@ -16,7 +16,7 @@ from faultline.system.settings import HOST
 from tests.support.installation import free_ports
 from tests.support.needs import needed
 
-SECRET = "pass%40word"  # "%" would be interpolated in a configuration file
+SECRET = "pass%40word"  # contains "%", which configuration files would interpolate
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cluster:
         return f"postgresql://faultline:{SECRET}@{HOST}:{self.port}/postgres"
 
     def call(self, program: str, *arguments: str, **more: str) -> str:
-        # The server does not run as root.
+        # PostgreSQL refuses to run as root.
         account = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
         command = [*account, str(self.programs / program), *arguments]
         environment = {**os.environ, "LC_ALL": "C", **more}

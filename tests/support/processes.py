@@ -1,4 +1,4 @@
-"""Command lines of started processes; between fork and exec, a child has that of its parent."""
+"""Command lines of started processes; between fork and exec, a child still shows its parent's."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from faultline.experiment.attempt import Attempt
 from faultline.system.process_ledger import LedgerEntry, spawn_detached
 from faultline.system.waiting import wait_until
 
-# Timeout of any wait in seconds; never below a minute, because machines may be busy.
+# Timeout of every wait in seconds; at least a minute, because the machine may be busy.
 EVENT_S = 120.0
-
-
 SLEEP = "import time; time.sleep(900)"
 
 
 def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
-    """Start a process of an attempt, in its ledger, that sleeps or runs the Python program."""
+    """Start a process that sleeps or runs the Python program, and is listed in the attempt's process ledger."""
     attempt.logs.mkdir(parents=True, exist_ok=True)
     return spawn_detached(
         [sys.executable, "-c", program],
@@ -41,7 +39,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def shown(pid: int, mark: str | Callable[[list[str]], bool]) -> list[str]:
-    """Wait until `mark` is in the command line of a process, or accepts it; return the command line."""
+    """Wait until the command line of a process contains the text `mark`, or satisfies the function; return it."""
 
     def found() -> list[str]:
         words = words_of(pid)

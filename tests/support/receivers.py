@@ -15,7 +15,7 @@ from typing import Any, cast
 
 @contextmanager
 def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield a URL and the JSON posted to it; the first `refusals` posts get an error."""
+    """Yield a URL and the list of JSON values posted to it; the first `refusals` posts fail with status 503."""
     kept: list[dict[str, Any]] = []
     left = [refusals]
 

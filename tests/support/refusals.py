@@ -1,4 +1,4 @@
-"""Check of refusals: one line that starts with the invalid key."""
+"""Check of errors about invalid input: one line that starts with the invalid key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell scripts in place of programs."""
+"""Shell scripts that replace programs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
 def holding(secrets: Collection[str], roots: Collection[Path], *, since: float = 0) -> set[Path]:
-    """Return this user's files below `roots` with a secret, changed after `since` (seconds since the epoch)."""
+    """Return this user's files below `roots` that contain a secret and changed after `since` (s since the epoch)."""
     wanted = [one.encode() for one in secrets]
     found = set()
     for path in _files(roots, since):

@@ -28,7 +28,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 @pytest.fixture(scope="session")
 def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """A shared installation, because its start takes a minute; stopped after the last test."""
+    """An installation shared by all tests, since a start takes a minute; stopped after the last test."""
     made = make_installation(tmp_path_factory.mktemp("installation"))
     yield made
     made.run("down")
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def memcached() -> str:
-    """Path of memcached; request it before other fixtures, so that the test is skipped early if it is missing."""
+    """Path of memcached. Request it before slow fixtures, so that a test without memcached is skipped early."""
     return needed("memcached")
 
 

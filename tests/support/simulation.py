@@ -1,6 +1,6 @@
-"""Scripted run without an engine: the inputs of the judge, in memory.
+"""Scripted run without an engine: the inputs of the judge (which checks a finished attempt), in memory.
 
-Outputs, commits and signals get small random delays, as in a real run.
+Outputs, commits and kills get small random delays, as in a real run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from faultline.system.measured_window import Window
 T0_WALL_NS = 1_795_241_700_250_000_000
 LATEST_MS = 5
 PRIMER = 4  # records in each partition before T0
-# Maximum delay until the supervisor detects a death.
-_NOTICED_NS = 50 * MS
-# Time from the query of the end offsets to the signal.
-_ASKED_NS = 200 * MS
+# Maximum delay until the supervisor detects the end of a process.
+_DETECTION_NS = 50 * MS
+# Time from the query of the end offsets to the kill.
+_QUERY_NS = 200 * MS
 
 
 @dataclass(frozen=True)
@@ -60,27 +60,27 @@ class Simulated:
 
     @property
     def resolution_s(self) -> float:
-        """Length of a bin in seconds."""
+        """Length of a time bin in seconds."""
         return 1.0 if self.method == "rank" else self.run.checkpoint_interval_s
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """The judge's bins of this run."""
+        """The time bins that the judge derives from this run."""
         if self.method == "rank":
             return bins_of_seconds(self.folded, self.window)
         return bins_of_batches(self.traces.commits, TopicSchedule(self.records()), self.folded, self.window)
 
     def reference(self, name: str) -> npt.NDArray[np.float64]:
-        """Return a column of the bins in the measured window, before any fault."""
+        """Return a column of the bins between the start of the measured window and the first fault."""
         until_ns = self.window.end_ns if self.t0_ns is None else self.t0_ns
         return bins_between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
 
     def end_offsets(self, number: int = 0) -> dict[str, int]:
-        """End offsets that the fault scheduler read before each kill."""
-        return _ends(self.course.due(self.kills_ns[number] - _ASKED_NS - T0_WALL_NS), self.run.partitions)
+        """Return the end offsets that the fault scheduler read before the kill with this index."""
+        return _ends(self.course.due(self.kills_ns[number] - _QUERY_NS - T0_WALL_NS), self.run.partitions)
 
     def evidence(self) -> FaultEvidence:
-        """Evidence for the first timeline. The run must have a fault."""
+        """Return the evidence of the first fault, which the run must have."""
         assert self.t0_ns is not None
         return FaultEvidence(
             engine=ENGINE,
@@ -99,7 +99,7 @@ class Simulated:
 
     @cached_property
     def folded(self) -> Tuples:
-        """Tuples as folded by the judge."""
+        """Tuples, aggregated as the judge does it."""
         found = fold([self.tuples()], self.window)
         if not is_sparse(found.production, self.window):
             return found
@@ -146,7 +146,7 @@ class Simulated:
 
     def counts(self) -> dict[str, Ints | list[str]]:
         """Return columns of the harvest's table of counts, including the preload."""
-        # Each partition starts with the preload, so record numbers start with it.
+        # The preload comes first in each partition, so it has the lowest record numbers.
         primer = PRIMER * self.run.partitions
         n = primer + len(self.due_ms)
         final, outputs = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64)
@@ -173,7 +173,7 @@ _KEYS_AT_ONCE = 4096
 def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] = ()) -> Simulated:
     """Return one run of a script; `seed` determines all delays (at most LATEST_MS milliseconds).
 
-    `later_s`: instants of further kills, in seconds after T0.
+    `later_s`: times of further kills, in seconds after T0, the start of the load.
     """
     random = np.random.default_rng(seed)
     late = iter(random.integers(0, LATEST_MS * MS, size=64 * (1 + len(later_s))).tolist())
@@ -193,35 +193,35 @@ def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] =
         commits.append(Commit(0, number, begun, committed, _ends(row.record_end, run.partitions)))
     lives = [ProcessRun(0, T0_WALL_NS - 5 * NS, None)]
     for number, killed in enumerate(kills, start=1):
-        noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
-        lives = [*lives[:-1], replace(lives[-1], ended_ns=noticed), ProcessRun(number, noticed + NS, None)]
+        detected = T0_WALL_NS + killed + int(random.integers(0, _DETECTION_NS))
+        lives = [*lives[:-1], replace(lives[-1], ended_ns=detected), ProcessRun(number, detected + NS, None)]
     method = METHODS[script.style]
     return Simulated(
         script,
         run,
         course,
         Window.of(T0_WALL_NS, run.warmup_s, run.duration_s, run.checkpoint_interval_s),
-        Traces(method, tuple(commits), commits[-1].ends, tuple(_seen(script, run, course, late)), tuple(lives)),
+        Traces(method, tuple(commits), commits[-1].ends, tuple(_events(script, run, course, late)), tuple(lives)),
         due_ms,
         emit_ms,
         tuple(T0_WALL_NS + killed for killed in kills),
     )
 
 
-def _seen(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterator[int]) -> Iterator[EngineEvent]:
+def _events(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterator[int]) -> Iterator[EngineEvent]:
     """Yield tasks and loads of all process runs in the format of the engine's traces."""
     for batch, row in enumerate(course.rows, start=1):
-        struck = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]
-        incarnation = len(struck)
-        began_ns, ready_ns = row.planned_ns, None
-        outage = struck[-1] if struck else None
+        earlier = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]
+        process_run = len(earlier)
+        began_ns, loaded_ns = row.planned_ns, None
+        outage = earlier[-1] if earlier else None
         if outage is not None and row.commit_ns == outage.replayed_ns:
-            ready_ns = None if script.nothing_to_load else outage.loaded_ns + next(late)
+            loaded_ns = None if script.nothing_to_load else outage.loaded_ns + next(late)
             began_ns = outage.launch_ns + next(late)
         for partition in range(run.partitions):
-            yield launched(incarnation, batch, partition, T0_WALL_NS + began_ns)
-            if ready_ns is not None:
-                yield loaded(incarnation, batch, partition, T0_WALL_NS + ready_ns)
+            yield launched(process_run, batch, partition, T0_WALL_NS + began_ns)
+            if loaded_ns is not None:
+                yield loaded(process_run, batch, partition, T0_WALL_NS + loaded_ns)
 
 
 def _ends(upto: int, partitions: int) -> dict[str, int]:

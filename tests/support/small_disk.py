@@ -30,9 +30,9 @@ class SmallDisk:
         return self.folder / "ballast"
 
     def fill(self, *, but: int = 0) -> None:
-        """Fill the disk, except about `but` bytes."""
-        spared = self.folder / "spared"
-        spared.write_bytes(bytes(but))
+        """Fill the disk up to about `but` free bytes."""
+        reserve = self.folder / "reserve"
+        reserve.write_bytes(bytes(but))
         opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT)
         try:
             for size in _ALLOCATED:
@@ -49,7 +49,7 @@ class SmallDisk:
                     assert error.errno == errno.ENOSPC, error
         finally:
             os.close(opened)
-            spared.unlink()
+            reserve.unlink()
 
     def free(self) -> None:
         """Free the space."""
@@ -67,8 +67,8 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
         path = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
         done = path and subprocess.run([path, *command[1:]], capture_output=True, text=True, check=False)
         if not done or done.returncode:
-            why = done.stderr.strip() if done else "it is missing"
-            pytest.skip(f"a small disk of the test's own cannot be mounted: {command[0]}: {why}")
+            why = done.stderr.strip() if done else "program missing"
+            pytest.skip(f"needs a small file system: {command[0]} failed: {why}")
     try:
         shutil.rmtree(mounted / "lost+found")
         yield SmallDisk(mounted)

@@ -15,7 +15,7 @@ from faultline.system.settings import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Like spark-submit, which adds the program's folder.
+# Folder of the programs, which spark-submit adds to the import path.
 PROGRAMS = ROOT / "spark_jobs"
 if str(PROGRAMS) not in sys.path:
     sys.path.append(str(PROGRAMS))
@@ -33,7 +33,7 @@ def local_session(folder: Path) -> SparkSession:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    # At exit, its connections would log to closed streams.
+    # Py4J's connections would log to streams that are closed at exit.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return session
 

@@ -43,5 +43,5 @@ def read_topic(settings: Settings, topic: str) -> list[Found]:
             found[message.partition()].append(Found(key, value, message.timestamp()[1], primer))
             left -= 1
     consumer.close()
-    # The consumer interleaves partitions differently in each run.
+    # Sort by partition, since the consumer interleaves partitions differently in each run.
     return [one for p in partitions for one in found[p]]

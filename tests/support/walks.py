@@ -1,4 +1,4 @@
-"""Copy of the sources with added toys, and queries to it in a subprocess."""
+"""Copy of the sources with added toy modules, and programs that run on it in a subprocess."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = ("include", "generators", "fault", "spark_jobs", "scripts")
 
 @dataclass(frozen=True)
 class Tree:
-    """A copy of the sources. `added`: target path to toy."""
+    """A copy of the sources. `added`: file name of a toy module, by path in the copy."""
 
     root: Path
     added: Mapping[str, str]
@@ -49,7 +49,7 @@ class Tree:
         file.write_text(file.read_text().replace(*change))
         return Tree(other, self.added)
 
-    def require_only_what_was_added(self) -> None:
+    def check_differences(self) -> None:
         """Check that only the added files differ from the sources of the project."""
         before, after = _files(ROOT), _files(self.root)
         differ = {name for name in after if before.get(name) != after[name]}

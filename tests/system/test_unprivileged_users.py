@@ -44,7 +44,7 @@ from generators.kafka_credentials import read_credentials
 from tests.support.decoys import only_root
 from tests.support.installation import BUSY_MACHINE_REASONS, Installation
 from tests.support.java import compile_for_spark
-from tests.support.listeners import BROKERS, CONTROLLERS, asked
+from tests.support.listeners import BROKERS, CONTROLLERS, describe_cluster
 from tests.support.other_user import Outcome, as_other_user, running_as_other_user
 from tests.support.secret_search import SHARED, contents, holding
 
@@ -426,13 +426,15 @@ def test_kafka_calls_with_the_credentials_of_the_harness_succeed(site: Site) -> 
 @pytest.mark.parametrize("name", ["kafka", "kafka_proxied", "kafka_gated", "kafka_controller"])
 def test_every_listener_of_kafka_authenticates(site: Site, name: str) -> None:
     port = site.settings.ports[name]
-    of = CONTROLLERS if name == "kafka_controller" else BROKERS
+    kind = CONTROLLERS if name == "kafka_controller" else BROKERS
     properties = (site.settings.home / "kafka" / "data" / "meta.properties").read_text()
     cluster = dict(line.split("=", 1) for line in properties.splitlines() if "=" in line)["cluster.id"].encode()
-    assert_refused(as_other_user(lambda: asked(port, of=of)), "IncompleteReadError")
-    assert_refused(as_other_user(lambda: asked(port, of=of, login=(HARNESS, "harness"))), "refuses the login")
+    assert_refused(as_other_user(lambda: describe_cluster(port, endpoints=kind)), "IncompleteReadError")
+    wrong = (HARNESS, "harness")
+    assert_refused(as_other_user(lambda: describe_cluster(port, endpoints=kind, login=wrong)), "refuses the login")
     # With the password, the same requests succeed.
-    assert cluster in asked(port, of=of, login=(HARNESS, read_secrets(site.settings.secrets).kafka[HARNESS]))
+    login = (HARNESS, read_secrets(site.settings.secrets).kafka[HARNESS])
+    assert cluster in describe_cluster(port, endpoints=kind, login=login)
 
 
 # ---- Files ----

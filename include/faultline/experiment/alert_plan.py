@@ -12,10 +12,11 @@ from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
 from faultline.system.text import suggest
 
-# Events of a nightly run. `broken`: nothing valid, cells missing, an inconclusive gate, or not started.
+# Events of a nightly run. `broken`: no valid record, missing cells, an inconclusive regression gate, or not started.
 KINDS = ("worse", "better", "broken")
+# Events of an alert without `when`.
 USUAL = ("worse", "broken")
-# Channels, each with its expected value.
+# Channels, each with a description of its value.
 WAYS = {
     "webhook": "an address",
     "slack": "the address of an incoming webhook",
@@ -28,7 +29,7 @@ MAIL_KEYS = ("to", "from", "server", "user", "password_file", "tls")
 
 @dataclass(frozen=True)
 class AlertPlan:
-    """One alert. `way`: one of WAYS; `target`: its value in the file."""
+    """One alert. `when`: its events; `way`: its channel; `target`: the value of the channel in the file."""
 
     when: tuple[str, ...]
     way: str
@@ -36,7 +37,7 @@ class AlertPlan:
 
     @property
     def text(self) -> str:
-        """Recipient, without the secret part of an address."""
+        """Recipient as text, without the secret part of an address."""
         if self.way in ("webhook", "slack"):
             return f"{self.way} at {urlsplit(self.target).hostname}"
         if self.way == "mail":
@@ -45,7 +46,7 @@ class AlertPlan:
         return f"notifier {str(self.target['class']).rpartition('.')[2]}"
 
     def check_here(self) -> None:
-        """Raise ConfigError as `password_file` does."""
+        """Raise ConfigError if the password file of a mail server is missing or readable by other users."""
         if self.way == "mail":
             password_file(self.target)
 
@@ -55,10 +56,10 @@ def password_file(target: Mapping[str, Any]) -> Path | None:
 
     Raises ConfigError if it is missing or readable by other users.
     """
-    named = target.get("password_file")
-    if not named:
+    name = target.get("password_file")
+    if not name:
         return None
-    file = Path(str(named))
+    file = Path(str(name))
     if not file.is_file():
         raise ConfigError(f"alerts.mail.password_file: got {file}; expected a file that holds the password")
     require_private(file)
@@ -66,14 +67,14 @@ def password_file(target: Mapping[str, Any]) -> Path | None:
 
 
 def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
-    """Return the list under `alerts`. Raises ConfigError naming the place and the remedy."""
+    """Return the alerts listed under the key `alerts` of a nightly file. Raises ConfigError naming the key."""
     if given is None:
         return ()
     if not isinstance(given, list):
         raise ConfigError(
             "alerts: got no list; expected entries with when: [worse, broken] and webhook, slack, mail or notifier"
         )
-    return tuple(_alert(f"alerts[{number}]", one) for number, one in enumerate(given))
+    return tuple(_alert(f"alerts[{index}]", alert) for index, alert in enumerate(given))
 
 
 def _alert(where: str, given: Any) -> AlertPlan:
@@ -100,8 +101,8 @@ def _alert(where: str, given: Any) -> AlertPlan:
 
 def _target(where: str, way: str, given: Any) -> Any:
     if way in ("webhook", "slack"):
-        there = urlsplit(given) if isinstance(given, str) else urlsplit("")
-        if there.scheme not in ("http", "https") or not there.hostname:
+        address = urlsplit(given) if isinstance(given, str) else urlsplit("")
+        if address.scheme not in ("http", "https") or not address.hostname:
             raise ConfigError(f"{where}: got {given!r}; expected an address that starts with https://")
         return given
     if not isinstance(given, Mapping):

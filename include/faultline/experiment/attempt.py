@@ -1,4 +1,4 @@
-"""One attempt: its id, its folder and the paths of its files."""
+"""Attempt, one try to measure a cell: its id, its folder and the paths of its files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 
 def new_attempt_id(attempts: Path) -> str:
-    """Return UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
+    """Return a new id, UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
 
-    Ids sort attempts by age, so this one sorts after all folders in `attempts`. If the clock was set back, its time is
-    one second after the newest of them.
+    Ids sort attempts by age. If the clock was set back, so that a folder in `attempts` has a later time, the new id has
+    the time one second after the newest folder.
     """
     now = f"{datetime.now(UTC):{_TIME}}"
     names = os.listdir(attempts) if attempts.is_dir() else []
@@ -54,10 +54,12 @@ class Attempt:
 
     @property
     def ledger(self) -> Path:
+        """List of the processes that the attempt started."""
         return self.folder / "ledger.jsonl"
 
     @property
     def gate(self) -> Path:
+        """Start barrier: every process waits for this file, which holds T0, the start of the load."""
         return self.folder / "gate.json"
 
     @property
@@ -84,6 +86,7 @@ class Attempt:
 
     @property
     def conductor_journal(self) -> Path:
+        """Journal of the fault scheduler."""
         return self.folder / "conductor.jsonl"
 
     @property
@@ -99,7 +102,8 @@ class Attempt:
     def checkpoint(self) -> Path:
         """Checkpoint of the query; removed by the teardown, after the harvest has read it.
 
-        In commit mode `none`: a link to that of the current state epoch, on the RAM disk.
+        In commit mode `none`: a link to the checkpoint of the current state epoch (the state history since the last
+        deliberate state loss), on the RAM disk.
         """
         return self.folder / "checkpoint"
 
@@ -115,7 +119,7 @@ class Attempt:
 
     @property
     def lineages(self) -> Path:
-        """Offset and commit logs of abandoned state epochs, one folder each."""
+        """Offset and commit logs of earlier state epochs, one folder each."""
         return self.folder / "lineages"
 
     @property
@@ -135,7 +139,7 @@ class Attempt:
 
     @property
     def unhealed(self) -> Path:
-        """Marker that replaces `closed` if the teardown could not undo a fault: {"why"}.
+        """Marker that replaces `closed` if the teardown could not undo a fault; its key `why` has the reason.
 
         The rest of the teardown is complete; the next `prepare` retries the undo.
         """
@@ -143,7 +147,7 @@ class Attempt:
 
     @property
     def over(self) -> Path | None:
-        """Existing one of `closed` and `unhealed`; None if the attempt is still open."""
+        """File `closed` or `unhealed`, whichever exists; None while the attempt is open."""
         return next((file for file in (self.closed, self.unhealed) if file.exists()), None)
 
     @property
@@ -175,17 +179,17 @@ class Attempt:
         return value
 
     def begun_at_ns(self) -> int:
-        """Return the instant at which the recorder acquired the machine lock, or that of `prepare` if it never did."""
+        """Return the time at which the recorder acquired the machine lock; if it never did, the time of `prepare`."""
         for line in read_journal(self.recorder_journal):
             if line.get("kind") == "start":
                 return int(line["wall_ns"])
         return int(self.read()["prepared_wall_ns"])
 
     def is_of(self, home: Path) -> bool:
-        """Return whether the installation at `home` owns the attempt. Raises InfrastructureError as `read`.
+        """Return whether the installation at `home` owns the attempt. Raises InfrastructureError like `read`.
 
-        Several installations and machines may share the folder of results. An attempt without an owner, one of another
-        user and a link to another folder have no owner here.
+        Several installations and machines may share a results folder. The result is False for a link, for a folder of
+        another user, and for an attempt without an owner.
         """
         if not self.is_own():
             return False
@@ -195,15 +199,15 @@ class Attempt:
         return owner == (self.id, str(home), socket.gethostname())
 
     def is_own(self) -> bool:
-        """Return whether its folder is a real folder of this user."""
+        """Return whether its folder belongs to this user and is not a link."""
         with contextlib.suppress(OSError):
-            found = self.folder.lstat()
-            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            status = self.folder.lstat()
+            return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
         return False
 
 
 def open_attempts(attempts: Path, home: Path) -> list[Attempt]:
-    """Return the attempts of the installation at `home` without a finished teardown; damaged ones are excluded."""
+    """Return the attempts of the installation at `home` whose teardown is not finished; omit damaged ones."""
     found = []
     for folder in sorted(attempts.glob("*")):
         attempt = Attempt(folder)

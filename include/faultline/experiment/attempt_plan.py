@@ -1,6 +1,6 @@
 """Plan of one attempt: its resolved configuration, which `prepare` stores in the attempt's `plan.json`.
 
-Steps derive nothing themselves. `prepare` writes the plan last, so an attempt without one has started nothing.
+Later steps derive no values themselves. `prepare` writes the plan last, so an attempt without one has started nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # importing the configuration takes half a second
     from faultline.experiment.config import Configuration
 
 SCHEMA = 3  # of plan.json
-# Time between the end of a lasting fault and the end of the measured window.
+# Seconds from the end of a lasting fault to the end of the measured window.
 BEFORE_END_S = 1.0
 
 T = TypeVar("T")
@@ -39,10 +39,10 @@ class Topic:
 
 @dataclass(frozen=True)
 class FaultPhase:
-    """Time of the fault in short form: `phase`, in [0, 1), of a checkpoint cycle, at the latest `latest_s` after T0.
+    """Time of a fault in short form (without a full plan): `phase`, in [0, 1), of the checkpoint cycle.
 
-    The cycle is the first one after the planned time that follows `commits` commits after the warm-up.
-    `later`: phases of the second and further injections.
+    The cycle is the first one after the planned time and after `commits` commits since the warm-up. `latest_s`: latest
+    time, in seconds after T0. `later`: phases of the second and further injections.
     """
 
     phase: float
@@ -58,9 +58,9 @@ class FaultPhase:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Ordered experiment: its configuration, as JSON values, and its cell. Every record contains these fields.
+    """Requested experiment: its configuration, as JSON values, and its cell. Every record contains these fields.
 
-    `keep_topics`: the teardown keeps the attempt's topics.
+    `keep_topics`: whether the teardown keeps the attempt's topics.
     """
 
     config: Mapping[str, Any]
@@ -84,8 +84,8 @@ class Ordered:
 class PlannedEngine:
     """Engine of an attempt.
 
-    `name`: empty if the workload determines it. `addresses`: those of this run, under keys of the engine. `settings`
-    and `programs` (a folder): those of the build under test.
+    `name`: empty if the workload determines it. `addresses`: of this run, by keys of the engine. `settings`,
+    `programs` (a folder): of the build under test.
     """
 
     name: str
@@ -98,10 +98,10 @@ class PlannedEngine:
 class Places:
     """Resources that the attempt shares with other processes on this machine.
 
-    `window_lock`: None if no other work can run. `instance`: process tag of the embedded services, None on a target.
-    `background`: tag of those that pause during a measured window. `keeper`: pid of their supervisor. `holds`: file by
-    service that delays its restart. `ports`: of the companions, by role. `checkpoint_disk`: folder on a separate disk
-    for checkpoints, if there is one.
+    `window_lock`: lock that keeps other work out of the measured window, None if there is no other work. `instance`:
+    process tag of the embedded services, None on a target (another cluster). `background`: tag of processes that pause
+    during a measured window. `keeper`: pid of the services' supervisor. `holds`: file that delays a service's restart,
+    by service. `ports`: of companions, by role. `checkpoint_disk`: folder on a separate disk for checkpoints, or None.
     """
 
     window_lock: str | None = None
@@ -114,7 +114,7 @@ class Places:
 
 
 class _OfConfiguration(Generic[T]):
-    """Descriptor that reads the parameter of its name from the ordered configuration."""
+    """Descriptor that reads the parameter of the same name from the requested configuration."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -126,14 +126,14 @@ class _OfConfiguration(Generic[T]):
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """Plan of one attempt. Times are seconds, those of the window after T0.
+    """Plan of one attempt. Times are in seconds; window times count from T0, the start of the load.
 
     `topics`: by role. `seed`: selects the victims of `faults`. `aim`: None if faults have fixed times. `generator`:
     None if the engine creates the events. `program`: configuration of the program, without the engine's additions.
     `filling`: preload goal; if None, `primed_batches` are awaited before T0. `drained_batches`: awaited at the end of
     the schedule. `stop_s`: longest shutdown of the workload. `method`, `tuples`: latency method and tuple definition.
-    `gated`: the workload uses the Kafka auth proxy. `warmup_max_s`: latest start of the measured window, which starts
-    when the engine is steady; None: `warmup_s`. `not_measured`: figures unavailable on the target, with the reason.
+    `gated`: whether the workload uses the Kafka auth proxy. `warmup_max_s`: latest start of the measured window, which
+    waits for a steady engine; None if it starts at `warmup_s`. `not_measured`: reason by figure, if a target lacks it.
     """
 
     order: Ordered
@@ -168,7 +168,7 @@ class AttemptPlan:
     recovered_within = _OfConfiguration[float]()
 
     def configuration(self) -> Configuration:
-        """Return the ordered configuration. Raises InfrastructureError for one that this version refuses."""
+        """Return the requested configuration. Raises InfrastructureError if this version rejects it."""
         from faultline.experiment.config import parse_configuration
 
         try:
@@ -178,7 +178,7 @@ class AttemptPlan:
 
     @property
     def delay_s(self) -> float:
-        """Longest delay of the measured window, and of its faults, beyond `warmup_s`."""
+        """Longest delay of the measured window and its faults beyond `warmup_s`."""
         return 0.0 if self.warmup_max_s is None else self.warmup_max_s - self.warmup_s
 
     @property
@@ -187,25 +187,25 @@ class AttemptPlan:
         return self.warmup_s + self.delay_s + self.duration_s
 
     def over_s(self, planned: PlannedFault) -> float:
-        """Return the latest end of a planned fault with its undo, in seconds after T0."""
-        aimed_s = 0.0 if self.aim is None else max(0.0, self.aim.latest_s - planned.earliest_s)
-        return planned.end_s + aimed_s + self.delay_s
+        """Return the latest end of a planned fault including its undo, in seconds after T0."""
+        wait_s = 0.0 if self.aim is None else max(0.0, self.aim.latest_s - planned.earliest_s)
+        return planned.end_s + wait_s + self.delay_s
 
     @property
     def paced(self) -> bool:
-        """Whether a generator sends the input by a schedule; else the engine makes it itself."""
+        """Whether a generator sends the input on a schedule; otherwise the engine creates it."""
         return self.generator is not None
 
     @property
     def workload_bootstrap(self) -> str:
-        """Kafka address for the workload: that of the fault proxy, one more hop, only if a fault needs it."""
+        """Kafka address for the workload: of the auth proxy, of the fault proxy if needed, or of the broker."""
         if self.gated:
             return self.endpoints.kafka_gate
         return self.endpoints.kafka_detour if self.detours else self.endpoints.kafka
 
     @property
     def stamped_by_broker(self) -> bool:
-        """Whether the broker's clock sets the output time. With several hosts it is the only common clock."""
+        """Whether the broker's clock sets output times, since it is the only clock common to several hosts."""
         return bool(self.endpoints.hosts) or self.endpoints.is_external
 
     @property
@@ -214,7 +214,7 @@ class AttemptPlan:
         return any(one.fault.definition.uses_proxy for one in self.faults)
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return JSON values, which `from_mapping` reads."""
+        """Return the plan as JSON values for `from_mapping`."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         records = {name: asdict(values[name]) for name in ("order", "engine", "places")}
         optional = {name: values[name] and asdict(values[name]) for name in ("filling", "aim")}
@@ -233,7 +233,7 @@ class AttemptPlan:
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return the plan from the values of `as_mapping`. Raises KeyError, TypeError or PlanError for other values.
 
-        Unknown keys are ignored, so that attempts remain readable after an update; other changes raise `schema`.
+        Unknown keys are ignored, so that attempts remain readable after an update; other changes increment SCHEMA.
         """
         if values["schema"] != SCHEMA:
             raise PlanError(f"schema: got {values['schema']}; expected {SCHEMA}")
@@ -265,10 +265,10 @@ def resolve(
     cycles: frozenset[str] = frozenset(),
     not_measured: Mapping[str, str] | None = None,
 ) -> AttemptPlan:
-    """Return the plan of an order, with an empty `program`.
+    """Return the plan of a requested experiment, with an empty `program`.
 
-    `config`: the ordered configuration. `topics`: names by role. `cycles`: cycles of the engine in which a fault can
-    have a phase.
+    `config`: its validated configuration. `topics`: names by role. `cycles`: cycles of the engine, such as
+    `checkpoint`, that can set the time of a fault.
     """
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
     return AttemptPlan(
@@ -297,13 +297,13 @@ def resolve(
 
 
 def _aim(config: Configuration, repetition: int) -> FaultPhase | None:
-    """Return the fault phase; None for a control and for a full plan with times."""
+    """Return the fault phase; None for a control run and for a full plan, which has fixed times."""
     if config.fault == "none" or config.fault_plan is not None:
         return None
     planned = config.planned_faults()[0]
     # A lasting fault must be undone before the end of the window.
     over_s = config.measured_window[1] - (planned.end_s - planned.earliest_s) - BEFORE_END_S
-    # Later injections need a baseline and a recovery each.
+    # Each later injection needs time for a recovery and a new baseline.
     later_s = (config.injections - 1) * (config.baseline_s + SECONDS_AFTER_FAULT)
     latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s) - later_s)
     # All injections of all repetitions are spread over the cycle together.
@@ -372,22 +372,22 @@ def read_plan(attempt: Attempt) -> AttemptPlan:
 
 
 def _from_before(attempt: Attempt, description: Mapping[str, Any]) -> AttemptPlan:
-    """Return the plan of an attempt older than plan schema 3 from its `attempt.json`, as far as the judge needs it."""
+    """Return the plan of an attempt older than plan schema 3, with what its `attempt.json` holds for the judge."""
     from faultline.experiment.config import parse_configuration
 
     try:
         config = parse_configuration(description["config"])
     except ConfigError as error:
         raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; fix: clear the whole run") from None
-    named = {one.name: description[one.name] for one in fields(Ordered) if one.name in description}
-    unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
+    ordered = {one.name: description[one.name] for one in fields(Ordered) if one.name in description}
+    missing = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
     kafka, services = description.get("kafka") or {}, description.get("services") or {}
     faults, topics, partitions = config.planned_faults(), description.get("topics") or {}, topic_partitions(config)
-    unread: dict[str, Any] = dict.fromkeys(("aim", "generator", "filling", "warmup_max_s"))
-    unread |= {"program": {}, "companions": (), "tuples": {}, "gated": False, "primed_batches": 1, "drained_batches": 1}
+    unused: dict[str, Any] = dict.fromkeys(("aim", "generator", "filling", "warmup_max_s"))
+    unused |= {"program": {}, "companions": (), "tuples": {}, "gated": False, "primed_batches": 1, "drained_batches": 1}
     return AttemptPlan(
-        **unread,
-        order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
+        **unused,
+        order=Ordered(**{**missing, **ordered, "config": config.model_dump(mode="json")}),
         engine=PlannedEngine("", programs=str(description.get("programs", ""))),
         endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=description.get("hosts") or {}),
         places=Places(instance=services.get("instance"), holds=services.get("holds") or {}),

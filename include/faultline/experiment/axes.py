@@ -18,14 +18,14 @@ from faultline.system.errors import ConfigError
 MOST_VALUES = 1024
 EXAMPLE = "seed=1, 2, 3; rate=100..1600 ×4"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RANGE = re.compile(rf"(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})(?:\s*(?P<how>[x×*+])\s*(?P<step>{_NUMBER}))?")
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})(?:\s*(?P<sign>[x×*+])\s*(?P<step>{_NUMBER}))?")
 _PAIRS = {"[": "]", "{": "}"}
 
 
 def parse_axis(name: str, given: Any) -> list[Any]:
-    """Return the values of the axis `name`, at least one and each once, from a list, a text, or one value.
+    """Return the values of the axis `name`, given as a list, a text or a single value.
 
-    Raises ConfigError naming the axis.
+    Raises ConfigError naming the axis, also if it is empty or repeats a value.
     """
     require_known(name, Configuration.model_fields)
     if isinstance(given, str):
@@ -91,27 +91,27 @@ def _from_text(name: str, text: str) -> list[Any]:
 
 
 def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
-    """Return the values of `low..high +step` or `low..high ×factor`, including both ends if the steps reach them."""
+    """Return the values of `low..high +step` or `low..high ×factor`; `high` is included if a step reaches it."""
     low, high = _number(found["low"]), _number(found["high"])
     step: int | float
-    if found["how"] is None:
+    if found["sign"] is None:
         if not (isinstance(low, int) and isinstance(high, int)):
             raise ConfigError(f"{name}: got {text}; expected a step, such as {text} +0.5 or {text} ×2")
-        how, step = "+", 1
+        operator, step = "+", 1
     else:
-        how, step = found["how"], _number(found["step"])
+        operator, step = found["sign"], _number(found["step"])
     if high < low:
         raise ConfigError(f"{name}: got {text}; expected the lower end first")
-    grows = step > 0 if how == "+" else step > 1 and low > 0
+    grows = step > 0 if operator == "+" else step > 1 and low > 0
     if not grows:
         raise ConfigError(f"{name}: got {text}; expected a step above 0, or a factor above 1 with a start above 0")
     values: list[Any] = []
     number: int | float = low
-    # Tolerates rounding at the end.
+    # The tolerance admits a last value that rounding has put just above `high`.
     while number <= high * (1 + 1e-9) and len(values) <= MOST_VALUES:
         values.append(number)
         # Computed from the start, so that rounding errors do not add up.
-        number = low + len(values) * step if how == "+" else low * step ** len(values)
+        number = low + len(values) * step if operator == "+" else low * step ** len(values)
         number = float(f"{number:.12g}") if isinstance(number, float) else number
     return values
 
@@ -119,24 +119,24 @@ def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
 def _value(name: str, text: str) -> Any:
     """Return a value with the type of its parameter: a text parameter keeps text that looks like a number."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return text
-    return text if _takes_text(name) and found is not None and not isinstance(found, str | list | dict) else found
+    return text if _takes_text(name) and parsed is not None and not isinstance(parsed, str | list | dict) else parsed
 
 
 def _takes_text(name: str) -> bool:
-    """Return whether a parameter only has text values."""
+    """Return whether a parameter accepts only text."""
     if is_setting(name):
         return False  # settings parse their own text
     kinds = [Configuration.model_fields[name].annotation]
     while any(get_args(kind) and get_origin(kind) is not Literal for kind in kinds):
         kinds = [part for kind in kinds for part in ((get_args(kind) or (kind,)) if get_origin(kind) is not Literal
                                                      else (kind,))]  # fmt: skip
-    named = [kind for kind in kinds if kind is not type(None)]
+    accepted = [kind for kind in kinds if kind is not type(None)]
     return all(
-        kind is str or (get_origin(kind) is Literal and all(isinstance(one, str) for one in get_args(kind)))
-        for kind in named
+        kind is str or (get_origin(kind) is Literal and all(isinstance(choice, str) for choice in get_args(kind)))
+        for kind in accepted
     )
 
 
@@ -148,8 +148,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _split(text: str, at: str, name: str) -> list[str]:
-    """Split a text at `at`, except inside brackets, braces and quotes; omit empty parts."""
+def _split(text: str, separator: str, key: str) -> list[str]:
+    """Split a text, except inside brackets, braces and quotes; omit empty parts. Raises ConfigError naming `key`."""
     parts, current, closing, quoted = [], "", "", False
     for letter in text:
         if letter == '"':
@@ -158,11 +158,11 @@ def _split(text: str, at: str, name: str) -> list[str]:
             closing += _PAIRS[letter]
         elif not quoted and closing.endswith(letter) and closing:
             closing = closing[:-1]
-        if letter == at and not quoted and not closing:
+        if letter == separator and not quoted and not closing:
             parts.append(current)
             current = ""
         else:
             current += letter
     if closing or quoted:
-        raise ConfigError(f"{name}: got {text!r}; expected a closing {closing[-1:] or chr(34)}")
+        raise ConfigError(f"{key}: got {text!r}; expected a closing {closing[-1:] or chr(34)}")
     return [part.strip() for part in (*parts, current) if part.strip()]

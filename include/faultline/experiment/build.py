@@ -21,9 +21,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """Build under test; without both fields, the installed build.
+    """Build under test; the installed build if both fields are empty.
 
-    `revision`: git revision of the programs; None: the checkout. `settings`: engine settings by name, as texts.
+    `revision`: git revision of the programs, None for the checkout. `settings`: engine settings by name, as text.
     """
 
     revision: str | None = None
@@ -43,14 +43,14 @@ class BuildSpec:
         """Short description, such as `v1.3 with spark.x=1`."""
         settings = [f"{name}={value}" for name, value in sorted(self.settings.items())]
         revision = self.revision or "the checkout"
-        named = revision[:COMMIT_DIGITS] if _COMMIT.fullmatch(revision) else revision
-        return " with ".join([named, *([", ".join(settings)] if settings else [])])
+        label = revision[:COMMIT_DIGITS] if _COMMIT.fullmatch(revision) else revision
+        return " with ".join([label, *([", ".join(settings)] if settings else [])])
 
 
 def parse_build(given: Any, key: str) -> BuildSpec:
-    """Return a build from the form field `key`: an object or its JSON; empty: the checkout.
+    """Return the build in the form field `key`, an object or its JSON; the installed build if it is empty.
 
-    Raises ConfigError with one line that names the key and the remedy.
+    Raises ConfigError with one line that names the key.
     """
     if isinstance(given, str):
         given = given.strip() or None

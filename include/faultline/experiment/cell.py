@@ -33,7 +33,7 @@ class CellCoordinates(Protocol):
 
     @property
     def series(self) -> str:
-        """Date of a nightly run, or a build label."""
+        """Averaging group: date of a nightly run, or build label."""
         ...
 
 
@@ -81,9 +81,9 @@ def require_sweep_id(text: object) -> None:
 
 
 def sweep_id_of(run_id: str) -> str:
-    """Return a short sweep id: the time of a run that Airflow named by it, else the run id.
+    """Return a short sweep id: the time in the run id if Airflow chose that, else the run id.
 
-    Two runs never share an id. Invalid characters become `-`.
+    Two runs never share a sweep id. Invalid characters become `-`.
     """
     kind, _, moment = run_id.partition("__")
     if kind in _KINDS and (found := _MOMENT.match(moment)):

@@ -13,8 +13,8 @@ LEAST_REAL_TIME_S = 5.0
 class CommitMode:
     """One commit mode.
 
-    `real_time`: records pass through within a batch; only some workloads support it. `snapshots`: snapshots have their
-    own cycle, in which a fault can have a phase.
+    `real_time`: outputs appear while a batch runs; only some workloads support it. `snapshots`: snapshots have their
+    own cycle, which can set the time of a fault.
     """
 
     name: str
@@ -22,14 +22,15 @@ class CommitMode:
     snapshots: bool = False
 
     def check(
-        self, workload: str, able: Sequence[str], *, checkpoint_interval_s: float, cores: int, partitions: int
+        self, workload: str, supporting: Sequence[str], *, checkpoint_interval_s: float, cores: int, partitions: int
     ) -> None:
-        """Raise ValueError naming the parameter that excludes this mode. `able`: workloads with real-time mode."""
+        """Raise ValueError naming a parameter that excludes this mode. `supporting`: workloads with real-time mode."""
         if not self.real_time:
             return
-        if workload not in able:
+        if workload not in supporting:
             raise ValueError(
-                f"commit_mode: got {self.name} (real-time mode) with {workload}; expected workload {' or '.join(able)}"
+                f"commit_mode: got {self.name} (real-time mode) with {workload}; expected workload "
+                f"{' or '.join(supporting)}"
             )
         if checkpoint_interval_s < LEAST_REAL_TIME_S:
             raise ValueError(
@@ -45,10 +46,10 @@ class CommitMode:
     def check_cycle(self, cycle: str | None) -> None:
         """Raise ValueError if a fault needs a cycle that this mode lacks."""
         if cycle == "snapshot" and not self.snapshots:
-            having = " or ".join(one.name for one in COMMIT_MODES.values() if one.snapshots)
+            supporting = " or ".join(mode.name for mode in COMMIT_MODES.values() if mode.snapshots)
             raise ValueError(
                 f"fault_plan: got cycle snapshot with commit_mode {self.name}; expected cycle checkpoint, or "
-                f"commit_mode {having}"
+                f"commit_mode {supporting}"
             )
 
 

@@ -18,14 +18,14 @@ from faultline.experiment.fault_fields import short_form
 from faultline.system.endpoints import EMBEDDED
 from generators.data_rows import Unit
 
-# Time after the fault in which a recovery must be observable.
+# Seconds that the window must leave after a fault to observe the recovery.
 SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
 # Name of the installed engine build on an axis.
 INSTALLED = "installed"
 # Parameters of data replay.
 WITH_DATA = ("data_key", "data_time", "data_time_unit", "data_pace", "data_speed")
-# If the engine creates the events, the rate is their density in event time.
+# Highest rate of events that the engine creates, where it is their density in event time.
 HIGHEST_RATE = 1e9
 # Recovery threshold: share above the baseline.
 RECOVERED_WITHIN = 0.25
@@ -45,10 +45,10 @@ else:  # choices shown in forms, tables and errors
     Action = Literal[tuple(ACTIONS)]
 
 
-# Default addition to the baseline, since commits jitter.
+# Seconds added to the default baseline, since commit times vary.
 BASELINE_MARGIN_S = 1.0
-# Default length of the measured window: at least this, and these intervals and seconds after the baseline for the
-# fault phase, the recovery and the stability window.
+# Default measured window: at least SHORTEST_DURATION_S; after the baseline, these intervals and seconds for the fault
+# phase, the recovery and the stability window.
 SHORTEST_DURATION_S = 55.0
 INTERVALS_AFTER_BASELINE = 6
 SECONDS_AFTER_BASELINE = 20.0
@@ -70,17 +70,17 @@ def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
 
 
 def baseline_bins(checkpoint_interval_s: float) -> int:
-    """Return the required bins between warm-up and fault: 10, or 4 for intervals of 5 s or more."""
+    """Return the required number of time bins between warm-up and fault: 10, or 4 for intervals of 5 s or more."""
     return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
 def baseline_commits(checkpoint_interval_s: float) -> int:
-    """Return the commits between warm-up and fault: 10, or 6 for intervals of 5 s or more."""
+    """Return the default number of commits between warm-up and fault: 10, or 6 for intervals of 5 s or more."""
     return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
 def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
-    """Return the default length of the measured window, in seconds, equal for faults and controls.
+    """Return the default length of the measured window, in seconds, equal for runs with and without a fault.
 
     With several injections it is an upper bound, since such a run ends after its last recovery.
     """
@@ -268,7 +268,7 @@ class Common(BaseModel):
 
     @property
     def baseline_s(self) -> float:
-        """Shortest time between warm-up and fault that holds the bins of a baseline."""
+        """Shortest time between warm-up and fault that holds the time bins of a baseline."""
         return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
 
     @property
@@ -278,14 +278,14 @@ class Common(BaseModel):
 
     @property
     def fault_window(self) -> tuple[float, float]:
-        """Earliest and latest `fault_at_s`, in seconds after T0 (definitions, section Recovery)."""
+        """Earliest and latest `fault_at_s`, in seconds after T0."""
         return (
             self.warmup_s + self.baseline_s,
             self.warmup_s + self.duration_s - SECONDS_AFTER_FAULT,
         )
 
     def plan(self) -> FaultPlan:
-        """Return the complete fault plan; empty for a control."""
+        """Return the complete fault plan; empty for a control run."""
         if self.fault_plan is not None:
             return FaultPlan.from_mapping(self.fault_plan)
         if self.fault == "none":
@@ -293,7 +293,7 @@ class Common(BaseModel):
         return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Return each occurrence of the plan, in order of time."""
+        """Return the planned injections in chronological order."""
         return self.plan().resolve(
             rate=self.rate,
             checkpoint_interval_s=self.checkpoint_interval_s,
@@ -311,17 +311,16 @@ class Common(BaseModel):
         return math.ceil(self.state_mb * 1e6 / 1024)
 
 
-# Values that presets of several matrices share.
-
-
 def value_of(values: Mapping[str, Any], key: str) -> Any:
     """Return the unvalidated value of a field, or its default."""
     return values.get(key, Common.model_fields[key].default)
 
 
+# Values that presets of several matrices share.
+
 # Preset that tests the claims of the papers.
 FINDINGS = "findings"
-# One short cell without a fault, with an interval that two cores sustain while the JVMs compile.
+# One short cell without a fault, at an interval that two cores sustain even while the JVMs compile.
 SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
 # Repetitions for a comparison; the window length follows from the interval of each cell.
 REPEATED: dict[str, Any] = {"repetitions": 5}

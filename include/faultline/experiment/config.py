@@ -1,8 +1,8 @@
 """Configuration of one experiment: typed, validated, and identified by its content.
 
-`Configuration` holds every parameter but the repetition: those that all workloads share, and those that only some
-have. Its `config_id` is the first 12 hex digits of the SHA-256 of its canonical JSON, so equal experiments have equal
-identities on any machine.
+`Configuration` holds every parameter except the repetition: those of all workloads and those of only some. Its
+`config_id` is the first 12 hex digits of the SHA-256 of its canonical JSON, so equal experiments have equal identities
+on any machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import WORKERS
 from faultline.system.text import suggest
 
-# The share of executor memory that live state may take (definitions: "refused above 25 %").
+# Largest share of executor memory for live state.
 STATE_SHARE_OF_MEMORY = 0.25
 # Fields with a file or folder, each with the name of the built-in one.
 BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "data": ""} | {
@@ -56,7 +56,7 @@ NAMES_OF_NOTHING = {
     for key, field in Common.model_fields.items()
     if isinstance(extra := field.json_schema_extra, dict) and "nothing" in extra
 }
-# Fields of the first records. Later fields are omitted from the identity at their defaults.
+# Fields of the first records. The identity omits later fields that have their default.
 FIRST_FIELDS = frozenset({
     "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "state_mb", "state_touch",
     "checkpoint_interval_s", "snapshot_interval_s", "commit_mode", "executors", "executor_cores", "executor_memory_mb",
@@ -89,7 +89,7 @@ class _Checked(Common):
         return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Return each occurrence of the plan, in order of time; with several injections, one for each."""
+        """Return the planned injections in chronological order."""
         return repeat_fault(super().planned_faults(), self)
 
     @property
@@ -98,9 +98,9 @@ class _Checked(Common):
 
         Fixed if the load varies, if a full fault plan has times from T0, or if commits do not show steadiness.
         """
-        moves = self.rate_curve is not None or self.skew_curve is not None or self.data_pace == "recorded"
-        shown = self.paced and self.kind.shows_steadiness and self.generator_on == "host"
-        return shown and not moves and self.fault_plan is None and self.warmup_max_s > self.warmup_s
+        varies = self.rate_curve is not None or self.skew_curve is not None or self.data_pace == "recorded"
+        observable = self.paced and self.kind.shows_steadiness and self.generator_on == "host"
+        return observable and not varies and self.fault_plan is None and self.warmup_max_s > self.warmup_s
 
     @property
     def longest_s(self) -> float:
@@ -124,7 +124,7 @@ class _Checked(Common):
     def canonical_json(self) -> str:
         """Return JSON with sorted keys, no spaces and all defaults: equal configurations give equal text.
 
-        Fields that older records lack are omitted at their defaults, so those records keep their identity.
+        Fields that older records lack are omitted if they have their default, so those records keep their identity.
         """
         values = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
@@ -232,15 +232,15 @@ class _Checked(Common):
             raise ValueError("data_speed: conflicts with data_pace=rate; fix: use data_pace=recorded, or change rate")
 
     def _check_generator(self) -> None:
-        """Raise ValueError for generator parameters without a generator, or if a fault could hit it."""
+        """Raise ValueError for generator parameters without a generator, or if a fault could hit the generator."""
         for key in ("generator_processes", "generator_on"):
             if not self.paced and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: got a value for a workload without a generator; fix: leave it empty")
         if self.generator_on == "executors" and self.fault != "none":
-            hosts = {one.fault.victim for one in self.planned_faults()} & {"worker", "any"}
-            if hosts:
+            victims = {one.fault.victim for one in self.planned_faults()} & {"worker", "any"}
+            if victims:
                 raise ValueError(
-                    f"generator_on: got executors, which a fault with victim {hosts.pop()} would hit; "
+                    f"generator_on: got executors, which a fault with victim {victims.pop()} would hit; "
                     "fix: use host, or another victim"
                 )
 
@@ -279,10 +279,10 @@ class _Checked(Common):
         except PlanError as error:
             raise ValueError(f"{where}{error}" if where else in_short_form(str(error))) from None
         for one in planned:
-            there = self._victims_there(one.fault.victim)
-            if one.fault.count > there:
+            available = self._victim_count(one.fault.victim)
+            if one.fault.count > available:
                 raise ValueError(
-                    f"{where}{one.key_of('count')}: got {one.fault.count}; expected at most {there} "
+                    f"{where}{one.key_of('count')}: got {one.fault.count}; expected at most {available} "
                     f"({one.fault.victim}); fix: lower count or raise executors"
                 )
         restarts = sum(one.fault.victim == "driver" and one.fault.definition.ends_victim for one in planned)
@@ -292,8 +292,8 @@ class _Checked(Common):
             )
         self._check_possible(planned)
 
-    def _victims_there(self, victim: str) -> int:
-        """Return the smallest number of processes of a victim kind in the run."""
+    def _victim_count(self, victim: str) -> int:
+        """Return the smallest number of processes of a kind of victim during the run."""
         hosts = min(WORKERS, self.executors)
         return {
             "executor": self.executors,
@@ -349,7 +349,7 @@ def _set_length(values: dict[str, Any]) -> None:
 
 
 def _place_fault(values: dict[str, Any]) -> None:
-    """Set the default time of the fault in short form; a control has none."""
+    """Set the default time of the fault in short form; a control run has none."""
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
             raise ValueError("fault_at_s: got a time for a control (fault=none); fix: leave it empty")
@@ -367,8 +367,7 @@ def _place_fault(values: dict[str, Any]) -> None:
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:
     """Validate `values` and return the configuration.
 
-    Raises ConfigError with one line that names the key and the fix; unknown keys and names come with the nearest known
-    one.
+    Raises ConfigError with one line that names the key and the fix; for an unknown name, with the nearest known one.
     """
     for key in values:
         require_known(key, Configuration.model_fields)

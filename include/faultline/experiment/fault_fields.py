@@ -1,4 +1,7 @@
-"""Canonical form of the faults and curves of a configuration: a fault in three fields, or a full plan."""
+"""Canonical form of the faults and curves of a configuration.
+
+A fault has a short form, the fields `fault`, `fault_action` and `fault_at_s`, or is part of a full plan.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fault.registry import ACTIONS
 
 
 def take_plan(values: dict[str, Any]) -> None:
-    """Set the plan in canonical form, and the short form to its first fault.
+    """Set the plan in canonical form, and the short form to the plan's first fault.
 
     Faults are sorted by time. A plan that the short form can express is replaced by it.
     """
@@ -68,7 +71,7 @@ def in_short_form(message: str) -> str:
     return f"{name}:{rest}"
 
 
-# Curves need numpy, so they are imported on use.
+# Largest exponent of a skew curve.
 MAX_SKEW = 5.0
 
 
@@ -88,15 +91,15 @@ def take_curves(values: dict[str, Any], most: float) -> None:
     """Set the curves in canonical form, None if constant. `most`: highest rate in records/s."""
     if values["rate_curve"] is values["skew_curve"] is None:
         return
-    from generators.curve import parse_curve
+    from generators.curve import parse_curve  # imports numpy, which would delay every configuration
     from generators.send_progress import InputError
 
     limits = {"rate_curve": ("rate", 500.0, 0.0, most), "skew_curve": ("skew", 0.0, 0.0, MAX_SKEW)}
-    for key, (of, default, low, high) in limits.items():
+    for key, (base_key, default, low, high) in limits.items():
         if values[key] is None:
             continue
         try:
-            base = float(values.get(of) or default)
+            base = float(values.get(base_key) or default)
         except (TypeError, ValueError, OverflowError):
             return  # the field's own check names the key
         if not low <= base <= high:

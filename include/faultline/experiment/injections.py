@@ -25,10 +25,10 @@ def expected_duration_s(common: Common) -> float:
     return common.duration_s if common.injections == 1 else min(common.duration_s, common.injections * each_s)
 
 
-def check_injections(common: Common, shown: bool) -> None:
-    """Raise ValueError for more injections than the window holds, and if several are impossible.
+def check_injections(common: Common, is_observable: bool) -> None:
+    """Raise ValueError for more injections than the window holds, and for several if only one is possible.
 
-    `shown`: whether the commits of the workload show that it is steady again.
+    `is_observable`: whether the commits of the workload show that it is steady again.
     """
     if common.injections == 1:
         return
@@ -37,7 +37,7 @@ def check_injections(common: Common, shown: bool) -> None:
             f"injections: got {common.injections} with fault_plan; expected 1; fix: list the faults in the plan, or "
             "use the short form"
         )
-    if not shown:
+    if not is_observable:
         raise ValueError(
             f"injections: got {common.injections} for {common.workload}; expected 1, since its commits do not show "
             "when it is back to normal"

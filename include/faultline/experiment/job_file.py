@@ -17,9 +17,9 @@ from faultline.system.settings import ROOT
 from faultline.system.text import suggest
 
 QUERY, TUPLES, SINK, OUTPUTS = "query", "tuples", "sink", "outputs"
-# Part of an output that identifies its input.
+# Possible values of "reflects", the part of an output that identifies its input.
 COUNT, ID, NEWEST, NOTHING = "count", "id", "newest", "nothing"
-# Only for programs, whose outputs may copy the header of their record.
+# Not for jobs, only for programs, whose outputs may copy the header of their record.
 HEADER = "header"
 REFLECTS = (COUNT, ID, NEWEST, NOTHING)
 OUTPUT_MODES = ("update", "append", "complete")
@@ -41,8 +41,8 @@ PROGRAMS = ROOT / "spark_jobs"
 class JobFile:
     """Declarations of a job file.
 
-    `functions`: those of the names above that it defines. `files`: it and its dependencies, by path within its folder.
-    `arguments`: defaults by name; a given value is converted to the type of its default.
+    `functions`: the functions with a meaning here that it defines. `files`: the file and its dependencies, by path
+    within its folder. `arguments`: defaults by name; a given value is converted to the type of its default.
     """
 
     path: Path
@@ -55,11 +55,11 @@ class JobFile:
 
     @property
     def has_sink(self) -> bool:
-        """Whether it writes its results itself instead of to Kafka."""
+        """Whether the job writes its results itself instead of to Kafka."""
         return SINK in self.functions
 
     def given(self, arguments: Mapping[str, Any] | None) -> dict[str, Argument]:
-        """Return the complete arguments. Raises ValueError for an undeclared one or a wrong type."""
+        """Return the complete arguments. Raises ValueError for an undeclared argument or a wrong type."""
         for name in arguments or {}:
             if name not in self.arguments:
                 known = suggest(name, self.arguments)
@@ -80,7 +80,7 @@ def read_job(path: str) -> JobFile:
             f"job: {path}: missing function {QUERY}; expected `def query(records, config): …`; "
             "fix: see `./faultline job new`"
         )
-    if not _takes_both(functions[QUERY]):
+    if not _takes_two(functions[QUERY]):
         raise ValueError(
             f"job: {path}, line {functions[QUERY].lineno}: got another signature; expected query(records, config)"
         )
@@ -120,10 +120,10 @@ def is_job(file: Path) -> bool:
     """
     tree = _parsed(file)
     queries = (one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == QUERY)
-    return _declaration(tree) is not None or any(_takes_both(one) for one in queries)
+    return _declaration(tree) is not None or any(_takes_two(one) for one in queries)
 
 
-def _takes_both(query: ast.FunctionDef) -> bool:
+def _takes_two(query: ast.FunctionDef) -> bool:
     return len(query.args.posonlyargs) + len(query.args.args) == 2
 
 
@@ -242,8 +242,8 @@ def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
         found += [module] if module.is_file() else []
         found += [one for one in package.rglob("*") if one.is_file()] if (package / "__init__.py").is_file() else []
     # Strings may name a file in the folder or next to the module.
-    named = [place / text for text in _texts(tree) for place in (folder, path.parent)]
-    found += [one for one in named if os.path.isfile(one)]
+    candidates = [base / text for text in _texts(tree) for base in (folder, path.parent)]
+    found += [one for one in candidates if os.path.isfile(one)]
     return [one for one in found if "__pycache__" not in one.parts]
 
 

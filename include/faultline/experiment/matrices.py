@@ -24,13 +24,13 @@ from faultline.system.text import suggest
 # Default attempts per cell.
 MOST_MEASUREMENTS = 3
 DEFAULT = "default"
-# The matrix without own axes; the user names them.
+# Matrix without axes of its own; the user names them.
 OWN = "sweep"
 
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """One matrix: `axes` are field names; a preset maps each axis to its values, other fields to one value.
+    """One matrix: `axes` are field names; a preset maps each axis to its values, and other fields to one value.
 
     A sweep may have further axes, of any parameter.
     """
@@ -42,7 +42,7 @@ class MatrixSpec:
     presets: Mapping[str, Mapping[str, Any]]
     # Whether a search for the highest sustained rate can follow.
     search: bool = False
-    # Parameters that a preset sets for its value of an axis, with that axis: dropped if the axis changes.
+    # By parameter, the axis for whose preset values a preset sets it; it is dropped if that axis has other values.
     bound: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, preset: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class MatrixSpec:
         A parameter without either value is omitted and derived from the others, as in a single experiment. Each axis
         becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
         """
-        wanted = self.values(str(params.get("preset") or DEFAULT))
+        defaults = self.values(str(params.get("preset") or DEFAULT))
         given = {name: value for name, value in params.items() if value not in (None, "")}
         further = parse_axes(given.pop("axes", None))
         for name in further.keys() & given.keys() & Configuration.model_fields.keys():
@@ -71,10 +71,10 @@ class MatrixSpec:
             if name in given:
                 given[name] = parse_axis(name, given[name])
         for name, axis in self.bound.items():
-            if name in wanted and axis in given and given[axis] != list(wanted[axis]):
-                del wanted[name]
+            if name in defaults and axis in given and given[axis] != list(defaults[axis]):
+                del defaults[name]
         others = {name: None for name in params if name not in Configuration.model_fields}
-        found = {**others, **wanted, **given, **further}
+        found = {**others, **defaults, **given, **further}
         axes = (*(name for name in self.axes if name in found), *(name for name in further if name not in self.axes))
         return {**found, "axes": axes}
 
@@ -109,7 +109,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "fault": ["executor", "none"],
                     **REPEATED,
                 },
-                # Claims of the papers on two cores: one control per kill, states from none to theirs.
+                # Claims of the papers on two cores: one control run per kill, state sizes from none to the papers'.
                 FINDINGS: {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
                     "checkpoint_interval_s": [1.0, 5.0],

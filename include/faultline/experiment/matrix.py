@@ -38,9 +38,10 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault.
+    """Axes (values by field) over fixed parameters.
 
-    Parameters of only some workloads on the axis `workload` are omitted for the others.
+    `controls`: number of control runs, which repeat the first point without a fault. A parameter that only some of the
+    workloads on the axis `workload` have is omitted for the others.
     """
 
     axes: Mapping[str, Sequence[Any]]
@@ -55,7 +56,7 @@ class Matrix:
         return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
 
     def configurations(self) -> list[Configuration]:
-        """Return every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
+        """Return every point of the matrix. Raises ConfigError naming the invalid axis or key."""
         for name, values in self.axes.items():
             require_known(name, Configuration.model_fields)
             if not values:
@@ -83,7 +84,7 @@ class Matrix:
         return found
 
     def _points(self) -> list[Configuration]:
-        """Return every point. Raises ConfigError with the first problem and the other affected points."""
+        """Return every point. Raises ConfigError with the first problem and a list of all invalid points."""
         found: list[Configuration] = []
         first = ""
         refused: dict[str, list[str]] = {}  # invalid points by key
@@ -104,40 +105,40 @@ class Matrix:
             raise ConfigError(f"{first} (invalid: {len(every)} of {len(found) + len(every)} points: {shown}{more})")
         return list(dict.fromkeys(found))  # points may coincide without parameters of other workloads
 
-    def _check_plan(self, broken: Sequence[str]) -> None:
-        """Raise ConfigError unless the axis of faults has one value, for the plan, in addition to the control."""
-        if len(broken) > 1:
+    def _check_plan(self, victims: Sequence[str]) -> None:
+        """Raise ConfigError unless the axis `fault` has exactly one victim, that of the plan."""
+        if len(victims) > 1:
             raise ConfigError(
-                f"fault_plan: got {' and '.join(broken)} on the axis fault; expected one of them; "
+                f"fault_plan: got {' and '.join(victims)} on the axis fault; expected one of them; "
                 "fix: remove the others"
             )
-        if not broken:
+        if not victims:
             raise ConfigError("fault_plan: got only none on the axis fault; fix: add executor, or remove the plan")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
         """Return one configuration.
 
-        A control has no fault time or plan. Parameters of other workloads are omitted.
+        A control run has no fault time or plan. Parameters of other workloads are omitted.
         """
         control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
-        whole = {**self.fixed, **values, **control}
-        others = {key for key, those in self.only_of.items() if values["workload"] not in those}
-        return parse_configuration({key: value for key, value in whole.items() if key not in others})
+        merged = {**self.fixed, **values, **control}
+        omitted = {key for key, workloads in self.only_of.items() if values["workload"] not in workloads}
+        return parse_configuration({key: value for key, value in merged.items() if key not in omitted})
 
     @cached_property
     def only_of(self) -> dict[str, list[str]]:
         """Workloads by parameter, for parameters that only some workloads of the axis have."""
-        among = [str(name) for name in self.axes.get("workload", ())]
+        workloads = [str(name) for name in self.axes.get("workload", ())]
         found = {}
         for key in {**self.fixed, **self.axes}:
-            having = owners(key.partition(".")[0])
-            those = [name for name in among if name in having]
-            if those and len(those) < len(among):
-                found[key] = those
+            with_key = owners(key.partition(".")[0])
+            some = [name for name in workloads if name in with_key]
+            if some and len(some) < len(workloads):
+                found[key] = some
         return found
 
     def cells(self, series: str) -> list[PlannedCell]:
-        """Return all cells, the controls after the points; each cell once."""
+        """Return all distinct cells, control runs last."""
         points = self.configurations()
         planned = [
             PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
@@ -154,9 +155,10 @@ def control_of(config: Configuration) -> Configuration:
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
-    """Return the cells to measure; `only_missing` omits those with a usable record.
+    """Return the cells to measure; `only_missing` omits `valid`, those with a usable record.
 
-    Repetitions follow each other, so that slow changes affect all cells equally. `seed` fixes the random order of each.
+    The order is one block per repetition, so that slow changes of the machine affect all configurations equally. `seed`
+    fixes the random order within a block.
     """
     done = set(valid) if only_missing else set()
     blocks: dict[int, list[PlannedCell]] = {}
@@ -164,7 +166,7 @@ def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: b
         blocks.setdefault(cell.repetition, []).append(cell)
     ordered = []
     for repetition in sorted(blocks):
-        # Shuffles all cells, so that a resumed sweep keeps its order.
+        # Shuffle before cells are omitted, so that a resumed sweep keeps its order.
         random.Random(f"{seed} {repetition}").shuffle(blocks[repetition])
         ordered += [cell for cell in blocks[repetition] if cell.cell not in done]
     return ordered
@@ -175,7 +177,7 @@ def plan_pairs(
 ) -> list[PlannedCell]:
     """Return the cells to measure as pairs: each in its own series and in the series `other`.
 
-    The cells of a pair are adjacent, in random order, so that neither side always gets the warm machine. Pairs are
+    The cells of a pair are adjacent, in random order, so that neither side always runs on the warmer machine. Pairs are
     shuffled within a repetition; `seed` fixes the order.
     """
     pairs = plan(cells, (), only_missing=False, seed=seed)

@@ -1,7 +1,7 @@
 """Parameters with settings by name: `spark_conf`, `topic_conf`, `jvm_options` and `arguments`.
 
-A dotted name selects one setting, such as `spark_conf.spark.sql.adaptive.enabled`, on the command line, in a set or as
-an axis. The engine checks names and rejects those that the measurement sets.
+A dotted name selects one setting, such as `spark_conf.spark.sql.adaptive.enabled`: on the command line, in the set of a
+nightly run, or as an axis. The engine checks names and rejects settings that the measurement needs to set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faultline.system.text import suggest
 TOPIC_CONF, JVM_OPTIONS = "topic_conf", "jvm_options"
 # Arguments of a user job.
 ARGUMENTS = "arguments"
-# Parameters with an example each.
+# Parameters with settings by name, each with an example.
 OBJECTS = {
     "spark_conf": '{"spark.sql.adaptive.enabled": "false"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
@@ -41,23 +41,23 @@ def is_setting(name: str) -> bool:
 def fold_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with dotted names moved into their objects.
 
-    Raises ConfigError for a duplicate, or if its object is not a mapping.
+    Raises ConfigError if a setting has two values, or if its object is not a mapping.
     """
     found = {name: value for name, value in values.items() if not is_setting(name)}
     for name, value in values.items():
         if (parts := split_name(name)) is None:
             continue
         key, setting = parts
-        whole = found.get(key)
-        if whole is None or whole == "":
-            whole = {}
-        if not isinstance(whole, Mapping):
+        settings = found.get(key)
+        if settings is None or settings == "":
+            settings = {}
+        if not isinstance(settings, Mapping):
             raise ConfigError(
                 f"{key}: got a value and settings by name; expected an object such as {OBJECTS[key]}; fix: remove one"
             )
-        if setting in whole and whole[setting] != value:
+        if setting in settings and settings[setting] != value:
             raise ConfigError(f"{name}: got two values; fix: remove one")
-        found[key] = {**whole, setting: value}
+        found[key] = {**settings, setting: value}
     return found
 
 
@@ -65,9 +65,9 @@ def spread_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with each setting under its dotted name."""
     found = {name: value for name, value in config.items() if name not in OBJECTS}
     for key in OBJECTS:
-        whole = config.get(key)
-        if isinstance(whole, Mapping):
-            found |= {f"{key}.{setting}": value for setting, value in whole.items()}
+        settings = config.get(key)
+        if isinstance(settings, Mapping):
+            found |= {f"{key}.{setting}": value for setting, value in settings.items()}
     return found
 
 
@@ -93,7 +93,7 @@ def setting_text(where: str, value: Any) -> str:
 
 
 def require_known(name: str, known: Iterable[str]) -> None:
-    """Raise ConfigError for a name that is neither in `known` nor that of a setting."""
+    """Raise ConfigError for a name that is neither in `known` nor the dotted name of a setting."""
     names = list(known)
     if name in RULES and name not in names:
         raise ConfigError(

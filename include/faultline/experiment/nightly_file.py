@@ -41,7 +41,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 class NightlyFile:
     """One nightly DAG.
 
-    `form`: values of its form fields. `problem`: one line about an invalid file, which the run then reports.
+    `form`: values of its form fields. `problem`: error of an invalid file, which its nightly run reports.
     """
 
     dag_id: str
@@ -105,7 +105,7 @@ def _read(dag_id: str, path: Path) -> NightlyFile:
 # Set of a nightly run: complete configurations, or the points of a matrix under a preset.
 
 
-# More would not end before the next nightly run.
+# Upper bound on configurations; more would not end before the next nightly run.
 MOST = 64
 # Key of an entry that names a matrix.
 MATRIX = "matrix"
@@ -114,20 +114,21 @@ MATRIX = "matrix"
 def nightly_configurations(given: Sequence[Any]) -> list[Configuration]:
     """Return the distinct configurations of a set. Raises ConfigError naming the index in the set and the key."""
     found: list[Configuration] = []
-    for number, one in enumerate(given):
+    for index, entry in enumerate(given):
         try:
-            found += _of_matrix(one) if isinstance(one, Mapping) and MATRIX in one else [parse_configuration(one)]
+            is_matrix = isinstance(entry, Mapping) and MATRIX in entry
+            found += _points(entry) if is_matrix else [parse_configuration(entry)]
         except ConfigError as error:
-            raise ConfigError(f"set[{number}]: {error}") from None
+            raise ConfigError(f"set[{index}]: {error}") from None
         except (TypeError, ValueError):
-            raise ConfigError(f"set[{number}]: got {one!r}; expected an object of parameters") from None
+            raise ConfigError(f"set[{index}]: got {entry!r}; expected an object of parameters") from None
     distinct = list(dict.fromkeys(found))
     if len(distinct) > MOST:
         raise ConfigError(f"set: got {len(distinct)} configurations; expected at most {MOST}")
     return distinct
 
 
-def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
+def _points(entry: Mapping[str, Any]) -> list[Configuration]:
     """Return every point of a matrix under a preset; the nightly file sets the repetitions."""
     name = entry[MATRIX]
     if name not in MATRICES:
@@ -143,7 +144,7 @@ def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
 
 NIGHTLY = "nightly_regression"
 VARIABLE = "FAULTLINE_NIGHTLY_SCHEDULE"
-# At two in the morning, UTC.
+# At 02:00 UTC.
 DEFAULT = "0 2 * * *"
 # The self-benchmark runs after the nightly experiments.
 SPEED = "nightly_speed"

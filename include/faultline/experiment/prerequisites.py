@@ -13,7 +13,7 @@ from faultline.experiment.attempt import Attempt
 class PreloadGoal:
     """Input that must be committed before T0 if no generator sends a preload.
 
-    `offsets`: end offsets by partition to reach. `runs`: starts of the query until then. `what`: label in
+    `offsets`: end offsets to reach, by partition. `runs`: number of starts of the query until then. `what`: label in
     progress messages. `events`: number of events. `typical_s`, `longest_s`: duration in seconds.
     """
 
@@ -45,7 +45,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Application:
-    """User program for spark-submit, unchanged.
+    """User program that spark-submit runs unchanged.
 
     `path`: Python program or jar. `main_class`: main class of a jar whose manifest names none; else None.
     """

@@ -34,7 +34,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 def test_nothing_else_is_touched(tree: Tree) -> None:
-    tree.require_only_what_was_added()
+    tree.check_differences()
 
 
 def test_its_traces_are_judged_like_those_of_spark(tree: Tree, tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ print(began.exists())
 collect.remove_working_data(run)
 print(began.exists())
 """
-    answers = [re.sub(r"(?<=on the wall); .*", "", line) for line in tree.ask(question, tmp_path)]
+    answers = [re.sub(r"(?<=folder missing); .*", "", line) for line in tree.ask(question, tmp_path)]
     assert answers == [
         "slate spark",
-        "{'slate.chalk': 'white', 'slate.hands': '2'}",
-        "executors: a slate has room for two hands; lower it",
+        "{'slate.chalk': 'white', 'slate.executors': '2'}",
+        "executors: got 3; expected at most 2",
         "True ['kafka', 'wall']",
         "slate kafka slate",
-        "services: the slate is not on the wall",
+        "services: slate: folder missing",
         "3",
         "['start', 'exit', 'restart', 'start', 'exit', 'stop']",
         "workload: exited 2 times; driver-1.log: (empty)",

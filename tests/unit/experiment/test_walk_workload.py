@@ -20,7 +20,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 def test_no_other_file_changes(tree: Tree) -> None:
-    tree.require_only_what_was_added()
+    tree.check_differences()
 
 
 def test_its_parameter_belongs_to_the_configuration(tree: Tree) -> None:
@@ -58,7 +58,7 @@ print([line for line in parameter_table(Configuration).splitlines() if "echoes" 
 """
     assert tree.ask(question) == [
         "('echoes',) True 9",
-        "['| `echoes` | 1 | ≥ 1, ≤ 9 | How often `echo` repeats each line. |']",
+        "['| `echoes` | 1 | ≥ 1, ≤ 9 | Copies of each line that `echo` emits. |']",
     ]
 
 

@@ -22,8 +22,8 @@ from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.relay import MAX_RETRANSMITS, MIN_RETRANSMIT_S, SEGMENT_BYTES, Impairment
 from fault.relay import Relay as Links
-from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
+from tests.support.fake_clock import SimulatedHost as Agent
 from tests.unit.fault.test_on_hosts import act_on, broker, context, planned, refusing, untouched, worker
 
 SECONDS = 120.0

@@ -17,7 +17,7 @@ from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, Tokens
 from fault.injector import FaultOutcome, Injector, hosts_by_victim, resume, settle
 from fault.plan import ALLOWED
 from fault.registry import ACTIONS
-from tests.support.fake_clock import MadeUpHost
+from tests.support.fake_clock import SimulatedHost
 from tests.unit.fault.conftest import SleepClock
 
 RUN = "20261121T061500Z-3fa9c1"
@@ -26,7 +26,7 @@ VICTIM = ProcessIdentity(4000, 1.0, EXECUTOR, RUN)
 LOST = RemoteError("node1", "probe 4000", stderr="gone away")
 
 
-def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
+def answering(probes: Sequence[Presence | RemoteError]) -> SimulatedHost:
     """Return a host whose probes return the given values; the last one repeats."""
     left = list(probes)
 
@@ -38,7 +38,7 @@ def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
             raise answer
         return answer
 
-    return MadeUpHost({VICTIM: Presence.ALIVE}, before)
+    return SimulatedHost({VICTIM: Presence.ALIVE}, before)
 
 
 def test_hosts_of_each_victim() -> None:
@@ -50,7 +50,7 @@ def test_hosts_of_each_victim() -> None:
 
 
 def test_requests_go_to_the_hosts_of_the_victims() -> None:
-    hosts = {name: MadeUpHost.of(VICTIM) for name in ("", "worker-1", "worker-2")}
+    hosts = {name: SimulatedHost.of(VICTIM) for name in ("", "worker-1", "worker-2")}
     here, one, two = hosts.values()
     injector = Injector({name: one for name, one in hosts.items() if name}, here=hosts[""])
     found = injector.find("executor", TOKENS)
@@ -69,7 +69,7 @@ def test_requests_go_to_the_hosts_of_the_victims() -> None:
 def test_another_host_without_a_name_is_refused() -> None:
     """Its requests would go to this host."""
     with pytest.raises(VictimRefused, match="^host: "):
-        Injector({"worker-1": MadeUpHost(), "": MadeUpHost()})
+        Injector({"worker-1": SimulatedHost(), "": SimulatedHost()})
 
 
 def lose() -> None:
@@ -77,7 +77,7 @@ def lose() -> None:
 
 
 def test_busy_is_requested_from_each_other_host() -> None:
-    hosts = {name: MadeUpHost() for name in ("", "worker-1", "worker-2", "idle")}
+    hosts = {name: SimulatedHost() for name in ("", "worker-1", "worker-2", "idle")}
     for host in hosts.values():
         host.before = lambda do, fields: fields["candidates"][:1]
     injector = Injector({name: one for name, one in hosts.items() if name}, here=hosts[""])
@@ -88,7 +88,7 @@ def test_busy_is_requested_from_each_other_host() -> None:
 
 def test_an_unknown_host_is_refused() -> None:
     with pytest.raises(VictimRefused, match="^host: .*worker-1"):
-        Injector({"worker-1": MadeUpHost()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
+        Injector({"worker-1": SimulatedHost()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
 
 
 # --- settling and resuming

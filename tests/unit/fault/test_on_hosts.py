@@ -21,8 +21,8 @@ from fault.injector import FaultOutcome, Injector
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.registry import ACTIONS
 from fault.victims import VictimGuard
-from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
+from tests.support.fake_clock import SimulatedHost as Agent
 
 RUN, SERVICES = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 ADDRESSES = {"": "10.0.0.1", "kafka": "10.0.0.2", "worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}

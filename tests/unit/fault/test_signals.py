@@ -22,7 +22,7 @@ from fault.injector import Channel, FaultOutcome, Injector, Settlement
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.victims import VictimGuard
-from tests.support.fake_clock import MadeUpHost, Moment
+from tests.support.fake_clock import Moment, SimulatedHost
 from tests.unit.sleepers import Spawn
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
@@ -52,7 +52,7 @@ def act_on(host: Channel, victim: str = "executor", action: str = "kill", **chan
     return made
 
 
-def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalInjection:
+def armed(host: SimulatedHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalInjection:
     act = act_on(host, victim, action, **changes)
     act.find_victims()
     act.arm(Moment())
@@ -72,7 +72,7 @@ def refusing(do: str, errors: dict[int, Exception]) -> Callable[[str, dict[str, 
 @pytest.mark.parametrize("name", ON_PROCESSES)
 def test_signal_injection_from_find_to_undo(name: str) -> None:
     action, held = ACTIONS[name], list[tuple[str, int]]()
-    host = MadeUpHost.of(process(4001), process(4002))
+    host = SimulatedHost.of(process(4001), process(4002))
     act = act_on(host, action=name, held=held)
     assert act.find_victims() and not act.find_victims(), "the same victims as before"
     (named,) = act.victims()
@@ -115,7 +115,7 @@ def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: S
 
 
 def test_chosen_victims_stay_while_all_live() -> None:
-    host = MadeUpHost.of(*(process(4000 + number) for number in range(8)))
+    host = SimulatedHost.of(*(process(4000 + number) for number in range(8)))
     act = act_on(host, count=2)
     assert act.find_victims()
     chosen = [one["pid"] for one in act.victims()]
@@ -130,7 +130,7 @@ def test_chosen_victims_stay_while_all_live() -> None:
 
 
 def test_executors_of_a_worker_are_read_again() -> None:
-    host = MadeUpHost.of(process(5000, WORKER), process(4001), process(4002, node="127.0.0.1:7002"))
+    host = SimulatedHost.of(process(5000, WORKER), process(4001), process(4002, node="127.0.0.1:7002"))
     held: list[tuple[str, int]] = []
     act = act_on(host, "worker", held=held)
     assert act.find_victims()
@@ -147,12 +147,12 @@ def test_killed_service_gets_the_restart_delay(name: str) -> None:
     """supervisord restarts dead services at once; a paused service does not die."""
     held: list[tuple[str, int]] = []
     broker = ProcessIdentity(6000, 1.0, KAFKA, INSTANCE, (f"-Dfaultline.instance={INSTANCE}", KAFKA.main), 6000)
-    armed(MadeUpHost.of(broker), "kafka", name, held=held)
+    armed(SimulatedHost.of(broker), "kafka", name, held=held)
     assert held == [("kafka", 5_000 + 2_500_000_000)] * ACTIONS[name].ends_victim
 
 
 def test_error_at_one_victim_is_raised_after_all_were_tried() -> None:
-    host = MadeUpHost.of(process(4001), process(4002), process(4003))
+    host = SimulatedHost.of(process(4001), process(4002), process(4003))
     act = act_on(host, count=3)
     act.find_victims()
     host.before = refusing("arm", {4001: SignalRefused("pid: not yours")})
@@ -170,7 +170,7 @@ def test_error_at_one_victim_is_raised_after_all_were_tried() -> None:
 
 
 def test_outcome_is_the_worst_of_all_victims() -> None:
-    host = MadeUpHost.of(process(4001), process(4002))
+    host = SimulatedHost.of(process(4001), process(4002))
     act = act_on(host, count=2)
     act.driver = replace(act.driver, within_s=0.0)
     act.find_victims()
@@ -182,18 +182,18 @@ def test_outcome_is_the_worst_of_all_victims() -> None:
 
 
 def test_watchdog_starts_before_a_pause_only() -> None:
-    host = MadeUpHost.of(process(4001), process(4002))
+    host = SimulatedHost.of(process(4001), process(4002))
     act = armed(host, action="pause", count=2, duration_s=7.0)
     assert host.watched == dict.fromkeys((4001, 4002), 7.0 + WATCHDOG_MARGIN_S) and host.sent == []
     act.perform()
     assert host.times("watch") == 4, "looked at again right before the signal"
-    killing = MadeUpHost.of(process(4001))
+    killing = SimulatedHost.of(process(4001))
     armed(killing).perform()
     assert killing.times("watch") == 0 and killing.sent
 
 
 def test_a_victim_without_a_watchdog_is_not_stopped() -> None:
-    host = MadeUpHost.of(process(4001), process(4002))
+    host = SimulatedHost.of(process(4001), process(4002))
     errors = {4001: WatchdogUnavailable("watchdog: not for this one"), 4002: RemoteError("node1", "watch 4002")}
     host.before = refusing("watch", errors)
     act = armed(host, action="pause", count=2, duration_s=7.0)
@@ -212,7 +212,7 @@ def test_node_is_drawn_first_for_any_only(monkeypatch: pytest.MonkeyPatch) -> No
         signals_module, "choose_victims", lambda candidates, count, **how: asked.append(how["by_node"]) or ()
     )
     for victim in ("executor", "any"):
-        act_on(MadeUpHost.of(process(4000)), victim).find_victims()
+        act_on(SimulatedHost.of(process(4000)), victim).find_victims()
     assert asked == [False, True]
 
 
@@ -220,7 +220,7 @@ def test_node_is_drawn_first_for_any_only(monkeypatch: pytest.MonkeyPatch) -> No
 def test_python_workers_need_enough_busy_ones(monkeypatch: pytest.MonkeyPatch, busy: int, ready: bool) -> None:
     living = python_workers(4001, 4002)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[:busy]))
-    act = act_on(MadeUpHost.of(*living), "python_worker", count=2)
+    act = act_on(SimulatedHost.of(*living), "python_worker", count=2)
     assert act.await_ready(0) is ready
     assert [one["pid"] for one in act.victims()] == ([4001, 4002] if ready else [])
 
@@ -235,7 +235,7 @@ def test_watchdogs_of_python_workers_start_before_the_wait(monkeypatch: pytest.M
     """A worker may be idle again after the start of its watchdog; other watchdogs end."""
     living = python_workers(4001, 4002, 4003)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[1:2]) if at_work else ())
-    host = MadeUpHost.of(*living)
+    host = SimulatedHost.of(*living)
     act = act_on(host, "python_worker", "pause", duration_s=7.0)
     act.find_victims()
     registered = {undo.fields["pid"] for undo in act.plan_undo()}
@@ -254,7 +254,7 @@ def test_watchdogs_of_python_workers_start_before_the_wait(monkeypatch: pytest.M
 
 def test_no_early_watchdog_after_the_deadline_or_for_a_kill() -> None:
     for action, at_ns in (("pause", time.monotonic_ns()), ("kill", time.monotonic_ns() + 10**12)):
-        host = MadeUpHost.of(*python_workers(4001))
+        host = SimulatedHost.of(*python_workers(4001))
         act = act_on(host, "python_worker", action)
         act.find_victims()
         act.arm(Moment(mono_ns=at_ns))
@@ -271,7 +271,7 @@ def test_a_short_pause_is_settled_before_it_ends(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(signals_module, "settle", note)
     for duration_s in (0.25, 600.0):
-        act = act_on(MadeUpHost.of(process(4000)), action="pause", duration_s=duration_s)
+        act = act_on(SimulatedHost.of(process(4000)), action="pause", duration_s=duration_s)
         act.find_victims()
         act.settle(act.perform())
     assert within[0] == 0.25 < within[1] < 600.0

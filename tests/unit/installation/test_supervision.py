@@ -54,7 +54,7 @@ from faultline.system.journal import read_journal
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import AUTH_DISABLED_TEXT, INSTANCE, ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
-from tests.support.attempts import of
+from tests.support.attempts import unplanned
 from tests.support.installation import within
 from tests.support.processes import words_of
 from tests.support.refusals import refused
@@ -119,7 +119,7 @@ def test_a_process_that_runs_steps_of_an_open_attempt_is_an_owner(settings: Sett
             None,
         ]
         for number, owner in enumerate(owners):
-            of(settings, f"20261121T06150{number}Z-00000{number}", owner=owner)
+            unplanned(settings, f"20261121T06150{number}Z-00000{number}", owner=owner)
         assert [process.pid for process in supervision._owners(settings)] == [sleeping.pid]
         Attempt(settings.attempts / "20261121T061500Z-000000").closed.touch()
         assert supervision._owners(settings) == []
@@ -193,7 +193,7 @@ def test_down_ends_the_holder_and_not_the_one_that_calls_it(settings: Settings, 
 
 
 def test_airflow_does_not_start_during_an_experiment_of_an_external_one(settings: Settings) -> None:
-    attempt = of(settings)
+    attempt = unplanned(settings)
     (attempt.folder / OWNER).parent.mkdir()
     write_json(settings.home / INSTANCE, {"instance": "i"})
     write_json(attempt.folder / OWNER, {"place": "/dags", "prefix": "theirs_", "instance": "i"})
@@ -315,7 +315,7 @@ def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
 
 def test_an_attempt_with_a_failed_undo_is_named(empty: Path) -> None:
     settings = load_settings()
-    attempt = of(settings)
+    attempt = unplanned(settings)
     write_json(attempt.unhealed, {"why": "healing: node9 is unreachable"})
     (line,) = reported_state(settings)
     assert line.startswith(f"attempt {attempt.id}: ") and "node9 is unreachable" in line

@@ -26,7 +26,7 @@ from faultline.lifecycle.scheduler_input import SchedulerInput, read_scheduler_i
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from tests.support.attempts import ENDPOINTS, prepared
-from tests.support.fake_clock import FakeClock, MadeUpHost, executor_of
+from tests.support.fake_clock import FakeClock, SimulatedHost, executor_of
 
 AT_S, END_S = 0.4, 0.6
 
@@ -78,7 +78,7 @@ class Stage:
 
     def __init__(self, directory: Path, attempt: str, clock: FakeClock) -> None:
         self.directory, self.attempt, self.clock = directory, attempt, clock
-        self.host, self.broker, self.cycles = MadeUpHost(), Broker(), Cycles()
+        self.host, self.broker, self.cycles = SimulatedHost(), Broker(), Cycles()
 
     def executor(self, number: int) -> ProcessIdentity:
         self.host.start(made := executor_of(self.attempt, number))

@@ -18,7 +18,7 @@ from faultline.lifecycle.ending.undo_replay import replay_undos, undo_fields
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from tests.support.attempts import prepared
-from tests.support.fake_clock import MadeUpHost
+from tests.support.fake_clock import SimulatedHost
 
 RUN = "20261121T061500Z-3fa9c1"
 VICTIM = ProcessIdentity(4_194_400, 1.0, EXECUTOR, RUN, (f"-Dfaultline.run={RUN}", EXECUTOR.main), 5)
@@ -43,9 +43,9 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> MadeUpHost:
+def host(monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
     """Host with an executor that a pause left stopped."""
-    made = MadeUpHost({VICTIM: Presence.STOPPED})
+    made = SimulatedHost({VICTIM: Presence.STOPPED})
     monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector(here=made))
     return made
 
@@ -71,7 +71,7 @@ HEAL_PROXY = undo_fields(UndoSpec("cut", "restore the proxy"), 0)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["names its action", "from before"])
-def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: MadeUpHost, proxy: Proxy, named: bool) -> None:
+def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: SimulatedHost, proxy: Proxy, named: bool) -> None:
     undos = [UndoSpec("pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()), UndoSpec("cut", "restore the proxy")]
     lines = [undo_fields(undo, fault) for fault, undo in enumerate(undos)]
     before = [{**undo.fields, "fault": fault, "undo": undo.name} for fault, undo in enumerate(undos)]
@@ -87,7 +87,7 @@ def test_a_missing_proxy_needs_no_undo(attempt: Attempt) -> None:
 
 
 def test_a_failed_undo_is_named_with_its_fix_and_stops_no_other(
-    attempt: Attempt, host: MadeUpHost, proxy: Proxy
+    attempt: Attempt, host: SimulatedHost, proxy: Proxy
 ) -> None:
     """One host is unknown, and one action exists in another version only."""
     lost = undo_fields(UndoSpec("pause", "SIGCONT to it", {**VICTIM.as_json(), "host": "node9"}), 1)
@@ -102,7 +102,7 @@ def test_a_failed_undo_is_named_with_its_fix_and_stops_no_other(
 
 @pytest.mark.parametrize("presence", [Presence.OTHER, Presence.GONE, Presence.ALIVE])
 def test_another_process_with_the_victims_pid_is_left_alone(
-    attempt: Attempt, host: MadeUpHost, presence: Presence
+    attempt: Attempt, host: SimulatedHost, presence: Presence
 ) -> None:
     left(attempt, [PAUSE], undo_fields(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
     host.states[VICTIM] = presence

@@ -1,4 +1,4 @@
-"""Toy workload for a test: a new workload takes this file, a program, and their tests."""
+"""Toy workload for a test: a new workload needs this file, a program, and their tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class EchoParameters(Parameters):
-    """Number of repetitions of a line."""
+    """Number of copies of a line."""
 
-    echoes: int = Field(1, ge=1, le=9, description="How often `echo` repeats each line.")
+    echoes: int = Field(1, ge=1, le=9, description="Copies of each line that `echo` emits.")
 
 
 class Echo(Workload[EchoParameters]):
@@ -28,7 +28,7 @@ class Echo(Workload[EchoParameters]):
 
     def check(self, own: EchoParameters, common: Common) -> None:
         if own.echoes > common.partitions:
-            raise ValueError("echoes: more than there are partitions; lower it, or raise partitions")
+            raise ValueError(f"echoes: got {own.echoes}; expected at most {common.partitions} (partitions)")
 
     def program_configuration(self, prepared: Prepared, own: EchoParameters, common: Common) -> dict[str, Any]:
         return {"echoes": own.echoes}

@@ -1,4 +1,4 @@
-"""Toy action for the walk-through "add an action with one file": it fills the attempt's folder with a file."""
+"""Toy fault action for the walk-through "add an action with one file": writes a file into the attempt's folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fill(FaultDriver):
 
 @dataclass
 class FillInjection(Injection):
-    """Injection of one file."""
+    """Injection that writes one file."""
 
     planned: Occurrence
     context: Context

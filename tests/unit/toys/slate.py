@@ -1,4 +1,4 @@
-"""Toy engine of the third walk-through: one process that writes its `Traces` as JSON."""
+"""Toy engine for the walk-through "add an engine": one process, whose `Traces` are a JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exit
 from faultline.system.journal import read_finished
 
 SLATE = "slate.json"
-OF = {
+# Class of each entry in a list of the traces.
+ENTRY_CLASSES = {
     "commits": Commit,
     "events": EngineEvent,
     "process_runs": ProcessRun,
@@ -29,7 +30,9 @@ OF = {
 
 def read_slate(folder: Path) -> Traces:
     values = json.loads((folder / SLATE).read_text())
-    return Traces(**{**values, **{name: tuple(kind(**one) for one in values[name]) for name, kind in OF.items()}})
+    return Traces(
+        **{**values, **{name: tuple(kind(**one) for one in values[name]) for name, kind in ENTRY_CLASSES.items()}}
+    )
 
 
 class SlateProgress:
@@ -66,20 +69,20 @@ class Slate:
     packages: Mapping[str, str] = MappingProxyType({"chalk": "Chalk"})
     parameters: frozenset[str] = frozenset()
     programs = None
-    replacer = "nobody"
+    replacer = "none"
     job_settings = "slate."
-    error_line = re.compile("the chalk broke")
+    error_line = re.compile("chalk failed")
 
     def build_settings(self) -> dict[str, str]:
         return {"slate.chalk": "white"}
 
     def settings(self, config: Any) -> dict[str, str]:
-        return {**self.build_settings(), "slate.hands": str(config.executors)}
+        return {**self.build_settings(), "slate.executors": str(config.executors)}
 
     def check_build(self, spec: Any, config: Any, key: str) -> None:
         from faultline.system.errors import ConfigError
 
-        raise ConfigError(f"{key}: a slate runs no programs of a build; leave it out")
+        raise ConfigError(f"{key}: unsupported by engine slate; fix: remove it")
 
     def program_hashes(self, folder: Any) -> dict[str, str]:
         return {}
@@ -91,7 +94,7 @@ class Slate:
         from faultline.system.errors import ConfigError
 
         if config.executors > 2:
-            raise ConfigError("executors: a slate has room for two hands; lower it")
+            raise ConfigError(f"executors: got {config.executors}; expected at most 2")
 
     def alternate_build(self, settings: Any, config: Any) -> tuple[str, str] | None:
         return None
@@ -100,7 +103,7 @@ class Slate:
         return settings.endpoints
 
     def startup_blocker(self, endpoints: Any, config: Any) -> str | None:
-        return None if Path(endpoints.engine).is_dir() else "the slate is not on the wall"
+        return None if Path(endpoints.engine).is_dir() else "slate: folder missing"
 
     def restart_delays(self, settings: Any) -> dict[str, Path]:
         return {"wall": settings.restart_delay("wall")}

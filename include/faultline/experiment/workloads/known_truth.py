@@ -1,4 +1,4 @@
-"""Ground truth: a script determines the answer to each record, as reference values for the measuring chain."""
+"""Ground truth: a script plants the outputs, whose known values the measuring chain must reproduce."""
 
 from __future__ import annotations
 

@@ -16,18 +16,18 @@ from faultline.system.text import nearest_name
 Style = Literal["batch", "record"]
 STYLES: tuple[str, ...] = get_args(Style)
 
-# Factors of spread_ms that are added to latency_ms in successive bins. A fixed cycle gives bands a width, but no
-# trend. In this order the latencies, the differences of neighbours (spans of batches) and the larger of neighbours (p99
-# of seconds) have a median absolute deviation of at least one step, so no band is too narrow.
+# Factors of spread_ms that are added to latency_ms in successive time bins. The fixed cycle gives recovery thresholds
+# (bands) a width, but no trend. In this order the latencies, the differences of neighbours (spans of batches) and the
+# larger of neighbours (p99 of seconds) have a median absolute deviation of at least one step, so no band is too narrow.
 WOBBLE = (0, 1, -1, 2, -2)
-# Additional latency of slow outputs, in spreads: far outside the latency band, whose upper bound is at most
-# 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
+# Additional latency of slow outputs, in spreads (multiples of spread_ms): far outside the latency band, whose upper
+# bound is at most 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
 SLOW_SPREADS = 15
 # Every n-th record is slow in the style `record`: enough to move the p99 of a second, too few to move its lag out of
 # band (15 spreads / 20 < 1 spread). They must be emitted well within their second.
 SLOW_EVERY = 20
 SLOW_LONGEST_MS = 400.0
-# Upper bound of the lag band above latency_ms, in spreads, and as a share of latency_ms when that is wider.
+# Distance of the lag band's upper bound from latency_ms: the larger of a number of spreads and a share of latency_ms.
 BAND_SPREADS = 5.5
 BAND_SHARE = 0.05
 # Shortest time from the planning of a bin to its outputs; records arrive within it.
@@ -36,7 +36,7 @@ SHORTEST_LATENCY_MS = 20.0
 LEAST_SPREAD_RECORDS = 2
 # Start-up time of a new process: interpreter, imports and connection.
 START_S = 1.0
-# Shortest time between a kill and a commit of the script.
+# Shortest time between a kill and the nearest commit of the script.
 IDLE_S = 0.03
 _LONGEST_S = 3600.0
 
@@ -84,7 +84,7 @@ class Script:
 
     @property
     def outage_s(self) -> float:
-        """Seconds from t0 to the commit of all that the broker held at t0."""
+        """Seconds from t0 to the commit of all input that the broker held at t0."""
         return self.redeploy_s + self.load_s + self.replay_s
 
     @property
@@ -102,7 +102,7 @@ class Script:
         return WOBBLE[number % len(WOBBLE)] * self.spread_ms
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return every field with its canonical type: equal scripts, equal mappings."""
+        """Return all fields with canonical types, so that equal scripts give equal mappings."""
         return asdict(self)
 
     def _check_types(self) -> None:
@@ -189,15 +189,15 @@ class Fitting(Protocol):
 
     @property
     def duration_s(self) -> float:
-        """Seconds measured after them."""
+        """Length of the measured window in seconds."""
 
     @property
     def fault_at_s(self) -> float | None:
-        """Seconds after T0 of the kill; None for a control."""
+        """Time of the kill in seconds after T0; None for a control run."""
 
     @property
     def restart_delay_s(self) -> float:
-        """Pause of the supervisor before it restarts the engine."""
+        """Seconds until the supervisor restarts a killed engine."""
 
 
 def parse_script(values: Mapping[str, Any]) -> Script:
@@ -235,10 +235,10 @@ def require_fit(script: Script, config: Fitting) -> None:
             f"{config.rate:g} records/s; fix: raise it, or raise rate",
         )
     begin_s = config.warmup_s if config.fault_at_s is None else config.fault_at_s
-    room = int(config.rate * (config.warmup_s + config.duration_s - begin_s))
-    if script.mistreated > room:
+    available = int(config.rate * (config.warmup_s + config.duration_s - begin_s))
+    if script.mistreated > available:
         raise _refused(
-            "lost", f"got {script.mistreated} lost, overcounted and reemitted records; expected at most {room}"
+            "lost", f"got {script.mistreated} lost, overcounted and reemitted records; expected at most {available}"
         )
     if config.fault_at_s is None:
         return
@@ -253,7 +253,7 @@ def require_fit(script: Script, config: Fitting) -> None:
 
 
 def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:
-    """Refuse a kill during a commit, since its side of the commit and thus the planted values would be unknown."""
+    """Raise ConfigError for a kill near a commit, where it would be unknown which planted values apply."""
     assert config.fault_at_s is not None
     step_s = config.checkpoint_interval_s
     after_s, phase_s = (latest_s if script.style == "batch" else 0.0) + IDLE_S, config.fault_at_s % step_s

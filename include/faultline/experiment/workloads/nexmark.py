@@ -29,7 +29,7 @@ from faultline.system.settings import ROOT
 
 # Events per second of a query that stores every event, on two slow cores.
 SLOWEST_QUERY_RPS = 10_000
-# Events of the primer.
+# Events of the preload that warms up the JVM.
 PRIMER_EVENTS = 10_000
 
 
@@ -54,7 +54,7 @@ class Nexmark(Workload[NexmarkParameters]):
         values["events"] = take_events(values["events"] or {})
 
     def check(self, own: NexmarkParameters, common: Common) -> None:
-        """Check parameters that exclude an engine source."""
+        """Raise ValueError for parameters that the source or the query excludes."""
         if common.commit_mode not in ("aligned", "aligned-changelog"):
             raise ValueError(
                 f"commit_mode: got {common.commit_mode}; expected aligned or aligned-changelog, since nexmark is "

@@ -43,11 +43,11 @@ AWAITING_TIME = tuple(FIRST_RESULT_S)
 WATERMARK_S = 4.0
 # Queries that need Python's transformWithState.
 PYTHON = ("q4", "q6", "q15", "q16")
-# Default events per batch. Planning a batch takes most of a second, so queries without state have large batches.
-# Those with a small state have smaller ones; all others must finish a batch within a few seconds.
-BATCH_EVENTS = 5_000_000
 # Events/s of a typical query, to estimate the duration of its preload.
 TYPICAL_RPS = 150_000.0
+# Default events per batch. Planning a batch takes most of a second, so stateless queries have the largest batches,
+# LIGHT ones with a small state smaller ones. All others must finish a batch within a few seconds.
+BATCH_EVENTS = 5_000_000
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 MIDDLE_BATCH = 2_000_000
 LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
@@ -58,7 +58,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "q3": ("person", "auction"), "q4": ("auction", "bid"), "q6": ("auction", "bid"), "q8": ("person", "auction"),
     "q9": ("auction", "bid"), "q20": ("auction", "bid"), "q23": KINDS,
 }  # fmt: skip
-# Upper bound on the pieces of a rate curve, each of which is a case of one expression.
+# Upper bound on the pieces of a rate curve, since the engine evaluates them all as cases of one expression.
 MOST_PIECES = 20
 
 DEFAULT_EVENTS: dict[str, Any] = {
@@ -127,9 +127,11 @@ def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
 def _numbers(key: str, given: Any) -> list[int]:
     default: list[int] = DEFAULT_EVENTS[key]
     low, high = _LEAST[key], _MOST[key]
-    whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
+    integers = isinstance(given, list | tuple) and all(
+        isinstance(one, int) and not isinstance(one, bool) for one in given
+    )
     if (
-        not whole
+        not integers
         or len(given) != len(default)
         or not all(least <= one <= high for least, one in zip(low, given, strict=True))
     ):
@@ -157,7 +159,7 @@ def preload_batches(own: NexmarkParameters) -> int:
 
 
 def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, Any]:
-    """Return the event parameters for the program and the generator, without the rate curve."""
+    """Return the event parameters of program and generator, without the rate curve."""
     events = {**DEFAULT_EVENTS, **(own.events or {})}
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
@@ -180,7 +182,7 @@ def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, 
 def pieces(common: Common) -> list[list[float]]:
     """Return the rate curve as pieces [from s, to s, rate at the start, rate at the end]; empty without a curve.
 
-    The rate at the end of the last piece remains. Raises ValueError for a rate of 0, where event time would stop, and
+    After the last piece, its final rate continues. Raises ValueError for a rate of 0, where event time would stop, and
     for too many pieces.
     """
     if common.rate_curve is None:

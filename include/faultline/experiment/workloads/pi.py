@@ -9,7 +9,7 @@ from pydantic import Field
 from faultline.experiment.common_parameters import Common
 from faultline.experiment.workloads.protocol import PRIMER_LINES, WARM_UP_BATCHES, Parameters, Workload
 
-# Upper bound on the terms of the whole preload, which costs some seconds of one core.
+# Upper bound on the terms of the whole preload; this many take some seconds on one core.
 PRIMER_TERMS = 10_000_000
 
 

@@ -26,7 +26,7 @@ CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "st
 # One generator process reaches about 600,000 records/s, as does a single local broker; a higher rate would only measure
 # schedule lag.
 MAX_RATE = 500_000.0
-# Lines of the preload: a JVM plans its first micro-batches ten times slower than later ones.
+# Lines of the preload, which warms up the JVM: it plans its first micro-batches ten times slower than later ones.
 PRIMER_LINES = 2000
 # Unmeasured batches of the preload before T0.
 WARM_UP_BATCHES = 10
@@ -44,8 +44,8 @@ P = TypeVar("P", bound=Parameters)
 class Workload(Generic[P]):
     """One streaming program under test; the defaults are those of a plain query over a generator's records.
 
-    `own` are its own parameters, `common` those of every workload, `config` the raw mapping of a configuration or of a
-    record, in which parts may be missing or wrong.
+    Arguments: `own`, its own parameters; `common`, those of every workload; `config`, the raw configuration, or that of
+    a record, in which keys may be missing or invalid.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Workload(Generic[P]):
     own_client = False
     # Longest shutdown, in seconds.
     stop_s = 60.0
-    # Its own matrix, and the axis of that matrix that selects a part.
+    # Matrix of this workload alone, and the axis on which that matrix selects a part.
     whole: tuple[str, str] | None = None
 
     def can(self, capability: str) -> bool:
@@ -81,26 +81,26 @@ class Workload(Generic[P]):
         return capability in self.capabilities
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return defaults that differ from those of the fields."""
+        """Return the workload's defaults that differ from those of the fields."""
         return {}
 
     def take(self, values: dict[str, Any]) -> None:
-        """Set its objects in `values` in canonical form. Raises ValueError naming key and fix."""
+        """Convert the workload's objects in `values` to canonical form. Raises ValueError naming the key."""
 
     def check(self, own: P, common: Common) -> None:
-        """Raise ValueError naming a parameter that contradicts another."""
+        """Raise ValueError naming a parameter that contradicts another one."""
 
     def check_faults(self, own: P, common: Common, planned: Sequence[PlannedFault]) -> None:
         """Raise ValueError for an unsupported planned fault."""
 
     def check_whole(self, own: P, common: Common) -> None:
-        """Raise ValueError for a contradiction, in a configuration that passed all other checks."""
+        """Raise ValueError for a contradiction; called after all other checks have passed."""
 
     def check_here(self, own: P, common: Common) -> None:
         """Raise ConfigError if this machine lacks a prerequisite; called before anything starts."""
 
     def paced(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a generator sends the input through Kafka by a schedule; else the engine creates it."""
+        """Return whether a generator sends the input on a schedule; otherwise the engine creates it."""
         return True
 
     def highest_rate(self, config: Mapping[str, Any]) -> float:
@@ -112,11 +112,11 @@ class Workload(Generic[P]):
         return {}
 
     def jars(self, own: P) -> tuple[Path, ...]:
-        """Return those of `files` that its JVMs load in addition to Faultline's jars."""
+        """Return the jars among `files` that the workload's JVMs load in addition to Faultline's."""
         return ()
 
     def has_python_workers(self, own: P) -> bool:
-        """Return whether executors start Python workers for it."""
+        """Return whether executors start Python workers for the workload."""
         return False
 
     def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Workload(Generic[P]):
         return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}
 
     def primer_lines(self, own: P) -> int:
-        """Return the number of preload records in addition to the preloaded state, to warm up the JVM."""
+        """Return the number of records that warm up the JVM before T0, in addition to the preloaded state."""
         return PRIMER_LINES
 
     def primed_batches(self, own: P) -> int:
@@ -147,11 +147,11 @@ class Workload(Generic[P]):
         return None
 
     def topics(self, own: P, common: Common) -> dict[str, int]:
-        """Return further topics in addition to input and output: role to partitions."""
+        """Return the numbers of partitions of topics other than input and output, by role."""
         return {"warmup": common.partitions}
 
     def companions(self, own: P) -> tuple[Companion, ...]:
-        """Return its companion processes."""
+        """Return the further processes that the workload needs."""
         return ()
 
     def tuples(self, own: P) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Workload(Generic[P]):
         return None
 
     def details(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the workload's parameters for a line on the whole configuration."""
+        """Return the workload's parameters for a one-line description of the configuration."""
         return []
 
 
@@ -187,7 +187,7 @@ def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
     return common.partitions + common.filler_words + workload.primer_lines(own)
 
 
-# What workloads over event time have in common.
+# Shared parameters of workloads with event time.
 
 
 class EventTime(Parameters):

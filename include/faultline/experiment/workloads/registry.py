@@ -17,17 +17,17 @@ import faultline.experiment.workloads as package
 from faultline.experiment.common_parameters import Common
 from faultline.experiment.workloads.protocol import CAPABILITIES, Parameters, Workload
 
-Found = tuple[str, Workload[Any]]
+FileWorkload = tuple[str, Workload[Any]]
 
 
-def found() -> list[Found]:
-    """Return (file, workload) of every file of the package."""
+def discover() -> list[FileWorkload]:
+    """Return file and workload for every workload of the package."""
     names = [f"{package.__name__}.{one.name}" for one in pkgutil.iter_modules(package.__path__)]
     modules = [importlib.import_module(name) for name in names if name != __name__]
     return [(str(module.__file__), one) for module in modules for one in getattr(module, "WORKLOADS", ())]
 
 
-def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
+def register_all(offered: Iterable[FileWorkload]) -> dict[str, Workload[Any]]:
     """Return workloads by name in display order. Raises ImportError naming the file of a conflict."""
     by_name: dict[str, tuple[str, Workload[Any]]] = {}
     fields: dict[str, tuple[str, FieldInfo]] = {}
@@ -49,7 +49,7 @@ def register_all(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
     return {one.name: one for one in ordered}
 
 
-WORKLOADS: Mapping[str, Workload[Any]] = register_all(found())
+WORKLOADS: Mapping[str, Workload[Any]] = register_all(discover())
 
 
 class _Unknown(Workload[Parameters]):
@@ -64,22 +64,22 @@ _UNKNOWN = _Unknown()
 
 
 def workload_of(config: Mapping[str, Any]) -> Workload[Any]:
-    """Return the workload of a configuration or of a record's; a placeholder for an unknown one."""
+    """Return the workload of a configuration, or a placeholder for one that this version does not know."""
     return WORKLOADS.get(str(config.get("workload")), _UNKNOWN)
 
 
 def has_schedule(config: Mapping[str, Any]) -> bool:
-    """Return whether a generator sent the input by a schedule; of a record's configuration, which may lack a part."""
+    """Return whether a generator sends the input on a schedule; `config` may be a record's and lack keys."""
     return workload_of(config).paced(config)
 
 
 def offered_rate(config: Mapping[str, Any]) -> float | None:
-    """Return the scheduled records/s of a record's configuration; None without a schedule or a usable number."""
+    """Return the scheduled records/s of a record's configuration, or None without a schedule or a valid number."""
     rate = config.get("rate")
     if config.get("data_pace") == "recorded" and config.get("data"):
         return None  # the data determines the times
     if not has_schedule(config):
-        return None  # the rate is a density in event time
+        return None  # the parameter is a density in event time
     try:
         return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
     except OverflowError:
@@ -87,7 +87,7 @@ def offered_rate(config: Mapping[str, Any]) -> float | None:
 
 
 def owners(key: str) -> list[str]:
-    """Return the workloads that have a parameter of their own by this name."""
+    """Return the workloads with an own parameter of this name."""
     return [name for name, one in WORKLOADS.items() if key in one.parameters.model_fields]
 
 

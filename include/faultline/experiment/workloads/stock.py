@@ -16,9 +16,9 @@ from faultline.experiment.workloads.protocol import EventTime, Workload
 BUILT_IN_PRICES = "five-companies"
 # Upper bound on the windows of a record; each costs a row of state.
 MAX_OVERLAP = 60
-# Late records are an hour old; state older than this could still accept them.
+# Limit for window and watermark delay together: with longer ones, records that are an hour late might count.
 MOST_KEPT_S = 1800.0
-# Trades of the primer: a line of text has some ten words, a trade two windows.
+# Trades of the preload: one updates two windows, a line of text ten words, so twenty thousand rows as with text.
 PRIMER_TRADES = 10_000
 
 
@@ -60,7 +60,7 @@ class StockGroupBy(Workload[StockParameters]):
     groups = "group"
 
     def check(self, own: StockParameters, common: Common) -> None:
-        """Check the windows and the share of late records."""
+        """Raise ValueError for invalid windows or shares of late records."""
         if own.slide_s > own.window_s:
             raise ValueError(f"slide_s: got {own.slide_s:g}; expected at most window_s ({own.window_s:g})")
         if own.window_s / own.slide_s > MAX_OVERLAP:
@@ -120,7 +120,7 @@ class StockJoin(StockGroupBy):
     order = 31
     streams = ("STOCK", "POSITION")
     groups = "join"
-    # Each batch of a join has twice the stages.
+    # Each batch of a join has twice as many stages.
     warm_up_batches = 5
 
     def primer_lines(self, own: StockParameters) -> int:

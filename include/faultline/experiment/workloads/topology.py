@@ -44,7 +44,7 @@ class Topology(Workload[TopologyParameters]):
     program = "topology"
     warms_itself = True
     shows_steadiness = False
-    # Completes a running replacement and writes all queued results.
+    # The shutdown completes a running replacement and writes all queued results.
     stop_s = 300.0
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ class Topology(Workload[TopologyParameters]):
         values["topology"] = take_rules(values["topology"] or {})
 
     def check(self, own: TopologyParameters, common: Common) -> None:
-        """Check parameters that the chain cannot run with."""
+        """Raise ValueError for parameters with which the chain cannot run."""
         tasks, rules, mechanisms = parallelism(own.parallelism), rules_of(own), mechanisms_of(own)
         _require_tasks(own, common, tasks)
         if common.commit_mode not in ("aligned", "aligned-changelog"):
@@ -93,7 +93,7 @@ class Topology(Workload[TopologyParameters]):
         return True
 
     def topics(self, own: TopologyParameters, common: Common) -> dict[str, int]:
-        """Return links between stages, and what the mechanisms send each other."""
+        """Return the topics between stages and those of the mechanisms, with their partitions."""
         links = list(parallelism(own.parallelism))[:-1]
         spaces = dict.fromkeys(SPACES.values(), common.partitions) if "replay" in mechanisms_of(own) else {}
         return {**dict.fromkeys(links, common.shuffle_partitions), **spaces, SET_ASIDE: 1, CONTROL: 1}
@@ -189,11 +189,11 @@ def _require_tasks(own: TopologyParameters, common: Common, tasks: Mapping[str, 
 
 
 def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | int] | None:
-    """Return the address of the running or started Memcached, or None if the queue is elsewhere."""
+    """Return the address of the external or own Memcached, or None if the queue does not use it."""
     if not queues_in_memcached(own):
         return None
-    here = load_settings().placement.conductor
-    return list(memcached_address() or (here, prepared.ports["memcached"]))
+    host = load_settings().placement.conductor
+    return list(memcached_address() or (host, prepared.ports["memcached"]))
 
 
 # Address of the PostgreSQL database for `store=postgresql`, and of an external Memcached.
@@ -233,7 +233,7 @@ def own_memcached(own: TopologyParameters) -> tuple[Companion, ...]:
 
 
 def memcached_program() -> str | None:
-    """Return the command, searched also outside the PATH of ordinary users, or None."""
+    """Return the path of the program, even if the user's PATH lacks its folder; None if it is not installed."""
     return shutil.which("memcached", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin", "/usr/local/bin"]))
 
 

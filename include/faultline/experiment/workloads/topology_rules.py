@@ -59,7 +59,7 @@ class TopologyParameters(Parameters):
 
 
 class TopologyRules(BaseModel):
-    """Default rules of the stages, which `topology` may override. Queues in tuples, times in seconds."""
+    """Rules of the stages with their defaults, which the parameter `topology` overrides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -109,17 +109,17 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
             f"topology.{key}: got {value[key]!r}; {expectation(first['msg'])}, such as {default}"
         ) from None
     return {
-        key: got for key, got in rules.model_dump().items() if got != TopologyRules.model_fields[key].default
+        key: rule for key, rule in rules.model_dump().items() if rule != TopologyRules.model_fields[key].default
     } or None
 
 
 def rules_of(own: TopologyParameters) -> TopologyRules:
-    """Return the rules of a configuration, complete."""
+    """Return the complete rules of a configuration."""
     return TopologyRules.model_validate(own.topology or {})
 
 
 def parallelism(text: str) -> dict[str, int]:
-    """Return stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
+    """Return the tasks by stage from three or four numbers, such as 1-2-4-1. Raises ValueError for other text."""
     if not re.match(PARALLELISM_PATTERN, text):
         raise ValueError(
             f"parallelism: got {text!r}; expected three numbers for source-split-count, such as 1-2-2, or four with "
@@ -148,14 +148,14 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
             raise ValueError(
                 f"mechanisms: got {name} without the stage persist; fix: set parallelism to four numbers, as 1-2-4-1"
             )
-    ways = [name for name in ("replacement", *BASELINES) if name in named]
-    if len(ways) > 1:
-        raise ValueError(f"mechanisms: got {' and '.join(ways)}; expected at most one of them")
+    alternatives = [name for name in ("replacement", *BASELINES) if name in named]
+    if len(alternatives) > 1:
+        raise ValueError(f"mechanisms: got {' and '.join(alternatives)}; expected at most one of them")
     return ALL if set(named) == set(able) - set(BASELINES) else "+".join(name for name in able if name in named)
 
 
 def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
-    """Return the active mechanisms; `all` includes each one that has a stage."""
+    """Return the active mechanisms; `all` omits delayed persistence if there is no stage `persist`."""
     if own.mechanisms == NONE:
         return frozenset()
     if own.mechanisms != ALL:
@@ -165,7 +165,7 @@ def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
 
 
 def first_executors(own: TopologyParameters, executors: int) -> int:
-    """Return executors that the chain begins with: all, or one where Spark adds the others as tasks wait."""
+    """Return the executors at the start: all, or one if dynamic allocation adds the others as tasks wait."""
     return 1 if DYNAMIC_ALLOCATION in mechanisms_of(own) else executors
 
 

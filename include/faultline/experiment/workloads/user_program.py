@@ -25,7 +25,7 @@ from faultline.experiment.workloads.user_query import JARS, METHODS, jar_files, 
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-# Placeholders.
+# Names of the placeholders.
 PASSED_VALUES = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
 PREFIX = "FAULTLINE_"
 PYTHON, JAR = ".py", ".jar"
@@ -149,7 +149,7 @@ class UserProgram(Workload[ProgramParameters]):
 
 
 def reference_of(own: ProgramParameters) -> JobFile | None:
-    """Return the reference of the audit. Raises ConfigError in one line for a file that cannot be run."""
+    """Return the reference of the audit, or None if there is none. Raises ConfigError for an invalid job file."""
     if not own.reference:
         return None
     try:

@@ -75,7 +75,7 @@ class UserQuery(Workload[QueryParameters]):
         return usual
 
     def has_python_workers(self, own: QueryParameters) -> bool:
-        return True  # a fault without a victim reports it
+        return True  # unknown before the run; a fault that finds no worker reports it
 
     def primed_batches(self, own: QueryParameters) -> int:
         return 2 if job_of(own).event_time else 1
@@ -118,7 +118,7 @@ class UserQuery(Workload[QueryParameters]):
 
 
 def job_of(own: QueryParameters) -> JobFile:
-    """Return the declarations of the job file. Raises ConfigError in one line for an invalid one."""
+    """Return the declarations of the job file. Raises ConfigError for an invalid file or argument."""
     try:
         job = read_job(own.job or "")
         job.given(own.arguments)
@@ -133,7 +133,7 @@ def jars_of(text: str | None) -> tuple[Path, ...]:
 
 
 def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
-    """Return jars by name. Raises ConfigError for a missing one, and for equal names."""
+    """Return the jars by file name. Raises ConfigError for a missing jar, and for equal names."""
     for jar in jars:
         require_files("jars", str(jar))
     return join_files("jars", *({jar.name: jar} for jar in jars))

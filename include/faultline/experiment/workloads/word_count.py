@@ -1,4 +1,4 @@
-"""Word count: the first words of a text, or of a made-up vocabulary, each with its running count."""
+"""Word count: running counts of the words of a text or of a synthetic vocabulary."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window.measured_window import JUDGE_MARGIN_S
 from faultline.records.judge import steady
 from faultline.system.journal import Instant, Journal, find_last, read_journal
-from tests.support.fake_clock import FakeClock, MadeUpHost, executor_of
+from tests.support.fake_clock import FakeClock, SimulatedHost, executor_of
 
 INTERVAL_S, RATE = 0.1, 1000.0
 ATTEMPT = "20261121T061500Z-3fa9c1"
@@ -33,7 +33,9 @@ class Engine:
     `dies`: it never recovers from the first.
     """
 
-    def __init__(self, folder: Path, clock: FakeClock, host: MadeUpHost, *, dies: bool, outage_s: float = 0.5) -> None:
+    def __init__(
+        self, folder: Path, clock: FakeClock, host: SimulatedHost, *, dies: bool, outage_s: float = 0.5
+    ) -> None:
         self._gate, self._clock, self._host = folder / "gate.json", clock, host
         self._dies, self._outage_s, self._kills = dies, outage_s, 0
         self.commits: list[Commit] = []
@@ -75,7 +77,7 @@ class Engine:
 
 def conducted(
     folder: Path, patch: pytest.MonkeyPatch, *, dies: bool = False, **given: Any
-) -> tuple[list[dict[str, Any]], MadeUpHost]:
+) -> tuple[list[dict[str, Any]], SimulatedHost]:
     """Return the journal of a run with two injections, and the host of its three executors."""
     (folder / "generator.jsonl").write_text('{"event": "primed", "end_offsets": {"0": 0}}\n')
     config = parse_configuration({"injections": 2})
@@ -92,7 +94,7 @@ def conducted(
     }
     usual |= {"bootstrap": "127.0.0.1:1", "input_topic": "in", **given}
     assignment = SchedulerInput(ATTEMPT, repeat_fault(planned, config), **usual)
-    host, clock = MadeUpHost(), FakeClock(patch)
+    host, clock = SimulatedHost(), FakeClock(patch)
     host.start(*(executor_of(ATTEMPT, number) for number in range(3)))
     engine = Engine(folder, clock, host, dies=dies)
     patch.setattr(subject, "OffsetsWatch", engine)
