@@ -86,7 +86,7 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
     `lost` and `overcounted` are sums of differences over the keys in the batch recomputation; outputs that reflect
     uncommitted input are neither. `unexpected` counts other keys, and outputs whose value is not a count.
     `checksum_mismatches` counts keys with the expected count but other tuples: as many were lost as were counted twice.
-    Arguments: `unknown`: sends without acknowledgement. `undrained`: uncommitted offsets of the input.
+    `unknown`: sends without acknowledgement. `undrained`: uncommitted offsets of the input.
     """
     totals: dict[str, int] = dict.fromkeys(("expected", "lost", "overcounted", "unexpected", "reemitted"), 0)
     offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "unexpected": []}
@@ -102,19 +102,18 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
         final, expected = frame["final"].fillna(0), frame["expected"].fillna(0)
         drained = expected - frame["undrained"].fillna(0) if has_undrained else expected
         is_expected = expected > 0
-        kinds = {
+        amounts = {
             # An unexpected key cannot be lost.
             "lost": (drained - final).clip(lower=0) * is_complete,
             "overcounted": (final - expected).clip(lower=0).where(is_expected, 0),
             "unexpected": frame["unreadable"] + (~is_expected).astype("int64"),
         }
         if checksum_columns:
-            kinds["checksum_mismatches"] = ((drained > 0) & (final == drained) & _differing_checksums(frame)).astype(
-                "int64"
-            )
+            is_mismatch = (drained > 0) & (final == drained) & _differing_checksums(frame)
+            amounts["checksum_mismatches"] = is_mismatch.astype("int64")
         totals["expected"] += int(drained.sum())
         totals["reemitted"] += int(frame["reemitted"].sum())
-        for kind, amount in kinds.items():
+        for kind, amount in amounts.items():
             totals[kind] += int(amount.sum())
             offenders[kind] += _offenders(kind, frame[amount > 0])
     first = [line for lines in offenders.values() for line in sorted(lines, key=_key)[:OFFENDERS_PER_KIND]]
@@ -155,6 +154,7 @@ def _differing_checksums(frame: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _offenders(kind: str, frame: pd.DataFrame) -> list[Line]:
+    """Return lines of audit.json on the first keys of `frame`."""
     rows = frame.sort_values("key")
     return [
         {"kind": kind, "key": row.key, "expected": _int_or_none(row.expected), "final": _int_or_none(row.final)}
@@ -193,7 +193,7 @@ def _dataset(path: Path) -> ds.Dataset:
 
 
 def _unreadable(path: Path, error: Exception) -> InfrastructureError:
-    return InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest")
+    return InfrastructureError(f"{path}: reading failed: {error}; fix: clear the task `harvest`")
 
 
 def key_skew_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
@@ -244,7 +244,7 @@ def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None
 
 
 def _drawn_words(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield (word, count) for the words of the input, without the preload and its filler words."""
+    """Yield (word, count) for the words of the input, without those of the preload."""
     # Older harvests count the preload, too.
     name = "drawn" if "drawn" in _dataset(path).schema.names else "expected"
     for batch in _batches(path, ["key", name]):

@@ -86,16 +86,16 @@ def production_cells(produced: pd.DataFrame, limit_ms: float | None) -> Producti
     )
 
 
-def p99_ms(produced: pd.DataFrame, start_ns: int, until_ns: int, seen_by_ns: int | None = None) -> float | None:
-    """Return the p99 latency of the tuples produced in the cells of [start, until) and emitted by `seen_by_ns`.
+def p99_ms(produced: pd.DataFrame, start_ns: int, until_ns: int, emitted_by_ns: int | None = None) -> float | None:
+    """Return the p99 latency of the tuples produced in the cells of [start, until) and emitted by `emitted_by_ns`.
 
     None without such tuples. A tuple that no output reflects has no latency, so it is omitted here;
     `production_cells` counts it as late.
     """
     chosen = (produced["cell_ns"] >= start_ns) & (produced["cell_ns"] < until_ns)
     chosen &= produced["latency_ms"] != NEVER_REFLECTED
-    if seen_by_ns is not None:
-        chosen &= produced["last_ms"] * MS <= seen_by_ns
+    if emitted_by_ns is not None:
+        chosen &= produced["last_ms"] * MS <= emitted_by_ns
     inside = produced[chosen]
     return nearest_rank(
         inside["latency_ms"].to_numpy(dtype=np.int64), inside["n"].to_numpy(dtype=np.int64), permille=990
@@ -119,7 +119,7 @@ def limits_of(
     was emitted.
     """
     baseline = bins[(bins["end_ns"] > start_ns) & (bins["end_ns"] <= until_ns)]
-    baseline_p99_ms = None if by_lag else p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
+    baseline_p99_ms = None if by_lag else p99_ms(production, start_ns, until_ns, emitted_by_ns=until_ns)
     if baseline.empty or (baseline_p99_ms is None and not by_lag):
         return None
     spacing_s = due_spacing_s(production, start_ns, until_ns)
@@ -169,13 +169,13 @@ def end_of(
         last_commit_ns = _last_between(usable_bins["end_ns"], t0_ns, until_ns)
         violation_ns = max(t0_ns, last_commit_ns, _last_between(cells.late_ns, t0_ns, until_ns))
         return RecoveryEnd(None, None, violation_ns, "no commit covered what was there at the fault")
-    t6_ns = lag_back_ns(usable_bins, limits, t5_ns, watched_until_ns)
+    t6_ns = lag_recovered_ns(usable_bins, limits, t5_ns, watched_until_ns)
     if limits.latency_ms is None:
         return _end_by_lag(usable_bins, limits, t0_ns=t0_ns, t5_ns=t5_ns, t6_ns=t6_ns, until_ns=until_ns)
     index = None
     if t6_ns is not None:
         # Tuples may be on time while lag is still high, and late again afterwards.
-        index = first_held_cell(cells, limits, _first_output_ns(usable_bins, t0_ns, t6_ns), produced_until_ns)
+        index = first_stable_cell(cells, limits, _first_output_ns(usable_bins, t0_ns, t6_ns), produced_until_ns)
     t7_ns = None if t6_ns is None or index is None else max(int(cells.first_ns[index]), t6_ns)
     # Up to 5 % of the tuples after the end may be late, so later cells are no violations.
     is_before_end = cells.start_ns < (produced_until_ns if index is None else cells.start_ns[index])
@@ -207,7 +207,7 @@ def _lag_violations(
     return [(high_lag_ns, "lag above lag*"), (uncovered_ns, "not caught up")]
 
 
-def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:
+def lag_recovered_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:
     """Return t6: the first commit from t5 on with lag ≤ lag* at it and for 95 % of the next H; None if not observed.
 
     The lag at the end of a bin counts for its whole span. Time after the last commit counts as a violation.
@@ -226,11 +226,11 @@ def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -
     return None
 
 
-def first_held_cell(cells: ProductionCells, limits: Limits, seen_from_ns: int, until_ns: int) -> int | None:
+def first_stable_cell(cells: ProductionCells, limits: Limits, emitted_from_ns: int, until_ns: int) -> int | None:
     """Return the index of the first production cell from which tuples stay on time, or None.
 
     95 % of the cell's tuples and of those of the next H are on time. The cell's first tuple on time was emitted at
-    `seen_from_ns` or later, and that H ends by `until_ns`.
+    `emitted_from_ns` or later, and that H ends by `until_ns`.
     """
     hold_ns = round(limits.hold_s * NS)
     due = np.concatenate([[0], np.cumsum(cells.due)])
@@ -240,7 +240,7 @@ def first_held_cell(cells: ProductionCells, limits: Limits, seen_from_ns: int, u
     is_window_on_time = on_time[ends] - on_time[starts] >= MIN_HELD_SHARE * (due[ends] - due[starts])
     is_cell_on_time = cells.on_time >= MIN_HELD_SHARE * cells.due
     is_stable = is_window_on_time & is_cell_on_time
-    found = np.flatnonzero(is_stable & (cells.first_ns >= seen_from_ns) & (cells.start_ns + hold_ns <= until_ns))
+    found = np.flatnonzero(is_stable & (cells.first_ns >= emitted_from_ns) & (cells.start_ns + hold_ns <= until_ns))
     return int(found[0]) if len(found) else None
 
 

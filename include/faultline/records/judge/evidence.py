@@ -191,7 +191,7 @@ def _attempt(path: Path, document: Mapping[str, Any], plan: AttemptPlan, within:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
-        raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
+        raise InfrastructureError(f"{path}: {key}: {problem['msg']}; fix: rerun the experiment") from None
     if within is None:
         return attempt
     config = attempt.config.model_copy(update={"recovered_within": within})
@@ -213,5 +213,5 @@ def _records(path: Path) -> pd.DataFrame:
         # Harvests older than event time have no late records.
         frame["late"] = table["late"].to_pandas() if "late" in table.column_names else False
     except (OSError, ValueError, KeyError) as error:
-        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
+        raise InfrastructureError(f"{path}: reading failed: {error}; fix: clear the task `harvest`") from error
     return frame

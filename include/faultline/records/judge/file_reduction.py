@@ -1,8 +1,9 @@
 """Reduction of an attempt's raw files for publication, such that its record can still be computed from them.
 
 Journals stay unchanged. Logs keep only the lines that the engine's traces are read from. Tables lose data that no
-figure needs: if there are too many rows, the instants of tuples are rounded to steps, and filler words are replaced by
-numbers. The error of a latency is then at most half of both steps (`largest_error_ms`); a test checks this bound.
+figure needs: if there are too many rows, the instants of tuples are rounded to steps, and filler words, which the
+preload adds to fill state, become numbers. The error of a latency is then at most half of both steps
+(`largest_error_ms`); a test checks this bound.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _read_table(path: Path) -> pa.Table:
     try:
         return ds.dataset(path, format="parquet").to_table()
     except (OSError, pa.ArrowInvalid) as error:
-        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
+        raise InfrastructureError(f"{path}: reading failed: {error}; fix: clear the task `harvest`") from error
 
 
 def _reduce_table(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:

@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class LatencyFigures:
-    """Fields of `Metrics`."""
+    """Fields of `Metrics`; the last two are None without a fault."""
 
     latency_ms: LatencyMs
     latency_during_ms: LatencyMs | None
@@ -87,9 +87,8 @@ def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[
 def delayed_spans(evidence: Evidence, signals: Signals, faults: Sequence[FaultRecovery]) -> list[Span]:
     """Return the intervals in which faults delay tuples, in ns, sorted and disjoint."""
     window, spans = signals.window, list[Span]()
-    delivered = [
-        (fault.t0_ns, one) for fault, one in zip(evidence.scheduler.injected, faults, strict=True) if fault.t0_ns
-    ]
+    injected = evidence.scheduler.injected
+    delivered = [(fault.t0_ns, one) for fault, one in zip(injected, faults, strict=True) if fault.t0_ns]
     for number, (t0_ns, one) in enumerate(delivered):
         begin_ns = first_affected_ns(signals.tuples.production, window, t0_ns)
         next_ns = delivered[number + 1][0] if number + 1 < len(delivered) else window.end_ns

@@ -46,8 +46,8 @@ LATENESS_MS = 250.0
 class FaultRecovery:
     """Recovery from one planned fault, without a timeline if the fault had no effect.
 
-    `problems`: reasons that make the whole record invalid. A problem of a later injection alone is the `note` of its
-    recovery, which then has no figures or a limited baseline.
+    `settled`: outcome of the fault. `problems`: reasons that make the whole record invalid. A problem of a later
+    injection alone is the `note` of its recovery, which then has no figures or a limited baseline.
     """
 
     settled: SettledFault
@@ -91,21 +91,21 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
     If one fault is injected repeatedly, each injection has its own baseline, which starts at the end of the previous
     recovery. The faults of a plan share the baseline before the first fault.
     """
-    injected, repeated, found = evidence.scheduler.injected, evidence.is_repeated, list[FaultRecovery]()
+    injected, recoveries = evidence.scheduler.injected, list[FaultRecovery]()
     placebo = placebo_of(evidence, signals)
     if any(signals.deaths.values()):  # A recovery would be unobserved or cut short.
-        found = [FaultRecovery(fault.settled, RecoveryPart.empty()) for fault in injected]
+        recoveries = [FaultRecovery(fault.settled, RecoveryPart.empty()) for fault in injected]
     elif injected:
         first_t0_ns = min((one.t0_ns for one in injected if one.t0_ns is not None), default=0)
         limits = limits_between(evidence, signals, signals.window.start_ns, first_t0_ns)
         first = BaselineWindow(signals.baseline, limits)
         for fault in injected:
-            is_later = fault.index > 0 and repeated
-            baseline = _baseline_of(evidence, signals, fault, found[-1], first) if is_later else first
+            is_later = fault.index > 0 and evidence.is_repeated
+            baseline = _baseline_of(evidence, signals, fault, recoveries[-1], first) if is_later else first
             recovery = _recovery_of(evidence, signals, fault, baseline, first)
-            found.append(_exclude_if_invalid(recovery) if is_later else recovery)
-    parts = [one.recovery for one in found]
-    return Recoveries(tuple(found), run_value(parts if repeated else parts[:1]), placebo)
+            recoveries.append(_exclude_if_invalid(recovery) if is_later else recovery)
+    parts = [one.recovery for one in recoveries]
+    return Recoveries(tuple(recoveries), run_value(parts if evidence.is_repeated else parts[:1]), placebo)
 
 
 def _recovery_of(
@@ -116,12 +116,8 @@ def _recovery_of(
     empty, injection_fields = RecoveryPart.empty(), dict[str, Any]()
     if evidence.is_repeated:
         at_s = None if fault.t0_ns is None else window.t_s(fault.t0_ns)
-        injection_fields = {
-            "injection": fault.index + 1,
-            "at_s": at_s,
-            "trigger": fault.trigger,
-            "note": baseline.note,
-        }
+        injection_fields = {"injection": fault.index + 1, "at_s": at_s}
+        injection_fields |= {"trigger": fault.trigger, "note": baseline.note}
         empty = RecoveryPart.model_validate({**dict(empty), **injection_fields})
     if fault.settled.outcome != "effective":
         return FaultRecovery(fault.settled, empty)
@@ -193,25 +189,25 @@ def _baseline_of(
     return BaselineWindow(bins, limits, None if moved is None else f"not-steady: {moved}")
 
 
-def _exclude_if_invalid(one: FaultRecovery) -> FaultRecovery:
+def _exclude_if_invalid(found: FaultRecovery) -> FaultRecovery:
     """Return the recovery from a later injection; if it is invalid, with a note instead of figures.
 
     The other injections stay valid. An injection with an unknown outcome is kept, because its fault may still act on
     later injections; it makes the record invalid.
     """
-    why = None
-    lateness_ms = one.recovery.lateness_ms
-    if one.settled.outcome in ("no-effect", "missed-window"):
-        why = f"{one.settled.outcome}: {one.settled.detail}" if one.settled.detail else one.settled.outcome
-    elif one.problems:
-        why = f"timeline-incomplete: {'; '.join(one.problems)}"
+    note = None
+    lateness_ms = found.recovery.lateness_ms
+    if found.settled.outcome in ("no-effect", "missed-window"):
+        note = f"{found.settled.outcome}: {found.settled.detail}" if found.settled.detail else found.settled.outcome
+    elif found.problems:
+        note = f"timeline-incomplete: {'; '.join(found.problems)}"
     elif lateness_ms is not None and lateness_ms > LATENESS_MS:
-        why = f"schedule-lag: {lateness_ms:.0f} ms in this recovery > {LATENESS_MS:g} ms"
-    if why is None:
-        return one
-    kept = {name: getattr(one.recovery, name) for name in ("injection", "at_s", "trigger")}
-    empty = RecoveryPart.model_validate({**dict(RecoveryPart.empty()), **kept, "note": why})
-    return FaultRecovery(SettledFault(LEFT_OUT, why), empty, one.events)
+        note = f"schedule-lag: {lateness_ms:.0f} ms in this recovery > {LATENESS_MS:g} ms"
+    if note is None:
+        return found
+    kept = {name: getattr(found.recovery, name) for name in ("injection", "at_s", "trigger")}
+    empty = RecoveryPart.model_validate({**dict(RecoveryPart.empty()), **kept, "note": note})
+    return FaultRecovery(SettledFault(LEFT_OUT, note), empty, found.events)
 
 
 def _impact(

@@ -59,7 +59,7 @@ def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
         try:
             return Record.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            problem = content_problem(error, "move it away, then clear the task judge")
+            problem = content_problem(error, "fix: move the file away, then clear the task `judge`")
             raise InfrastructureError(f"{path}: {problem}") from None
     return None
 

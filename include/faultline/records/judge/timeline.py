@@ -110,7 +110,7 @@ class FaultEvidence:
         return [epoch for epoch in self.traces.epochs if self.span.contains(epoch.began_ns)]
 
     def ordered_commits(self) -> Iterator[Commit]:
-        """Return the commits between this fault and the next one, in chronological order."""
+        """Yield the commits between this fault and the next one, in chronological order."""
         for commit in sorted(self.traces.commits, key=lambda item: item.committed_ns):
             wall_ns = commit.committed_ns
             if wall_ns >= self.t0_ns and (self.until_ns is None or wall_ns < self.until_ns):
@@ -207,22 +207,22 @@ def _redeploy_and_load(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceE
     before t5 are not part of the recovery. A new epoch has no state to load. If the fault hit only the broker, running
     tasks may wait for it and commit t5 without a new launch; t3 and t4 are then t5.
     """
-    latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
+    latest_ns = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
     has_new_epochs = bool(evidence.new_epochs())
-    start_ns = _last_start_ns(evidence, t2.wall_ns, latest)
+    start_ns = _last_start_ns(evidence, t2.wall_ns, latest_ns)
     launches = evidence.traces.events_of("task_started")
     loads = (
         []
         if has_new_epochs
-        else first_loads(evidence.traces.events_of("state_loaded"), start_ns - CLOCK_RESOLUTION_NS, latest)
+        else first_loads(evidence.traces.events_of("state_loaded"), start_ns - CLOCK_RESOLUTION_NS, latest_ns)
     )
     if not loads:
         if not has_new_epochs and start_ns == t2.wall_ns and _is_undo(evidence, t2):
             source = f"{t2.source}; no state was loaded again"
             return [EvidenceEvent("t3", t2.wall_ns, source), EvidenceEvent("t4", t2.wall_ns, source)]
         launched = next((task for task in launches if task.wall_ns >= start_ns), None)
-        has_waited = start_ns == t2.wall_ns and _is_only_broker_hit(evidence)
-        if has_waited and t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS):
+        may_wait = start_ns == t2.wall_ns and _is_only_broker_hit(evidence)
+        if may_wait and t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS):
             source = f"{t5.source}; what ran at the fault went on, and no task was launched before"
             return [EvidenceEvent("t3", t5.wall_ns, source), EvidenceEvent("t4", t5.wall_ns, source)]
         if launched is None or not evidence.span.contains(launched.wall_ns):
@@ -231,10 +231,10 @@ def _redeploy_and_load(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceE
         source = f"{launched.file}: first task after {after} ({launched.task}), no state to load"
         return [EvidenceEvent("t3", launched.wall_ns, source), EvidenceEvent("t4", launched.wall_ns, source)]
     last = max(loads, key=lambda load: load.wall_ns)
-    causes = [task for task in launches if (task.process, task.task) == (last.process, last.task)]
+    loading_tasks = [task for task in launches if (task.process, task.task) == (last.process, last.task)]
     return [
         EvidenceEvent("t4", last.wall_ns, last.source),
-        *(EvidenceEvent("t3", task.wall_ns, task.source) for task in causes),
+        *(EvidenceEvent("t3", task.wall_ns, task.source) for task in loading_tasks),
     ]
 
 

@@ -79,7 +79,7 @@ def fold_tuples(path: Path, window: Window) -> Tuples:
             return replace(tuples, production=fold_produced(_chunks(path), window, MS))
         return tuples
     except (OSError, pa.ArrowInvalid, KeyError) as error:
-        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
+        raise InfrastructureError(f"{path}: reading failed: {error}; fix: clear the task `harvest`") from error
 
 
 def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:

@@ -53,7 +53,7 @@ def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> 
         source_rps=source_rps(signals.schedule, window),
         schedule_lag_ms=evidence.generator.schedule_lag,
         non_compute_ms=non_compute_ms(tuples, traces, window) if is_mapping_known else None,
-        work=work_in(traces, window, throughput),
+        work=window_work(traces, window, throughput),
         gc_s=gc_s(traces, gc, window),
         gc=gc,
         realtime=is_real_time(tuples.emissions_ms, window) if COMMIT_MODES[config.commit_mode].real_time else None,
@@ -63,7 +63,7 @@ def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> 
     )
 
 
-def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> WorkPart:
+def window_work(traces: Traces, window: Window, throughput_rps: float | None) -> WorkPart:
     """Return the numbers and times of batches and tasks in the window; None if not reported.
 
     `throughput_rps`: committed records per second. Task figures are differences of samples, so each edge of the window
@@ -160,7 +160,7 @@ def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | No
 
 
 def source_rps(schedule: TopicSchedule, window: Window) -> float:
-    """Return the records per second of the window that the source should send, by their intended send times."""
+    """Return the offered load in the window, in records/s, by intended send times."""
     return (schedule.due(window.end_ns - 1) - schedule.due(window.start_ns - 1)) / window.duration_s
 
 
@@ -232,7 +232,7 @@ def _clipped(pauses: Iterable[Pause], window: Window) -> Iterable[Pause]:
 
 
 def sum_totals(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
-    """Return a total (`gc_ms`, `tasks` or `task_ms`) at an instant, summed over the newest samples of all processes."""
+    """Return a total (`gc_ms`, `tasks` or `task_ms`) at `until_ns` (None: at the end), summed over all processes."""
     newest: dict[str, float] = {}
     for sample in totals:
         if until_ns is None or sample.wall_ns <= until_ns:

@@ -17,8 +17,8 @@ from faultline.records.judge.end import (
     ProductionCells,
     RecoveryEnd,
     end_of,
-    first_held_cell,
-    lag_back_ns,
+    first_stable_cell,
+    lag_recovered_ns,
     p99_ms,
     production_cells,
 )
@@ -192,7 +192,7 @@ def test_first_held_cell_equals_a_naive_search(
         return bool(enough and itself and first[index] >= at(seen_from) and starts[index] + 10 * NS <= at(until))
 
     expected = next((index for index in range(len(drawn)) if is_held(index)), None)
-    assert first_held_cell(made, LIMITS, at(seen_from), at(until)) == expected
+    assert first_stable_cell(made, LIMITS, at(seen_from), at(until)) == expected
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 4), st.booleans()), min_size=1, max_size=30), st.floats(0, 40))
@@ -211,7 +211,7 @@ def test_lag_recovery_equals_a_naive_search(drawn: list[tuple[float, bool]], t5_
         return drawn[index][1] and begin >= at(t5_s) and end <= until and inside >= 0.95 * 10 * NS
 
     expected = next((int(ends[index]) for index in range(len(drawn)) if is_held(index)), None)
-    assert lag_back_ns(bins, LIMITS, at(t5_s), until) == expected
+    assert lag_recovered_ns(bins, LIMITS, at(t5_s), until) == expected
 
 
 @pytest.mark.parametrize("t5_s", [44, 60])
@@ -290,7 +290,7 @@ def test_preload_is_not_production() -> None:
 @given(drawn)
 def test_p99_covers_tuples_emitted_by_the_cutoff(tuples: list[TupleGroup]) -> None:
     seen_by = 4_000
-    found = p99_ms(folded(tuples, MS), T0_NS, T0_NS + 3 * CELL_NS, seen_by_ns=T0_NS + seen_by * MS)
+    found = p99_ms(folded(tuples, MS), T0_NS, T0_NS + 3 * CELL_NS, emitted_by_ns=T0_NS + seen_by * MS)
     values = np.sort(
         [
             latency

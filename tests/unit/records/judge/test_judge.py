@@ -482,7 +482,7 @@ def test_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None:
     path = settings.records / "c0ffee000000" / f"{attempt.id}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: file: .*; move it away"):
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: file: "):
         judge_attempt(attempt, settings)
 
 

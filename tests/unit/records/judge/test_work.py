@@ -16,7 +16,7 @@ from faultline.engines.protocol import Batch, Collections, Commit, Pause, Totals
 from faultline.engines.spark.traces import totals_of
 from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
-from faultline.records.judge.work import gc_pauses, gc_s, is_real_time, non_compute_ms, source_rps, work_in
+from faultline.records.judge.work import gc_pauses, gc_s, is_real_time, non_compute_ms, source_rps, window_work
 from faultline.records.record import GarbagePart, WorkPart
 from faultline.system.measured_window import NS, Window
 
@@ -38,11 +38,11 @@ def test_only_batches_that_ended_in_the_window_count() -> None:
     listener = [progress(*one) for one in batches]
     # a/1 started and died inside the window.
     executors = samples((9, "a/0", 10, 1000), (19, "a/0", 30, 4000), (25, "a/0", 90, 9000), (15, "a/1", 4, 400))
-    work = work_in(Traces("batch", batches=tuple(listener), totals=executors), WINDOW, 400.0)
+    work = window_work(Traces("batch", batches=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
-    assert work_in(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine without reports"
+    assert window_work(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine without reports"
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
