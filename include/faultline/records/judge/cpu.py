@@ -108,7 +108,7 @@ def background_load(
 
 @dataclass(frozen=True)
 class LostCpu:
-    """Mean number of cores that the measured processes lost in a window.
+    """Mean number of cores that the measured processes (engine, broker and generator) lost in a window.
 
     `others`: to other processes. `stolen`: to the hypervisor; None if unreported. `worst`: highest mean loss to both
     over `WORST_S` seconds.
@@ -234,7 +234,7 @@ def _cumulative(processes: pd.DataFrame, roles: Sequence[str], counter: str, ins
 
 
 def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
-    """Return the peak resident memory of each role in [start, end], in MB: its processes are summed each second."""
+    """Return the peak in [start, end] of each role's resident memory in MB, summed over its processes each second."""
     seconds = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
     total = {role: np.zeros(len(seconds)) for role in ROLES}
     for role, samples in _by_process(processes, ROLES):
@@ -302,7 +302,7 @@ def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.D
 
 
 def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
-    """Return the mean cores in [start, end] that the engine and its broker used, by host. `here`: this host's name."""
+    """Return the cores that engine and broker used on average in [start, end], by host. `here`: name of this host."""
     roles = [role for role in ROLES if role != "generator"]
     found = processes[processes["role"].isin(roles)]
     used = {}
@@ -313,7 +313,7 @@ def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int
 
 
 def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, float | None]:
-    """Return mean cores of another host in [start, end]: the sum over its processes with a role, and a kernel counter.
+    """Return the mean cores of another host in [start, end]: summed over its processes, and from a kernel counter.
 
     The counter, without the recorder's CPU, is that of the host's cgroup if it shares this machine, else that of its
     machine. It is None if it was not sampled.

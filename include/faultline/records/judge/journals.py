@@ -84,7 +84,7 @@ class SchedulerLog:
 
     @property
     def adaptive(self) -> bool:
-        """True if the warm-up lasted until the engine was steady."""
+        """True if the engine's state determined the start or end of the measured window."""
         return bool(self.bounds)
 
 
