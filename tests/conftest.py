@@ -59,7 +59,7 @@ def share(pytestconfig: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect thorough tests unless requested, and sort the others.
 
-    Tests with the fixture `airflow` run late, because others that share the installation need Airflow to be stopped.
+    Tests with the fixture `airflow` run late, since other tests of the shared installation start while Airflow is down.
     Tests that stop the installation run last.
     """
     if not config.getoption("--thorough"):

@@ -74,10 +74,10 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Layers come first: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
     """
-    named = 0
-    while named < len(arguments) and arguments[named] in LAYERS:
-        named += 1
-    layers, rest = list(arguments[:named]), list(arguments[named:])
+    count = 0
+    while count < len(arguments) and arguments[count] in LAYERS:
+        count += 1
+    layers, rest = list(arguments[:count]), list(arguments[count:])
     if not layers and not any(map(_names_tests, rest)):
         layers = list(LAYERS)
     return layers, rest

@@ -5,7 +5,7 @@ import org.apache.spark.rpc.RpcAddress;
 import org.apache.spark.rpc.RpcEnv;
 import scala.Option;
 
-/** Connects to endpoints of Spark processes, as NAME@PORT each; prints IN or OUT for each. Settings come by -Dspark.*. */
+/** Connects to Spark endpoints, each given as NAME@PORT; prints IN or OUT for each. Settings: -Dspark.* properties. */
 public class Intruder {
   public static void main(String[] places) {
     SparkConf conf = new SparkConf().set("spark.rpc.lookupTimeout", "10s").set("spark.network.timeout", "10s");

@@ -36,21 +36,21 @@ def as_other_user(act: Callable[[], object], *, limit_s: float = LONGEST_S) -> O
 @contextmanager
 def running_as_other_user(act: Callable[[Connection], None]) -> Iterator[tuple[Connection, int]]:
     """Run `act` in a process of another user; yield a pipe to it and its pid."""
-    ours, theirs = _FORK.Pipe()
+    own_end, other_end = _FORK.Pipe()
 
     def run() -> None:
         os.chdir("/")
         os.setgroups([])
         os.setresgid(OTHER_UID, OTHER_UID, OTHER_UID)
         os.setresuid(OTHER_UID, OTHER_UID, OTHER_UID)
-        act(theirs)
+        act(other_end)
 
     process = _FORK.Process(target=run, daemon=True)
     process.start()
-    theirs.close()
+    other_end.close()
     try:
         assert process.pid is not None
-        yield ours, process.pid
+        yield own_end, process.pid
     finally:
         process.kill()
         process.join()

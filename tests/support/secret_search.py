@@ -32,8 +32,8 @@ def contents(path: Path) -> Iterator[bytes]:
         return
     with tarfile.open(path) as archive:
         for member in archive:
-            if (inside := archive.extractfile(member)) is not None:
-                yield inside.read()
+            if (file := archive.extractfile(member)) is not None:
+                yield file.read()
 
 
 def _files(roots: Collection[Path], since: float) -> Iterator[Path]:
@@ -42,8 +42,8 @@ def _files(roots: Collection[Path], since: float) -> Iterator[Path]:
             for name in names:
                 path = Path(folder, name)
                 try:
-                    about = path.lstat()
+                    status = path.lstat()
                 except FileNotFoundError:
                     continue
-                if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_mtime >= since:
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_mtime >= since:
                     yield path

@@ -23,7 +23,7 @@ COUNT, ID, NEWEST, NOTHING = "count", "id", "newest", "nothing"
 HEADER = "header"
 REFLECTS = (COUNT, ID, NEWEST, NOTHING)
 OUTPUT_MODES = ("update", "append", "complete")
-# Time of windows: that of Kafka, by which records are ordered, or one in the record value.
+# Event time of windows: Kafka's timestamp, by which records are ordered, or a time in the record value.
 EVENT_TIMES = ("timestamp", "value")
 KEYS = ("output_mode", "reflects", "event_time", "arguments")
 DECLARATION = "JOB"

@@ -84,7 +84,7 @@ class Matrix:
         return found
 
     def _points(self) -> list[Configuration]:
-        """Return every point. Raises ConfigError with the first problem and a list of all invalid points."""
+        """Return every point. Raises ConfigError with the first problem and the number of invalid points."""
         found: list[Configuration] = []
         first = ""
         refused: dict[str, list[str]] = {}  # invalid points by key
@@ -97,12 +97,13 @@ class Matrix:
                 first = first or str(error)
                 refused.setdefault(str(error).partition(": ")[0], []).append(where)
         if refused:
-            every = [where for places in refused.values() for where in places]
-            if len(every) == 1:
+            invalid = [point for points in refused.values() for point in points]
+            if len(invalid) == 1:
                 raise ConfigError(first)
             more = f"; other invalid keys: {', '.join(list(refused)[1:])}" if len(refused) > 1 else ""
-            shown = "; ".join(every[:2]) + ("; …" if len(every) > 2 else "")
-            raise ConfigError(f"{first} (invalid: {len(every)} of {len(found) + len(every)} points: {shown}{more})")
+            examples = "; ".join(invalid[:2]) + ("; …" if len(invalid) > 2 else "")
+            size = len(found) + len(invalid)
+            raise ConfigError(f"{first} (invalid: {len(invalid)} of {size} points: {examples}{more})")
         return list(dict.fromkeys(found))  # points may coincide without parameters of other workloads
 
     def _check_plan(self, victims: Sequence[str]) -> None:

@@ -96,8 +96,8 @@ class Bundle:
                     problem = content_problem(error, "fix: create the bundle again")
                     raise ConfigError(f"{self.path}: {name}: {problem}") from None
                 file = PurePosixPath(name)
-                if place := place_problem(record, file.parent.name, file.stem):
-                    raise ConfigError(f"{self.path}: {name}: {place}; fix: create the bundle again")
+                if misplaced := place_problem(record, file.parent.name, file.stem):
+                    raise ConfigError(f"{self.path}: {name}: {misplaced}; fix: create the bundle again")
                 yield record
 
 
@@ -147,7 +147,9 @@ def read_bundle(path: Path) -> Bundle:
             for member in archive:
                 total += member.size
                 if total > MOST_BYTES or member.issparse():
-                    raise ConfigError(f"{path}: {member.name}: got a bundle above {MOST_BYTES} bytes or a sparse file")
+                    raise ConfigError(
+                        f"{path}: {member.name}: expected regular files of at most {MOST_BYTES} bytes in total"
+                    )
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is None or member.name in found:
                     raise ConfigError(f"{path}: {member.name}: got an unexpected member; fix: get the bundle again")

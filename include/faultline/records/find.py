@@ -23,7 +23,7 @@ _RECORDS = TypeAdapter(list[Record])
 
 
 def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
-    """Return the record that `reference` names, and the results folder with its raw files.
+    """Return the record that `reference` names, and the results folder that holds its raw files.
 
     `reference`: path of a record, attempt id, unique prefix of one, or `last`. Raises ConfigError, naming the nearest
     known attempt, if no attempt or more than one matches.

@@ -26,7 +26,7 @@ def place_problem(record: Record, folder: str, stem: str) -> str | None:
     Expected: the record's configuration id as `folder`, and its attempt as `stem` of the file name.
     """
     if record.attempt != stem:
-        return f"attempt: {record.attempt!r} is not the name of its file"
+        return f"attempt: got {record.attempt!r}; expected the name of its file, {stem!r}"
     if record.config_id != folder:
-        return f"config_id: {record.config_id!r} is not the name of its folder"
+        return f"config_id: got {record.config_id!r}; expected the name of its folder, {folder!r}"
     return None

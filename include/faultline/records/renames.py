@@ -43,18 +43,19 @@ _PARENTS: Final = frozenset(path[:end] for path in KEYS for end, sign in enumera
 
 def renamed_record(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record of schema 2 under the names of schema 3; malformed parts stay as they are."""
-    made = _with_keys(values, "") | {"schema": RENAMED_SCHEMA + 1, "status": renamed(STATUSES, values.get("status"))}
+    status = renamed(STATUSES, values.get("status"))
+    record = _with_keys(values, "") | {"schema": RENAMED_SCHEMA + 1, "status": status}
     if isinstance(reasons := values.get("reasons"), list):
-        made["reasons"] = [renamed_reason(one) for one in reasons]
+        record["reasons"] = [renamed_reason(reason) for reason in reasons]
     if isinstance(timeline := values.get("timeline"), list):
-        made["timeline"] = [_with_event(one) for one in timeline]
-    if isinstance(metrics := made.get("metrics"), dict):
+        record["timeline"] = [_with_event(event) for event in timeline]
+    if isinstance(metrics := record.get("metrics"), dict):
         for name in ("recovery", "placebo"):
             if name in metrics:
                 metrics[name] = _with_note(metrics[name])
         if isinstance(parts := metrics.get("recoveries"), list):
-            metrics["recoveries"] = [_with_note(one) for one in parts]
-    return made
+            metrics["recoveries"] = [_with_note(part) for part in parts]
+    return record
 
 
 def renamed_series(values: Any) -> Any:
@@ -66,17 +67,18 @@ def renamed_series(values: Any) -> Any:
 
 def renamed_audit(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of an `audit.json` with the current names of counts."""
-    made = {_AUDIT.get(key, key): value for key, value in values.items()}
-    return {**made, "offenders": [{**one, "kind": renamed(_AUDIT, one.get("kind"))} for one in values["offenders"]]}
+    counts = {_AUDIT.get(key, key): value for key, value in values.items()}
+    offenders = [{**offender, "kind": renamed(_AUDIT, offender.get("kind"))} for offender in values["offenders"]]
+    return {**counts, "offenders": offenders}
 
 
 def renamed_figure(key: str) -> str:
     """Return the current path of a figure below `metrics`."""
-    path, made = "metrics", []
+    path, parts = "metrics", []
     for part in key.split("."):
         path = f"{path}.{part}"
-        made.append(KEYS.get(path, part))
-    return ".".join(made)
+        parts.append(KEYS.get(path, part))
+    return ".".join(parts)
 
 
 def renamed_event(name: str) -> str:
@@ -99,13 +101,13 @@ def renamed(names: Mapping[str, str], value: Any) -> Any:
 
 
 def _with_keys(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    made = {}
+    current = {}
     for key, value in values.items():
-        inside = f"{path}{key}"
-        made[KEYS.get(inside, key)] = (
-            _with_keys(value, f"{inside}.") if inside in _PARENTS and isinstance(value, dict) else value
+        full_key = f"{path}{key}"
+        current[KEYS.get(full_key, key)] = (
+            _with_keys(value, f"{full_key}.") if full_key in _PARENTS and isinstance(value, dict) else value
         )
-    return made
+    return current
 
 
 def _with_event(event: Any) -> Any:

@@ -111,7 +111,7 @@ def test_broken_files_are_listed_and_hide_no_other(tmp_path: Path) -> None:
     assert {Path(name).stem for name in problems} == {"half", "later", "other-name", "deep", "folder"}
     folder = path.parent.name
     assert problems[f"{folder}/later.json"].startswith("schema: ")
-    assert "not the name of its file" in problems[f"{folder}/other-name.json"]
+    assert "attempt: got " in problems[f"{folder}/other-name.json"]
     assert index.problem_of("later") and index.problem_of("good") is None
     path.with_name("half.json").write_text(whole.replace('"good"', '"half"'))
     index.refresh()

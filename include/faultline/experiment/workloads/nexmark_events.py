@@ -45,8 +45,8 @@ WATERMARK_S = 4.0
 PYTHON = ("q4", "q6", "q15", "q16")
 # Events/s of a typical query, to estimate the duration of its preload.
 TYPICAL_RPS = 150_000.0
-# Default events per batch. Planning a batch takes most of a second, so stateless queries have the largest batches,
-# LIGHT ones with a small state smaller ones. All others must finish a batch within a few seconds.
+# Default events per batch. Planning a batch takes most of a second, so stateless queries have the largest batches.
+# Batches of queries with a small state (LIGHT) are smaller. All others must finish a batch within a few seconds.
 BATCH_EVENTS = 5_000_000
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 MIDDLE_BATCH = 2_000_000

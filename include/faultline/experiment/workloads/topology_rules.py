@@ -136,8 +136,8 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
     able = [name for name in (*MECHANISMS, *BASELINES) if name != "delayed_persistence" or "persist" in stages]
     if text in (NONE, ALL):
         return text
-    named = text.split("+")
-    for name in named:
+    names = text.split("+")
+    for name in names:
         if name in (NONE, ALL):
             raise ValueError(f"mechanisms: got {text!r}; expected {name} alone, or names joined by +")
         if name not in (*MECHANISMS, *BASELINES):
@@ -148,10 +148,10 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
             raise ValueError(
                 f"mechanisms: got {name} without the stage persist; fix: set parallelism to four numbers, as 1-2-4-1"
             )
-    alternatives = [name for name in ("replacement", *BASELINES) if name in named]
+    alternatives = [name for name in ("replacement", *BASELINES) if name in names]
     if len(alternatives) > 1:
         raise ValueError(f"mechanisms: got {' and '.join(alternatives)}; expected at most one of them")
-    return ALL if set(named) == set(able) - set(BASELINES) else "+".join(name for name in able if name in named)
+    return ALL if set(names) == set(able) - set(BASELINES) else "+".join(name for name in able if name in names)
 
 
 def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
