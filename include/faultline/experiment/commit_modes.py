@@ -1,4 +1,7 @@
-"""Commit modes and their requirements; an engine's capabilities list those that it supports."""
+"""Commit modes, the ways in which a query commits its state, and their requirements.
+
+An engine's capabilities list the modes that it supports.
+"""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def expectation(message: str) -> str:
 class Common(BaseModel):
     """Parameters that all workloads share.
 
-    Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it).
+    Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it). T0: start of the load.
     Field descriptions are the help texts of the Airflow form and of the generated documentation.
     """
 

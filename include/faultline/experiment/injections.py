@@ -1,4 +1,7 @@
-"""Several injections of a fault in short form in one run: required window and time bounds."""
+"""Several injections of one fault in one run: required window and time bounds.
+
+Only a fault in short form, given by the fields `fault`, `fault_action` and `fault_at_s`, can be injected several times.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Record of one attempt (schema 3): its outcome, figures, and paths of the evidence.
 
-Every key is always present; null means unknown or not applicable. `schemas/record-3.schema.json` is generated from
-these models. A changed name or meaning gets a new schema number. Records of schema 2 are read under the names of
-schema 3 (`renames`); older ones are refused (`scripts/migrate.py`).
+T0 is the start of the load, t0 the injection of a fault. Every key is always present; null means unknown or not
+applicable. `schemas/record-3.schema.json` is generated from these models. A changed name or meaning gets a new schema
+number. Records of schema 2 are read under the names of schema 3 (`renames`); older ones are refused
+(`scripts/migrate.py`).
 """
 
 from __future__ import annotations
