@@ -120,8 +120,16 @@ def prepare(attempt: Attempt, endpoints: Endpoints, topic: str, faults: int) -> 
         }
     )
     order = Ordered(config.model_dump(mode="json"), config.config_id, 0, "bench", "bench")
-    engine, topics = PlannedEngine(engine_of(config).name), {"input": topic}
-    made = resolve(config, order, engine=engine, endpoints=endpoints, topics=topics, places=Places())
+    engine = engine_of(config)
+    made = resolve(
+        config,
+        order,
+        engine=PlannedEngine(engine.name),
+        endpoints=endpoints,
+        topics={"input": topic},
+        places=Places(),
+        matching=engine.tuples(config),
+    )
     write_json(attempt.folder / "attempt.json", {"attempt": attempt.id})
     write_json(attempt.plan, made.as_mapping())
 

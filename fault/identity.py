@@ -77,12 +77,22 @@ class Role:
 
 EXECUTOR = Role(
     "executor",
-    ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
+    (
+        "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+        "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
+    ),
     number_option="--executor-id",
     node_options=("--worker-url",),
 )
 WORKER = Role("worker", ("org.apache.spark.deploy.worker.Worker",), scope="services", node_options=("--host", "--port"))
-DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engines.ground_truth"))
+DRIVER = Role(
+    "driver",
+    (
+        "org.apache.spark.deploy.SparkSubmit",
+        "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint",
+        "faultline.engines.ground_truth",
+    ),
+)
 PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), parent_role="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}

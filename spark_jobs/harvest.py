@@ -36,7 +36,14 @@ from typing import Any
 from harvest_nexmark import harvest_nexmark
 from harvest_stock import harvest_group, harvest_join, with_events, with_late
 from harvest_user_query import harvest_query
-from output_matching import harvest_ids, harvest_pi, harvest_ranked_words, harvest_summed_words, harvest_words
+from output_matching import (
+    harvest_hashed_words,
+    harvest_ids,
+    harvest_pi,
+    harvest_ranked_words,
+    harvest_summed_words,
+    harvest_words,
+)
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -46,6 +53,7 @@ from workload_runner import FETCH_WAIT_MS, LINEAGE_HEADER, NEWEST_HEADER, Config
 KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataFrame]]] = {
     "words": harvest_words,  # each word of a record
     "summed_words": harvest_summed_words,  # the same, with sums of hashes in the outputs
+    "hashed_words": harvest_hashed_words,  # the same with other sums, from an engine without batches
     "ranked_words": harvest_ranked_words,  # each word of a record, in order of occurrence
     "id": harvest_ids,  # a record, identified by partition and offset
     "pi": harvest_pi,  # a record, identified by its id

@@ -152,13 +152,48 @@ def harvest_summed_words(records: DataFrame, outputs: DataFrame, config: Config)
         F.posexplode(F.split("value", " ")).alias("position", "key"),
     )  # fmt: skip
     hashed = words.select("key", "primer", "undrained", *halves(tuple_hash("partition", "offset", "position")))
-    expected = hashed.groupBy("key").agg(
-        *expected_columns(),
-        *(F.sum(F.when(~F.col("undrained"), F.col(name))).alias(f"expected_{name}") for name in SUMS),
-    )
+    expected = hashed.groupBy("key").agg(*expected_columns(), *expected_sums())
     plain = words.drop("partition", "offset", "position", "undrained")
     tuples = group_tuples(plain, first_emissions(batch_counts(plain), counted))
     return tuples, count_keys(expected, counted, value=("count", *SUMS), sums=SUMS)
+
+
+# Factors of offset, partition and position in a tuple's number, and a prime below 2^31, as in the SQL of the query
+# (include/faultline/engines/flink/sql.py). Each product is below 2^63.
+FACTORS = {"offset": 1_103_515_245, "partition": 69_069, "position": 12_345}
+PRIME = 2_147_483_647
+
+
+def harvest_hashed_words(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """Return both tables for outputs `<count> 0 <sum>` of an engine without batches.
+
+    The k-th occurrence of a word, in order of production, is reflected by its first output with count k.
+    """
+    counted = with_sums(outputs)
+    words = records.select(
+        "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
+        F.posexplode(F.split("value", " ")).alias("position", "key"),
+    ).withColumn("position", F.col("position") + 1)  # fmt: skip
+    hashed = words.select(
+        "key", "primer", "undrained", F.lit(0).cast("bigint").alias("high"), cubic_hash().alias("low")
+    )
+    expected = hashed.groupBy("key").agg(*expected_columns(), *expected_sums())
+    tuples = count_equal_tuples(
+        with_first_emissions(words.drop("position", "undrained"), counted.select("key", "count", "emitted_ms"))
+    )
+    return tuples, count_keys(expected, counted, value=("count", *SUMS), sums=SUMS)
+
+
+def cubic_hash() -> Column:
+    """Return the hash of a tuple, below PRIME: the cube of a linear number of partition, offset and position."""
+    terms = [F.col(name).cast("bigint") * F.lit(factor) % PRIME for name, factor in FACTORS.items()]
+    number = (terms[0] + terms[1] + terms[2]) % PRIME
+    return number * number % PRIME * number % PRIME
+
+
+def expected_sums() -> list[Column]:
+    """Return the aggregations of SUMS over drained input."""
+    return [F.sum(F.when(~F.col("undrained"), F.col(name))).alias(f"expected_{name}") for name in SUMS]
 
 
 def with_sums(outputs: DataFrame) -> DataFrame:

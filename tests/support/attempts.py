@@ -52,6 +52,7 @@ def prepared(
         endpoints=endpoints,
         topics={role: f"{folder.name}-{role}" for role in topic_partitions(config)},
         places=places or Places(ports={one.role: 11211 for one in config.kind.companions(config.own)}),
+        matching=its_engine.tuples(config),
         cycles=its_engine.capabilities.cycles,
     )
     resolved = replace(resolved, program=program_of(attempt, config, resolved))

@@ -1,4 +1,7 @@
-"""`./faultline build add`, `list` and `remove`: Spark builds, each with its own master and workers."""
+"""Commands for engines: `engine add` and `engine list`, and `build add`, `list` and `remove` for Spark builds.
+
+Each Spark build has its own master and workers.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +90,42 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
     if Supervisor(settings).is_running():
         _stop(settings, removed)
     progress(f"unregistered {name}; {removed.spark_home} kept")
+
+
+engines = typer.Typer(
+    name="engine", help="Install further engines. The parameter engine=NAME selects one.", no_args_is_help=True
+)
+
+
+@engines.command("add")
+def add_engine(name: Annotated[str, typer.Argument(help="Engine to install: flink.")]) -> None:
+    """Install an engine, or what is missing of it. Needs Java and 1 GB of disk."""
+    from faultline import bootstrap
+    from faultline.engines.flink.distribution import ADD_COMMAND, LOCKS, FlinkDistribution
+    from faultline.installation.flink import install_flink
+    from faultline.installation.java import find_java
+    from faultline.system.errors import ConfigError
+    from faultline.system.settings import load_settings
+
+    if name != "flink":
+        raise ConfigError(f"engine: got {name}; expected flink")
+    settings = load_settings()
+    java = find_java(settings.home / "java.json")
+    with bootstrap.bootstrap_lock(settings.home) as lock:
+        packages = bootstrap.VirtualEnvironment(settings.root, settings.home, lock, LOCKS[0], ADD_COMMAND)
+        install_flink(FlinkDistribution(settings.home, settings.root), java, packages.install, lock, progress)
+
+
+@engines.command("list")
+def show_engines() -> None:
+    """List the engines and whether they are installed."""
+    from faultline.engines.flink.distribution import ADD_COMMAND, VERSION, FlinkDistribution
+    from faultline.system.settings import load_settings
+
+    settings = load_settings()
+    flink = FlinkDistribution(settings.home, settings.root)
+    print("spark  installed")
+    print(f"flink  {f'{VERSION} in {flink.folder}' if flink.is_installed() else f'missing; fix: {ADD_COMMAND}'}")
 
 
 def _start(settings: Settings) -> None:

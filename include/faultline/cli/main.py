@@ -262,6 +262,7 @@ def results(
 
 for _group in (nightly_command, job_command, build_command, service_command, target_command, external_command):
     app.add_typer(_group.app)
+app.add_typer(build_command.engines)
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 app.command(hidden=True)(step)

@@ -316,6 +316,9 @@ class Engine(EvidenceReader, Protocol):
     def settings(self, config: Configuration) -> dict[str, str]:
         """Return all settings of an experiment, as the record shows them."""
 
+    def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        """Return the latency method and the tuple definition, by which the harvest finds a tuple's first output."""
+
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
         """Raise ConfigError, naming the key, for a build under test that this engine cannot run.
 

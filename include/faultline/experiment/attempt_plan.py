@@ -262,13 +262,13 @@ def resolve(
     endpoints: Endpoints,
     topics: Mapping[str, str],
     places: Places,
+    matching: tuple[str, Mapping[str, Any]],
     cycles: frozenset[str] = frozenset(),
     not_measured: Mapping[str, str] | None = None,
 ) -> AttemptPlan:
     """Return the plan of a requested experiment, with an empty `program`.
 
-    `config`: its validated configuration. `topics`: names by role. `cycles`: cycles of the engine, such as
-    `checkpoint`, that can set the time of a fault.
+    `topics`: names by role. `cycles`: those that can set the time of a fault. `matching`: method and tuples.
     """
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
     return AttemptPlan(
@@ -288,9 +288,9 @@ def resolve(
         primed_batches=kind.primed_batches(own),
         drained_batches=kind.drained_batches(own),
         stop_s=kind.stop_s,
-        method=kind.latency_method_of(own),
-        tuples=kind.tuples(own),
-        gated=config.kind.own_client,
+        method=matching[0],
+        tuples=matching[1],
+        gated=kind.own_client,
         warmup_max_s=config.warmup_max_s if config.adaptive_warmup else None,
         not_measured=not_measured or {},
     )

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+# Engine of a configuration that names none.
+DEFAULT_ENGINE: Final = "spark"
 # The shortest batch of real-time mode.
 LEAST_REAL_TIME_S = 5.0
 
@@ -63,5 +66,7 @@ COMMIT_MODES = {
         CommitMode("unaligned", real_time=True),
         CommitMode("aligned"),
         CommitMode("aligned-changelog", snapshots=True),
+        CommitMode("at-least-once"),
+        CommitMode("unaligned-barriers"),
     )
 }

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, describe_actions
-from faultline.experiment.commit_modes import COMMIT_MODES
+from faultline.experiment.commit_modes import COMMIT_MODES, DEFAULT_ENGINE
 from faultline.experiment.fault_fields import short_form
 from faultline.system.endpoints import EMBEDDED
 from generators.data_rows import Unit
@@ -32,6 +32,7 @@ RECOVERED_WITHIN = 0.25
 # Driver restarts by the workload supervisor.
 MAX_RESTARTS = 5
 
+EngineName = Literal["spark", "flink"]
 StateStore = Literal["rocksdb", "memory"]
 GeneratorPlace = Literal["host", "executors"]
 DataPace = Literal["rate", "recorded"]
@@ -127,6 +128,10 @@ class Common(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     workload: str = Field("word_count", description="Streaming program under test.")
+    engine: EngineName = Field(
+        DEFAULT_ENGINE,
+        description="Engine that runs the workload; `flink` runs `word_count` after `./faultline engine add flink`.",
+    )
     rate: float = Field(
         500.0,
         gt=0,
@@ -177,7 +182,7 @@ class Common(BaseModel):
     state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before T0, in MB.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that update preloaded state.")
     checkpoint_interval_s: float = Field(
-        2.0, ge=0.1, le=3600, description="Seconds between checkpoints; Spark's trigger interval."
+        2.0, ge=0.1, le=3600, description="Seconds between checkpoints; on Spark the trigger interval."
     )
     snapshot_interval_s: float = Field(
         10.0, ge=1, le=3600, description="Seconds between state snapshots; `aligned-changelog` only."
@@ -192,6 +197,9 @@ class Common(BaseModel):
         json_schema_extra={"nothing": INSTALLED},
         description="Spark build registered with `./faultline build add`. Empty: the installed one.",
     )
+    flink_conf: dict[str, Any] | None = Field(
+        None, description='Flink settings by name, such as {"heartbeat.timeout": "5s"}.'
+    )
     spark_conf: dict[str, Any] | None = Field(
         None, description='Spark settings by name, such as {"spark.sql.adaptive.enabled": "false"}.'
     )
@@ -204,9 +212,12 @@ class Common(BaseModel):
     commit_mode: CommitMode = Field(
         "aligned", description="How the query commits state; see docs/explanation/commit-modes.md."
     )
-    executors: int = Field(2, ge=1, le=64, description="Number of Spark executors.")
+    executors: int = Field(2, ge=1, le=64, description="Number of executors: Spark's, or Flink's TaskManagers.")
+    spares: int = Field(0, ge=0, le=8, description="TaskManagers in reserve, which replace a lost one (Flink).")
     executor_cores: int = Field(1, ge=1, le=64, description="Cores per executor.")
-    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap per executor, in MiB.")
+    executor_memory_mb: int = Field(
+        1024, ge=512, le=262_144, description="Heap per executor, in MiB; on Flink half of it is managed memory."
+    )
     target: str = Field(
         EMBEDDED, description="Cluster to run on: `embedded`, or one registered with `./faultline target add`."
     )

@@ -1,4 +1,4 @@
-"""Parameters with settings by name: `spark_conf`, `topic_conf`, `jvm_options` and `arguments`.
+"""Parameters with settings by name: `spark_conf`, `flink_conf`, `topic_conf`, `jvm_options` and `arguments`.
 
 A dotted name selects one setting, such as `spark_conf.spark.sql.adaptive.enabled`: on the command line, in the set of a
 nightly run, or as an axis. The engine checks names and rejects settings that the measurement needs to set.
@@ -20,6 +20,7 @@ ARGUMENTS = "arguments"
 # Parameters with settings by name, each with an example.
 OBJECTS = {
     "spark_conf": '{"spark.sql.adaptive.enabled": "false"}',
+    "flink_conf": '{"heartbeat.timeout": "5s"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
     JVM_OPTIONS: '{"executors": "-XX:+UseZGC"}',
     ARGUMENTS: '{"window_s": "10"}',

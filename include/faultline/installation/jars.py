@@ -21,7 +21,7 @@ from faultline.installation.java import Java
 from faultline.system.errors import ConfigError, InfrastructureError
 
 LOCK = Path(__file__).resolve().parents[3] / "jars.lock"
-SETS = ("kafka", "kafka-tools", "spark-kafka", "hdfs")
+SETS = ("kafka", "kafka-tools", "spark-kafka", "hdfs", "flink")
 # 50 jars of 54 MB take 10 s on a fast connection; this bounds a stalled one.
 FETCH_TIMEOUT_S = 900.0
 # usepoms="false": the lock names every jar; reading the POM files took 23 of 28 s.

@@ -117,6 +117,7 @@ def make_attempt(
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
         places=_places(order.config, settings, engine, is_external=endpoints.is_external),
         cycles=engine.capabilities.cycles,
+        matching=engine.tuples(order.config),
         not_measured=unavailable_figures(endpoints),
     )
     write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())

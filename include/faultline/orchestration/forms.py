@@ -35,7 +35,7 @@ def workload_section_fields(section: str) -> tuple[str, ...]:
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
-        "workload", "rate", "warmup_s", "warmup_max_s", "duration_s", "corpus", "skew", "vocabulary",
+        "workload", "engine", "rate", "warmup_s", "warmup_max_s", "duration_s", "corpus", "skew", "vocabulary",
         *workload_section_fields("Workload"),
     ),
     "Your data": ("data", "data_key", "data_time", "data_time_unit", "data_pace", "data_speed"),
@@ -44,8 +44,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
-    "Cluster": ("target", "executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
-    "Settings": ("spark_build", "spark_conf", "topic_conf", "jvm_options"),
+    "Cluster": (
+        "target", "executors", "spares", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions",
+    ),
+    "Settings": ("spark_build", "spark_conf", "flink_conf", "topic_conf", "jvm_options"),
     "Fault": (
         "fault", "fault_action", "fault_at_s", "fault_plan", "injections", "max_wait_s", "restart_delay_s",
         "recovered_within",

@@ -90,6 +90,29 @@ def test_harvest_of_summed_words_identifies_the_counted_tuples(spark: SparkSessi
     )
 
 
+def test_harvest_of_hashed_words_identifies_the_counted_tuples(spark: SparkSession) -> None:
+    """The sums are those of Flink's SQL, in integers; tuples are found by their order of production."""
+
+    def value(*places: tuple[int, int, int]) -> str:
+        """Return the output for (partition, offset, position from 1) of the counted words."""
+        prime, numbers = 2**31 - 1, [p * 69_069 + o * 1_103_515_245 + i * 12_345 for p, o, i in places]
+        return f"{len(places)} 0 {sum(pow(number, 3, prime) for number in numbers)}"
+
+    planted = Planted()
+    planted.take("a b", 0, 0, primer=True)
+    planted.take("a a", 10, 1)
+    planted.take("b", 20, 1)
+    planted.emit("a", value((0, 0, 1)), 5)
+    planted.emit("b", value((0, 0, 2)), 6)
+    planted.emit("a", value((0, 0, 1), (0, 1, 1)), 15)
+    planted.emit("a", value((0, 0, 1), (0, 1, 1), (0, 1, 2)), 16)
+    planted.emit("b", value((0, 0, 2), (0, 0, 2)), 25)  # one was lost, one counted twice
+    found = planted.harvest(spark, "hashed_words")
+    assert found.counts == {"a": (3, 3, 3, 0, 0), "b": (2, 2, 2, 0, 0)}
+    assert found.sums == {"a": True, "b": False}
+    assert (0, 1, 10, 16, False, 1) in found.tuples and (0, 1, 20, 25, False, 1) in found.tuples
+
+
 def test_harvest_of_a_chain_matches_occurrences_by_order(spark: SparkSession) -> None:
     """Independent of batches, because each stage of the chain has its own."""
     planted = Planted()

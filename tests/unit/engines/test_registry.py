@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fault import plan
 from fault.identity import ANY, VICTIMS
+from faultline.engines.flink.engine import Flink
 from faultline.engines.ground_truth.engine import GroundTruthEngine
 from faultline.engines.protocol import CYCLES, Commit, Engine, EngineEvent, FaultInterval, Traces, VictimGroup, covers
 from faultline.engines.registry import ENGINES, Registry, engine_of
@@ -35,6 +36,7 @@ def engine(kind: type[Spark] | type[GroundTruthEngine], **changes: object) -> En
 
 def test_every_sub_package_offers_its_engine() -> None:
     assert {name: type(one) for name, one in ENGINES.by_name.items()} == {
+        "flink": Flink,
         "spark": Spark,
         "known_truth": GroundTruthEngine,
     }
@@ -47,16 +49,17 @@ def test_capabilities_match_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_workload_selects_its_engine_or_the_default(workload: str) -> None:
-    config = Configuration.model_construct(workload=workload)
-    assert engine_of(config).name == ("known_truth" if workload == "known_truth" else "spark")
+@pytest.mark.parametrize("named", ["spark", "flink"])
+def test_the_workload_claims_its_engine_else_the_named_one_counts(workload: str, named: str) -> None:
+    config = Configuration.model_construct(workload=workload, engine=named)
+    assert engine_of(config).name == ("known_truth" if workload == "known_truth" else named)
+    assert ENGINES.of_values({"workload": workload}).name in ("known_truth", ENGINES.default.name)
 
 
 @pytest.mark.parametrize(
     ("second", "message"),
     [
         ({"name": "spark", "exclusive_workloads": frozenset({"a"})}, r"^b\.py: .*name spark.* a\.py$"),
-        ({"name": "other"}, r"^b\.py: .*default engine.* a\.py$"),
         (
             {"name": "other", "exclusive_workloads": {"a"}, "capabilities": MOON},
             r"^b\.py: .*moon$",
@@ -68,11 +71,9 @@ def test_conflicting_engines_are_rejected(second: dict[str, object], message: st
         Registry({"a.py": Spark(), "b.py": engine(Spark, **second)})
 
 
-def test_each_workload_has_one_engine_and_one_is_the_default() -> None:
+def test_each_workload_is_claimed_by_one_engine() -> None:
     with pytest.raises(ValueError, match=r"^c\.py: .*workload known_truth.* b\.py$"):
         Registry({"a.py": Spark(), "b.py": GroundTruthEngine(), "c.py": engine(GroundTruthEngine, name="other")})
-    with pytest.raises(ValueError, match=r"^b\.py: .*default engine"):
-        Registry({"b.py": GroundTruthEngine()})
 
 
 def test_discovery_imports_no_heavy_modules() -> None:

@@ -31,6 +31,7 @@ def jar_bytes(content: str) -> bytes:
 
 FILES_OF_PACKAGES = (
     "requirements.lock", "requirements.in", "requirements-test.lock", "requirements-test.in", "jars.lock",
+    "requirements-flink.in", "requirements-flink.lock", "jars-flink.lock",
 )  # fmt: skip
 GOOD = {("kafka", "one-1.0.jar"): jar_bytes("one"), ("spark-kafka", "two-2.0.jar"): jar_bytes("two")}
 
@@ -71,8 +72,9 @@ def fake_java(tmp_path: Path, serves: dict[tuple[str, str], bytes]) -> Java:
 def test_the_repositorys_lock_is_complete() -> None:
     listed = jars.read_lock()
     counts = {name: sum(jar.set == name for jar in listed) for name in jars.SETS}
-    assert counts == {"kafka": 45, "kafka-tools": 1, "spark-kafka": 4, "hdfs": 0}
+    assert counts == {"kafka": 45, "kafka-tools": 1, "spark-kafka": 4, "hdfs": 0, "flink": 0}
     assert [jar.set for jar in jars.read_lock(ROOT / "jars-test.lock")] == ["hdfs"]
+    assert [jar.set for jar in jars.read_lock(ROOT / "jars-flink.lock")] == ["flink"] * 4
     assert len({(jar.set, jar.filename) for jar in listed}) == len(listed)
     for jar in listed:
         # Ivy names the files so; a line that disagrees could never be fetched.

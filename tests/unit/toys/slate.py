@@ -79,6 +79,9 @@ class Slate:
     def settings(self, config: Any) -> dict[str, str]:
         return {**self.build_settings(), "slate.executors": str(config.executors)}
 
+    def tuples(self, config: Any) -> tuple[str, dict[str, Any]]:
+        return config.kind.latency_method_of(config.own), config.kind.tuples(config.own)
+
     def check_build(self, spec: Any, config: Any, key: str) -> None:
         from faultline.system.errors import ConfigError
 

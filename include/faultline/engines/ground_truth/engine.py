@@ -117,6 +117,9 @@ class GroundTruthEngine:
     def settings(self, config: Configuration) -> dict[str, str]:
         return {}
 
+    def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        return config.kind.latency_method_of(config.own), config.kind.tuples(config.own)
+
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
         raise ConfigError(f"{key}: got a build; expected none for {config.workload}, which runs no programs of a build")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faultline.engines.batches import write_batches
+from faultline.engines.gc_log import EXECUTOR_FILE
 from faultline.engines.spark import checkpoint
-from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared_storage import (
     CHECKPOINT,

@@ -62,6 +62,9 @@ class Spark:
 
         return experiment_settings(config)
 
+    def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        return config.kind.latency_method_of(config.own), config.kind.tuples(config.own)
+
     def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
         from faultline.engines.spark.build_rules import check_build
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from faultline.engines.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.conf_rules import RESERVED, jvm_options_of, megabytes, with_spark_conf
 from faultline.engines.spark.distributions import Distribution
-from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.shared_storage import PROGRAMS, SCRATCH, executor_options
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration

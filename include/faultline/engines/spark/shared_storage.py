@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
+from faultline.engines.gc_log import EXECUTOR_FILE, gc_option
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.endpoints import Endpoints

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from faultline.engines.batches import read_batches
+from faultline.engines.gc_log import read_gc_logs
 from faultline.engines.protocol import Batch, EngineEvent, Totals, Traces, VictimGroup
 from faultline.engines.spark import driver_log, executor_log
 from faultline.engines.spark.collect import application_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
-from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, epochs_of, process_runs_of
 from faultline.system.files import read_document

@@ -250,7 +250,7 @@ def _undo_text(line: Line, first_ns: int | None) -> str:
 
 def _restarts(record: Record, attempt: Attempt, t0_wall_ns: int | None, remarks: list[str]) -> list[RestartReport]:
     """Return all restarts after T0, sorted by time."""
-    replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
+    replacer = ENGINES.of_values(record.config).replacer
     found = [
         *_supervisor_restarts(_journal(attempt.supervisor_journal, remarks)),
         *_service_restarts(_journal(attempt.services_journal, remarks)),

@@ -17,6 +17,8 @@ from faultline.engines.protocol import Collections, Pause
 EXECUTOR_FILE = "gc.log"
 # In the attempt's folder; the JVM replaces `%p` by its process id, which differs after a restart.
 DRIVER_FILE = "spark-logs/gc-driver-%p.log"
+# The same for an executor that the workload supervisor starts.
+SUPERVISED_EXECUTOR_FILE = "spark-logs/gc-executors-%p.log"
 # Collectors of which all pauses are stop-the-world and logged at this level.
 PAUSING = frozenset({"Serial", "Parallel", "G1", "Shenandoah"})
 _LINE = re.compile(r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4})\] (.*)$")
@@ -53,13 +55,13 @@ def parse_gc_log(lines: Iterable[str], role: str, process: str) -> Collections |
 
 def read_gc_logs(directory: Path) -> tuple[Collections, ...]:
     """Return the collections of all processes of an attempt, from its `spark-logs`; empty without logs."""
-    drivers = [(path, "driver", path.stem.removeprefix("gc-")) for path in directory.glob("gc-driver-*.log")]
+    own = [(path, path.stem.split("-")[1], path.stem.removeprefix("gc-")) for path in directory.glob("gc-*-*.log")]
     executors = [
         (path, "executors", f"{path.parent.parent.name}/{path.parent.name}")
         for path in directory.glob(f"*/*/{EXECUTOR_FILE}")
     ]
     found = []
-    for path, role, process in sorted(drivers) + sorted(executors):
+    for path, role, process in sorted(own) + sorted(executors):
         with path.open(encoding="utf-8", errors="replace") as lines:
             found.append(parse_gc_log(lines, role, process))
     return tuple(one for one in found if one is not None)

@@ -1,0 +1,1 @@
+"""Apache Flink: one application-mode cluster per attempt, for SQL jobs."""

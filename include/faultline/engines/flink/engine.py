@@ -1,0 +1,182 @@
+"""Flink engine: SQL jobs, each in an application-mode cluster of its attempt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from faultline.engines.batches import write_batches
+from faultline.engines.flink import traces as own
+from faultline.engines.flink.distribution import VERSION, FlinkDistribution
+from faultline.engines.flink.progress import JobProgress
+from faultline.engines.flink.sampler import CheckpointSampler
+from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
+from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
+from faultline.engines.supervisor_journal import process_runs_of
+from faultline.experiment.run import Run
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.journal import read_finished, read_journal
+from faultline.system.settings import Settings, free_port, load_settings
+from faultline.system.target_registry import endpoints_at
+
+if TYPE_CHECKING:
+    from faultline.experiment.build import BuildSpec
+    from faultline.experiment.config import Configuration
+
+WORKLOADS = ("word_count",)
+
+
+class Flink:
+    """Flink engine; see `engines.protocol.Engine`.
+
+    The role `driver` is the JobManager, and `executor` a TaskManager.
+    """
+
+    name = "flink"
+    exclusive_workloads: frozenset[str] = frozenset()
+    roles = frozenset({"executor", "driver", "kafka", "kafka_connection"})
+    capabilities = Capabilities(
+        commit_modes=frozenset({"aligned", "at-least-once", "unaligned-barriers"}),
+        cycles=frozenset({"checkpoint"}),
+        granularity=frozenset({"record"}),
+    )
+    packages: Mapping[str, str] = MappingProxyType({})
+    parameters = frozenset({"flink_conf", "spares"})
+    programs: str | None = None
+    replacer = "the workload supervisor"
+    job_settings = "table."
+    error_line = re.compile(r"(SqlParserException|ValidationException|ParseException|TableException)\b.*")
+
+    def build_settings(self) -> dict[str, str]:
+        from faultline.engines.flink.cluster import BUILD_SETTINGS
+
+        return dict(BUILD_SETTINGS)
+
+    def settings(self, config: Configuration) -> dict[str, str]:
+        from faultline.engines.flink.cluster import experiment_settings
+
+        return experiment_settings(config)
+
+    def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        return own.METHOD, {"tuples": "hashed_words"}
+
+    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
+        raise ConfigError(f"{key}: got a build; expected none for engine=flink, which runs no programs of a build")
+
+    def program_hashes(self, folder: Path) -> dict[str, str]:
+        return {}
+
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def check(self, config: Configuration) -> None:
+        if config.workload not in WORKLOADS:
+            raise ConfigError(f"workload: got {config.workload}; expected {' or '.join(WORKLOADS)} with engine=flink")
+        if load_settings().placement.is_spread:
+            raise ConfigError(
+                "engine: got flink; expected services on one host; fix: ./faultline down, then up --hosts 0"
+            )
+        settings = load_settings()
+        FlinkDistribution(settings.home, settings.root).require()
+
+    def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+        return f"Flink {VERSION}", FlinkDistribution(settings.home, settings.root).identity()
+
+    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
+        return endpoints_at(settings, config.target)
+
+    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        return None
+
+    def restart_delays(self, settings: Settings) -> dict[str, Path]:
+        return {}
+
+    def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
+        return {name: free_port() for name in ("rpc", "rest", "blob")}
+
+    def submit(self, run: Run, runtime: Runtime) -> Submission:
+        from faultline.engines.flink.submission import submit
+
+        return submit(run, runtime)
+
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
+        raise AssertionError("the configuration rejects generator_on=executors for this engine")
+
+    def while_starting(self, run: Run) -> Callable[[], None]:
+        return lambda: None
+
+    def on_ready(self, run: Run, runtime: Runtime) -> None:
+        """Do nothing: a JVM that restarts later starts as the first one."""
+
+    def sampler(self, run: Run) -> Sampler:
+        return CheckpointSampler(run.attempt.id, _checkpoints(run), _input(run))
+
+    def state_guardian(self, run: Run) -> StateGuardian | None:
+        return None
+
+    def progress(self, run: Run) -> Progress:
+        return JobProgress(_checkpoints(run), _input(run))
+
+    def live_reader(self, run: Run) -> Callable[[], Traces]:
+        def read() -> Traces:
+            logs = run.attempt.engine_logs
+            managers = own.read_logs(logs, own.JOB_MANAGER_LOGS)
+            commits = own.commits_of(managers, read_journal(run.attempt.recorder_journal))
+            events = own.events_of(managers, own.read_logs(logs, own.TASK_MANAGER_LOGS))
+            return Traces(
+                method=own.METHOD,
+                commits=tuple(commits),
+                events=tuple(events),
+                process_runs=process_runs_of(read_journal(run.attempt.supervisor_journal)),
+            )
+
+        return read
+
+    def collect(self, run: Run) -> None:
+        attempt = run.attempt
+        samples = [
+            *read_finished(attempt.recorder_journal),
+            *CheckpointSampler("", _checkpoints(run), _input(run)).sample(),
+        ]
+        commits = own.commits_of(own.read_logs(attempt.engine_logs, own.JOB_MANAGER_LOGS), samples)
+        write_batches(attempt.folder, commits, method=own.METHOD, reached=own.reached(commits))
+
+    def harvester(self, run: Run) -> Callable[[Path], None] | None:
+        return None
+
+    def keep_logs(self, run: Run) -> None:
+        """Do nothing: the logs are in the attempt's folder."""
+
+    def discard(self, run: Run) -> None:
+        shutil.rmtree(run.attempt.checkpoint, ignore_errors=True)
+        shutil.rmtree(run.attempt.folder / "flink", ignore_errors=True)
+
+    def traces(self, folder: Path) -> Traces:
+        return own.read_traces(folder)
+
+    def is_evidence(self, log: str, line: str) -> bool:
+        return own.is_evidence(log, line)
+
+    def detect(self, hit: VictimGroup, traces: Traces) -> EngineEvent | None:
+        return own.detect(hit, traces)
+
+    def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
+        return None
+
+
+def _checkpoints(run: Run) -> Path:
+    from faultline.engines.flink.submission import checkpoints_of
+
+    return checkpoints_of(run.attempt)
+
+
+def _input(run: Run) -> str:
+    return run.plan.topics["input"].name
+
+
+ENGINE: Engine = Flink()

@@ -1,0 +1,166 @@
+"""Traces of a run on Flink, read from the raw files of its attempt.
+
+`batches.json` holds the checkpoints, `spark-logs/` the logs of JobManager (`driver-<k>.log`) and TaskManagers
+(`taskmanager-<n>-<k>.log`), `recorder.jsonl` the offsets of each checkpoint, and `supervisor.jsonl` the process runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+
+from faultline.engines.batches import read_batches
+from faultline.engines.flink.job_log import JobLog, LogLine, Transition, is_job_event, read_job_log
+from faultline.engines.flink.sampler import CHECKPOINT
+from faultline.engines.gc_log import read_gc_logs
+from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, VictimGroup, offsets_by_partition
+from faultline.engines.supervisor_journal import driver_exited, process_runs_of
+from faultline.system.journal import Line, read_finished
+
+# Tuples are found by their rank: outputs do not come in batches.
+METHOD = "rank"
+DRIVER, EXECUTOR = "driver", "executor"
+JOB_MANAGER_LOGS, TASK_MANAGER_LOGS = "driver-*.log", "taskmanager-*.log"
+_NS_PER_MS = 1_000_000
+_BY_TIME = attrgetter("wall_ns")
+
+
+def read_traces(folder: Path) -> Traces:
+    """Read the attempt in `folder`.
+
+    Raises InfrastructureError that names the first missing or broken file.
+    """
+    method, commits, reached = read_batches(folder)
+    logs = folder / "spark-logs"
+    managers, workers = read_logs(logs, JOB_MANAGER_LOGS), read_logs(logs, TASK_MANAGER_LOGS)
+    return Traces(
+        method=method,
+        commits=commits,
+        reached=reached,
+        events=tuple(events_of(managers, workers)),
+        process_runs=process_runs_of(read_finished(folder / "supervisor.jsonl")),
+        batches=tuple(batches_of(commits)),
+        collections=read_gc_logs(logs),
+        state_bytes=_state_bytes(managers),
+    )
+
+
+def read_logs(folder: Path, pattern: str) -> list[JobLog]:
+    """Return the logs whose names match, by name."""
+    return [read_job_log(path) for path in sorted(folder.glob(pattern))]
+
+
+def is_evidence(log: str, line: str) -> bool:
+    """Return whether traces need this line of a log; GC logs are kept completely."""
+    return log.startswith("gc-") or is_job_event(line)
+
+
+def commits_of(managers: Sequence[JobLog], samples: Iterable[Line]) -> list[Commit]:
+    """Return the completed checkpoints in order: instants from the JobManager's log, offsets from the samples.
+
+    A checkpoint without logged completion, such as one during the JobManager's death, counts from its file's time.
+    """
+    triggered = {number: at_ns for log in managers for number, at_ns in log.triggered.items()}
+    completed = {number: at_ns for log in managers for number, at_ns in log.completed.items()}
+    found: dict[int, Commit] = {}
+    ends: dict[str, int] = {}
+    for line in sorted((one for one in samples if one.get("kind") == CHECKPOINT), key=lambda one: int(one["number"])):
+        number = int(line["number"])
+        ends = ends | offsets_by_partition(line["offsets"])
+        at_ns = completed.get(number, int(line["completed_ns"]))
+        found[number] = Commit(0, number, triggered.get(number), at_ns, dict(ends))
+    return [found[number] for number in sorted(found)]
+
+
+def batches_of(commits: Iterable[Commit]) -> list[Batch]:
+    """Return a batch for each checkpoint with a known start."""
+    return [
+        Batch(one.number, one.committed_ns, (one.committed_ns - one.planned_ns) / _NS_PER_MS, None)
+        for one in commits
+        if one.planned_ns is not None
+    ]
+
+
+def _state_bytes(managers: Sequence[JobLog]) -> int | None:
+    """Return the size of the last completed checkpoint."""
+    sizes = {number: size for log in managers for number, size in log.bytes.items()}
+    return sizes[max(sizes)] if sizes else None
+
+
+def events_of(managers: Sequence[JobLog], workers: Sequence[JobLog]) -> list[EngineEvent]:
+    """Return registrations, losses, task starts, restored states and lost connections, in order of time."""
+    found: list[EngineEvent] = []
+    for log in managers:
+        found += [_of_line("registered", EXECUTOR, one) for one in log.registered]
+        found += [_of_line("lost", EXECUTOR, one) for one in log.lost]
+        found += [_of_line("task_lost", EXECUTOR, one) for one in log.failed]
+    for log in workers:
+        found += [_of_line("disconnected", EXECUTOR, one) for one in log.disconnects]
+    for manager in managers:
+        found += _restored(manager, workers)
+    return sorted(found, key=_BY_TIME)
+
+
+def _of_line(kind: str, role: str, line: LogLine) -> EngineEvent:
+    return EngineEvent(kind, role, line.process, line.wall_ns, line.file, line.text)
+
+
+def _restored(manager: JobLog, workers: Sequence[JobLog]) -> list[EngineEvent]:
+    """Return starts and restored states of the executions in which every task reached RUNNING.
+
+    Executions that failed before, such as deployments to a dead TaskManager, restored nothing that lasted.
+    """
+    found: list[EngineEvent] = []
+    for execution, changes in _by_execution(manager.transitions).items():
+        tasks = {one.task for one in changes}
+        running = {one.task for one in changes if one.after == "RUNNING"}
+        if tasks != running:
+            continue
+        stateful = {one.task for one in changes if not one.is_source} or tasks
+        begin, end = changes[0].wall_ns, changes[-1].wall_ns
+        for log in workers:
+            for one in log.transitions:
+                if one.execution == execution and begin <= one.wall_ns <= end and one.task in stateful:
+                    found += _of_transition(one)
+    return found
+
+
+def _by_execution(transitions: Iterable[Transition]) -> Mapping[int, list[Transition]]:
+    """Return the changes up to RUNNING of each restart of the job, in order."""
+    found: dict[int, list[Transition]] = {}
+    for one in transitions:
+        if one.before != "RUNNING":
+            found.setdefault(one.execution, []).append(one)
+    return found
+
+
+def _of_transition(one: Transition) -> list[EngineEvent]:
+    process = one.file.removesuffix(".log")
+    kind = {("DEPLOYING", "INITIALIZING"): "task_started", ("INITIALIZING", "RUNNING"): "state_loaded"}.get(
+        (one.before, one.after)
+    )
+    if kind is None:
+        return []
+    task = f"{one.task}#{one.execution}"
+    store = one.task if kind == "state_loaded" else None
+    return [EngineEvent(kind, EXECUTOR, process, one.wall_ns, one.file, one.text, task=task, store=store)]
+
+
+# Detection of faults, by the role of the victims.
+
+
+def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
+    """Return the first report of the loss after t0: a failed task, a closed connection or a missed heartbeat."""
+    if hit.role == DRIVER:
+        return driver_exited(hit, traces)
+    kinds = {EXECUTOR: ("task_lost", "lost"), "kafka": ("disconnected",), "kafka_connection": ("disconnected",)}
+    found = [
+        one for kind in kinds.get(hit.role, ()) for one in traces.events_of(kind) if hit.span.contains(one.wall_ns)
+    ]
+    return min(found, key=_BY_TIME, default=None)
+
+
+def reached(commits: Sequence[Commit]) -> Offsets:
+    """Return the offsets of the last commit."""
+    return commits[-1].ends if commits else {}

@@ -1,0 +1,53 @@
+"""Installation of Flink: its jars from one wheel, and the Kafka connector and SQL driver from Maven."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from faultline.engines.flink.distribution import LOCKS, VERSION, FlinkDistribution
+from faultline.installation import jars
+from faultline.installation.java import Java
+from faultline.system.errors import ConfigError
+from faultline.system.text import Progress
+
+REQUIRED_BYTES = 1_000_000_000
+
+
+class PackageInstaller(Protocol):
+    """Installer of pinned packages, as `faultline.bootstrap` has one."""
+
+    def __call__(self, requirements: Path, *options: str) -> None: ...
+
+
+def install_flink(
+    flink: FlinkDistribution, java: Java, install: PackageInstaller, lock: int, progress: Progress
+) -> None:
+    """Install Flink, or what is missing of it; `lock`: descriptor of the bootstrap lock, which the caller holds.
+
+    Raises ConfigError before anything is fetched if the disk lacks room, and for a file with a wrong hash;
+    InfrastructureError if something cannot be fetched. An interrupted installation is repeated.
+    """
+    requirements, jar_lock = (flink.root / name for name in LOCKS)
+    if flink.is_installed():
+        jars.verify(flink.home, jar_lock)
+        progress(f"flink: {VERSION} is installed in {flink.folder}")
+        return
+    free = shutil.disk_usage(flink.home).free
+    if free < REQUIRED_BYTES:
+        raise ConfigError(
+            f"flink: got {free / 1e9:.1f} GB of free disk in {flink.home}; expected {REQUIRED_BYTES / 1e9:.0f} GB; "
+            "fix: free disk space"
+        )
+    progress(f"flink: fetching Flink {VERSION} (313 MB)")
+    stage = flink.folder.with_name(f"{VERSION}.part")
+    for folder in (stage, flink.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    install(requirements, "--target", str(stage))
+    progress("flink: fetching the Kafka connector and the SQL driver")
+    jars.fetch(flink.home, java, jar_lock, keep_open=(lock,))
+    jars.verify(flink.home, jar_lock)
+    (stage / flink.stamp.name).write_text(flink.identity())
+    stage.rename(flink.folder)
+    progress(f"flink: installed {VERSION}; select it with engine=flink")

@@ -1,0 +1,158 @@
+"""Configuration and commands of a Flink cluster, and the SQL of its job."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.engines.flink import sql
+from faultline.engines.flink.checkpoints import PREFIX
+from faultline.engines.flink.cluster import (
+    METASPACE_MB,
+    JvmCommands,
+    Memory,
+    experiment_settings,
+    job_id,
+    write_configuration,
+)
+from faultline.engines.flink.distribution import LOCKS, FlinkDistribution
+from faultline.engines.flink.launch import incarnation_command
+from faultline.engines.flink.tls import make_stores, rest_certificate
+from faultline.engines.registry import ENGINES, engine_of
+from faultline.experiment.config import parse_configuration
+from faultline.lifecycle.prepare import check_engine
+from faultline.system.errors import ConfigError
+
+
+def configuration(**values: Any) -> Any:
+    return parse_configuration({"engine": "flink", "workload": "word_count", **values})
+
+
+@given(st.integers(512, 100_000))
+def test_heap_and_managed_memory_are_the_memory_of_an_executor(executor_mb: int) -> None:
+    memory = Memory(executor_mb)
+    settings = {name.rpartition("memory.")[2]: int(value[:-1]) for name, value in memory.settings().items()}
+    parts = ("framework.heap.size", "task.heap.size", "managed.size")
+    assert sum(settings[name] for name in parts) == executor_mb and all(settings[name] > 0 for name in parts)
+    assert settings["jvm-metaspace.size"] == METASPACE_MB
+
+
+@pytest.mark.parametrize("mode", sorted(ENGINES.by_name["flink"].capabilities.commit_modes))
+def test_every_commit_mode_has_its_settings(mode: str) -> None:
+    settings = experiment_settings(configuration(commit_mode=mode, checkpoint_interval_s=10))
+    assert settings["execution.checkpointing.interval"] == "10000ms"
+    is_at_least_once = settings["execution.checkpointing.mode"] == "AT_LEAST_ONCE"
+    assert is_at_least_once == (mode == "at-least-once")
+    assert ("execution.checkpointing.unaligned.enabled" in settings) == (mode == "unaligned-barriers")
+
+
+def test_settings_of_the_user_come_last() -> None:
+    config = configuration(flink_conf={"restart-strategy.fixed-delay.delay": "5s"})
+    assert experiment_settings(config)["restart-strategy.fixed-delay.delay"] == "5s"
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"commit_mode": "unaligned", "checkpoint_interval_s": 5}, "commit_mode"),
+        ({"commit_mode": "none", "fault": "none"}, "commit_mode"),
+        ({"workload": "pi"}, "workload"),
+        ({"spark_conf": {"spark.sql.adaptive.enabled": "false"}}, "spark_conf"),
+        ({"fault": "worker"}, "victim"),
+    ],
+)
+def test_what_flink_lacks_is_refused_by_key(values: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: "):
+        check_engine(configuration(**values))
+
+
+def test_parameters_of_flink_are_refused_elsewhere() -> None:
+    for values, key in (({"spares": 1}, "spares"), ({"flink_conf": {"heartbeat.timeout": "5s"}}, "flink_conf")):
+        with pytest.raises(ConfigError, match=f"^{key}: "):
+            check_engine(parse_configuration({"workload": "word_count", **values}))
+
+
+def test_the_engine_is_part_of_the_identity_only_if_it_is_named() -> None:
+    usual = parse_configuration({"workload": "word_count"})
+    assert parse_configuration({"workload": "word_count", "engine": "spark"}).config_id == usual.config_id
+    assert configuration().config_id != usual.config_id and engine_of(configuration()).name == "flink"
+
+
+def test_the_configuration_is_private_and_keeps_its_values(tmp_path: Path) -> None:
+    write_configuration(tmp_path, {"a.b": 'x: "y"', "c": "2s"})
+    file = tmp_path / "config.yaml"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text() == 'a.b: "x: \\"y\\""\nc: "2s"\n'
+
+
+def test_stores_are_private_and_the_certificate_belongs_to_its_key(tmp_path: Path) -> None:
+    settings = make_stores(tmp_path)
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in tmp_path.iterdir())
+    assert {Path(settings[f"security.ssl.{name}.keystore"]).exists() for name in ("internal", "rest")} == {True}
+    context = ssl.create_default_context(cafile=rest_certificate(tmp_path))
+    context.load_cert_chain(rest_certificate(tmp_path))  # raises if they do not match
+
+
+# ---- Incarnations ----
+
+
+def commands(folder: Path) -> JvmCommands:
+    flink = FlinkDistribution(folder, folder)
+    return JvmCommands(Path("/j/java"), flink, folder, "-Dfaultline.run=a", folder / "login", folder)
+
+
+def test_a_restarted_job_manager_restores_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    checkpoints = tmp_path / job_id("a")
+    given = {
+        "command": commands(tmp_path).job_manager(job_id("a"), tmp_path / "job.sql"),
+        "checkpoints": str(checkpoints),
+    }
+    assert "--fromSavepoint" not in incarnation_command(given, 1)
+    for number in (9, 10):
+        (checkpoints / f"{PREFIX}{number}").mkdir(parents=True)
+        (checkpoints / f"{PREFIX}{number}" / "_metadata").touch()
+    (checkpoints / f"{PREFIX}11").mkdir()
+    command = incarnation_command(given, 1)
+    at = command.index("--fromSavepoint")
+    assert command[at + 1].endswith(f"/{PREFIX}10") and at < command.index("--scriptUri")
+
+
+def test_a_restarted_task_manager_has_another_resource_id(tmp_path: Path) -> None:
+    given = {"command": commands(tmp_path).task_manager(Memory(1024)), "name": "taskmanager-0"}
+    assert incarnation_command(given, 7)[-1] != incarnation_command(given, 8)[-1]
+
+
+def test_a_distribution_of_other_locks_is_not_installed(tmp_path: Path) -> None:
+    for name in LOCKS:
+        (tmp_path / name).write_text(name)
+    flink = FlinkDistribution(tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match="^engine: "):
+        flink.require()
+    flink.stamp.parent.mkdir(parents=True)
+    flink.stamp.write_text(flink.identity())
+    flink.require()
+    (tmp_path / LOCKS[1]).write_text("another")
+    assert not flink.is_installed()
+
+
+# ---- SQL ----
+
+
+@given(st.text(max_size=20))
+def test_a_literal_is_closed_where_it_ends(text: str) -> None:
+    literal = sql.quoted(text)
+    assert literal[0] == literal[-1] == "'" and literal[1:-1].replace("''", "").count("'") == 0
+    assert literal[1:-1].replace("''", "'") == text
+
+
+def test_the_script_names_topics_and_client_properties() -> None:
+    tables = sql.KafkaTables("h:1", "in", "out", "g", {"sasl.mechanism": "SCRAM-SHA-512"})
+    script = sql.word_count(tables, "it's")
+    for part in ("'topic' = 'in'", "'topic' = 'out'", "'properties.sasl.mechanism' = 'SCRAM-SHA-512'", "'it''s'"):
+        assert part in script

@@ -1,0 +1,172 @@
+"""Logs and checkpoints of Flink: instants, restarts, offsets."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault.identity import EXECUTOR
+from faultline.engines.flink.checkpoints import PREFIX, completed_in, newest_in, numbers_in
+from faultline.engines.flink.job_log import is_job_event, log_instant_ns, parse_job_log
+from faultline.engines.flink.progress import JobProgress
+from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
+from faultline.engines.flink.traces import commits_of, detect, events_of
+from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
+
+NS = 1_000_000_000
+SOURCE, COUNT = "Source: lines[1] -> Calc[2]", "GroupAggregate[6] -> Calc[7]"
+IDS = {SOURCE: "cbc3", COUNT: "f6dc"}
+
+
+def line(second: float, source: str, text: str) -> str:
+    return f"2026-11-28T02:20:{second:06.3f}Z INFO [main] {source}: {text}\n"
+
+
+def at_ns(second: float) -> int:
+    return log_instant_ns(f"2026-11-28T02:20:{second:06.3f}")
+
+
+def change(second: float, name: str, subtask: int, execution: int, before: str, after: str, on: str) -> str:
+    number = f"#{execution}" if on == "Task" else ""
+    task = f"{name} ({subtask + 1}/2){number} (7c51_{IDS[name]}_{subtask}_{execution})"
+    return line(second, on, f"{task} switched from {before} to {after}.")
+
+
+def deployment(second: float, execution: int, on: str, *, complete: bool = True) -> list[str]:
+    """Return the lines of one deployment; an incomplete one has a task that never runs."""
+    found = []
+    for offset, (name, subtask) in enumerate([(SOURCE, 0), (SOURCE, 1), (COUNT, 0), (COUNT, 1)]):
+        found.append(change(second + offset / 10, name, subtask, execution, "DEPLOYING", "INITIALIZING", on))
+        if complete or offset < 3:
+            found.append(change(second + 1 + offset / 10, name, subtask, execution, "INITIALIZING", "RUNNING", on))
+    return found
+
+
+LOSS = [
+    change(20, COUNT, 1, 0, "RUNNING", "FAILED", "ExecutionGraph"),
+    "org.apache.flink.RemoteTransportException: Connection closed by remote task manager 'h:1 [ taskmanager-0-7 ] '.\n",
+    "\tat org.apache.flink.Something(Something.java:1)\n",
+    line(20.5, "StandaloneResourceManager", "TaskManager with id taskmanager-0-7 is no longer reachable."),
+]
+
+
+def test_a_log_gives_checkpoints_registrations_and_losses() -> None:
+    log = parse_job_log(
+        [
+            line(1, "StandaloneResourceManager", "Registering TaskManager with ResourceID taskmanager-0-7 (x) at Y"),
+            line(2, "CheckpointCoordinator", "Triggering checkpoint 3 (type=x) @ 1795832402000 for job 00."),
+            line(
+                3, "CheckpointCoordinator", "Completed checkpoint 3 for job 00 (4711 bytes, checkpointDuration=9 ms)."
+            ),
+            *LOSS,
+            line(21, "ExecutionGraph", "Job wc (00) switched from state RUNNING to RESTARTING."),
+            line(22, "NetworkClient", "[Consumer clientId=c] Node 1 disconnected."),
+            "not a line of the log\n",
+        ],
+        "driver-0.log",
+    )
+    assert log.triggered == {3: 1795832402000 * 1_000_000} and log.completed == {3: at_ns(3)} and log.bytes == {3: 4711}
+    assert [one.process for one in log.registered + log.lost + log.failed] == ["taskmanager-0-7"] * 3
+    assert log.failed[0].text.startswith("Connection closed by remote task manager")
+    assert (log.restarts, [one.wall_ns for one in log.disconnects]) == ([at_ns(21)], [at_ns(22)])
+
+
+def test_only_an_execution_in_which_all_tasks_ran_restored_state() -> None:
+    """Sources are left out, because their state is the offsets."""
+    incomplete, complete = deployment(30, 1, "ExecutionGraph", complete=False), deployment(40, 2, "ExecutionGraph")
+    manager = parse_job_log([*LOSS, *incomplete, *complete], "driver-0.log")
+    worker = parse_job_log(
+        [*deployment(30, 1, "Task", complete=False), *deployment(40, 2, "Task")], "taskmanager-1-0.log"
+    )
+    events = [one for one in events_of([manager], [worker]) if one.kind in ("task_started", "state_loaded")]
+    assert [(one.kind, one.store, one.wall_ns) for one in events] == [
+        ("task_started", None, at_ns(40.2)),
+        ("task_started", None, at_ns(40.3)),
+        ("state_loaded", "f6dc_0", at_ns(41.2)),
+        ("state_loaded", "f6dc_1", at_ns(41.3)),
+    ]
+    starts, loads = events[:2], events[2:]
+    assert [one.task for one in starts] == [one.task for one in loads]
+
+
+def test_the_first_report_of_a_loss_is_its_detection() -> None:
+    log = parse_job_log(LOSS, "driver-0.log")
+    traces = Traces("rank", events=tuple(events_of([log], [])))
+    hit = VictimGroup(EXECUTOR.name, [], FaultInterval(at_ns(19.9)))
+    found = detect(hit, traces)
+    assert found is not None and (found.kind, found.wall_ns) == ("task_lost", at_ns(20))
+    assert detect(VictimGroup(EXECUTOR.name, [], FaultInterval(at_ns(25))), traces) is None
+
+
+def test_every_line_that_is_parsed_is_evidence() -> None:
+    lines = [*LOSS, *deployment(30, 1, "ExecutionGraph"), line(5, "BlobServer", "Started"), "\tat x\n"]
+    kept = [one for one in lines if is_job_event(one)]
+    assert len(kept) == len(lines) - 3 and parse_job_log(kept, "x") == parse_job_log(lines, "x")
+
+
+# ---- Checkpoints ----
+
+
+def split(topic: str, partition: int, offset: int) -> bytes:
+    name = topic.encode()
+    return struct.pack(">H", len(name)) + name + struct.pack(">iqq", partition, offset, -(2**63))
+
+
+def make_checkpoint(folder: Path, number: int, content: bytes) -> None:
+    path = folder / f"{PREFIX}{number}"
+    path.mkdir(parents=True)
+    (path / "_metadata").write_bytes(content)
+
+
+@given(
+    st.dictionaries(st.integers(0, 63), st.integers(0, 2**62), min_size=1, max_size=8),
+    st.binary(max_size=40),
+)
+def test_offsets_are_those_of_the_reader(tmp_path_factory: object, offsets: dict[int, int], noise: bytes) -> None:
+    """The enumerator's entry of each split, with its initial offset, does not count; nor do other topics and bytes."""
+    folder = tmp_path_factory.mktemp("job")  # type: ignore[attr-defined]
+    parts = [split("in", partition, -2) for partition in offsets]
+    parts += [split("in", partition, offset) for partition, offset in offsets.items()]
+    make_checkpoint(folder, 7, noise + b"|".join([*parts, split("input-2", 99, 5)]))
+    newest = newest_in(folder)
+    assert newest is not None and newest.offsets("in") == {str(one): offset for one, offset in offsets.items()}
+
+
+def test_a_checkpoint_counts_once_it_is_complete(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 9, split("in", 0, 5))
+    make_checkpoint(tmp_path, 10, split("in", 0, 8))
+    (tmp_path / f"{PREFIX}11").mkdir()
+    (tmp_path / "shared").mkdir()
+    assert sorted(numbers_in(tmp_path)) == [9, 10, 11] and [one.number for one in completed_in(tmp_path)] == [9, 10]
+    assert newest_in(tmp_path / "missing") is None
+
+
+def test_progress_and_samples_remember_removed_checkpoints(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1, split("in", 0, 5))
+    progress, sampler = JobProgress(tmp_path, "in"), CheckpointSampler("a", tmp_path, "in")
+    assert progress.committed() == {"0": 5} and len(list(sampler.sample())) == 1
+    (tmp_path / f"{PREFIX}1" / "_metadata").unlink()
+    make_checkpoint(tmp_path, 2, split("in", 0, 9))
+    assert progress.covering({"0": 5}) == 2 and progress.covering({"0": 9}) == 1 and progress.runs() == 1
+    assert [one["number"] for one in sampler.sample()] == [2]
+    assert [one.number for one in progress.commits_since(progress.last_commit_ns() - 1)] == [2]
+
+
+def test_commits_have_the_instants_of_the_log_and_the_offsets_of_the_samples() -> None:
+    log = parse_job_log(
+        [
+            line(2, "CheckpointCoordinator", "Triggering checkpoint 3 (type=x) @ 1795832402000 for job 00."),
+            line(
+                3, "CheckpointCoordinator", "Completed checkpoint 3 for job 00 (4711 bytes, checkpointDuration=9 ms)."
+            ),
+        ],
+        "driver-0.log",
+    )
+    samples = [checkpoint_line(4, 99 * NS, {"0": 9}), checkpoint_line(3, 98 * NS, {"0": 5, "1": 2})]
+    first, second = commits_of([log], samples)
+    assert (first.number, first.planned_ns, first.committed_ns) == (3, 1795832402000 * 1_000_000, at_ns(3))
+    # A checkpoint whose completion was not logged counts from its file's time; a partition keeps its last offset.
+    assert (second.committed_ns, second.ends) == (99 * NS, {"0": 9, "1": 2})
