@@ -73,7 +73,7 @@ class Handler:
         - `signal` victim, signum: check the identity again, then send the signal once; a `Delivery`
         - `act` step, kind, name, asked (parameters): `fault.host_faults.run_step`
         - `watch` seconds, plus either victim or kind, name and asked: start a watchdog, unless the victim has one
-        - `release` victim: end its watchdog; the victim was continued
+        - `release` victim: end its watchdog; the victim was resumed
         - `record` step: `fault.host_recorder.run_step`
         """
         return self._requests[do](**fields)

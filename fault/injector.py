@@ -138,7 +138,7 @@ class Injector:
         self._on(victim.host).ask("watch", victim=victim, seconds=seconds)
 
     def end_watchdog(self, victim: ProcessIdentity) -> None:
-        """End the watchdog of a continued victim; idempotent.
+        """End the watchdog of a resumed victim; idempotent.
 
         If the host is unreachable, the watchdog ends by itself once the victim runs.
         """

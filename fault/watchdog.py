@@ -1,9 +1,9 @@
 """Detached watchdog process: it undoes a fault if its owner does not.
 
-Its owner is the process that started it and injects the fault. The watchdog continues a paused victim or undoes a host
-fault. It is reparented to init and lacks the tag by which a run's processes are ended, so it outlives its owner, an SSH
-connection and the run. It checks the victim once and keeps its pidfd. Then it waits for a release by the owner, the
-victim's end or its deadline.
+Its owner is the process that started it and injects the fault. The watchdog resumes a paused victim or undoes a host
+fault. It is reparented to init and does not carry the tag that clean-up uses to find a run's processes, so it outlives
+its owner, an SSH connection and the run. It checks the victim once and keeps its pidfd. Then it waits for a release by
+the owner, the victim's end or its deadline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from fault.procfs import open_handle, read_process, send_signal, stat_of
 if TYPE_CHECKING:
     from fault.host_faults import HostFault
 
-# After the owner is gone: number of checks for the pause, one every CHECK_S seconds, before the watchdog gives up.
-MAX_UNSEEN_CHECKS, CHECK_S = 15, 1.0
+# Once the owner is gone: how many times (every CHECK_S seconds) to check whether the victim is stopped before giving
+# up.
+MAX_STOP_CHECKS, CHECK_S = 15, 1.0
 # Undo attempts while the fault is still active, and seconds between them.
 MAX_UNDO_TRIES, RETRY_S = 30, 2.0
 # A start normally takes 0.1 s.
@@ -40,9 +41,10 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from fault.watchdog imp
 
 
 class Watchdog:
-    """The owner's handle of a running watchdog.
+    """The owner's handle to a running watchdog.
 
-    If this object or the owner ends without `release`, the watchdog waits for its deadline while the victim is stopped.
+    If the object is destroyed or the owner dies without `release`, the watchdog stays until its deadline, as long as
+    the victim is stopped.
     """
 
     def __init__(self, release_fd: int) -> None:
@@ -69,7 +71,7 @@ class Watchdog:
 StartWatchdog = Callable[[Mapping[str, Any]], Watchdog | None]
 
 
-def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
+def start_watchdog(request: Mapping[str, Any]) -> Watchdog | None:
     """Start a watchdog in a fresh interpreter, which shares no state with its owner."""
     try:
         process = subprocess.Popen(
@@ -87,7 +89,7 @@ def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
     release_fd = os.dup(process.stdin.fileno())
     with process.stdout, process.stderr:
         with contextlib.suppress(OSError), process.stdin:
-            process.stdin.write(to_line(order))
+            process.stdin.write(to_line(request))
         reply = _read_line(process.stdout.fileno())
         if not reply:
             process.kill()
@@ -96,9 +98,12 @@ def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
     return _watchdog_of(release_fd, reply, errors.decode(errors="replace").strip().rpartition("\n")[2])
 
 
-def fork_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
-    """Start a watchdog by forking, for the agent on an SSH host, whose code is deleted when it exits."""
-    release_fd, reply_fd = run_detached(lambda: run_watchdog(order))
+def fork_watchdog(request: Mapping[str, Any]) -> Watchdog | None:
+    """Start a watchdog by forking.
+
+    Used by the agent on an SSH host, because the agent's code is deleted when the agent exits.
+    """
+    release_fd, reply_fd = run_detached(lambda: run_watchdog(request))
     try:
         reply = _read_line(reply_fd)
     finally:
@@ -119,7 +124,7 @@ def run_detached(work: Callable[[], None]) -> tuple[int, int]:
         if os.waitpid(child, 0)[1]:
             os.close(stdin_pipe[1])
             os.close(stdout_pipe[0])
-            raise WatchdogUnavailable("watchdog: start failed: no process; fix: raise the process limit")
+            raise WatchdogUnavailable("watchdog: start failed: cannot fork; fix: raise the process limit (ulimit -u)")
         return stdin_pipe[1], stdout_pipe[0]
     code = 1
     try:
@@ -163,7 +168,7 @@ def _watchdog_of(release_fd: int, line: bytes, error_output: str) -> Watchdog | 
 
 
 def main() -> None:
-    """Run the watchdog program: read one order from standard input; an incomplete line is ignored."""
+    """Run the watchdog program: read one request from standard input; an incomplete line is ignored."""
     line = b""
     while not line.endswith(b"\n"):
         if not (part := os.read(0, 1 << 16)):
@@ -177,28 +182,28 @@ def main() -> None:
             os._exit(0)
 
 
-def run_watchdog(order: Mapping[str, Any]) -> None:
+def run_watchdog(request: Mapping[str, Any]) -> None:
     """Run a watchdog: report the start on its output, wait for the deadline and undo the fault."""
-    deadline = time.monotonic() + float(order["seconds"])
+    deadline = time.monotonic() + float(request["seconds"])
     for signum in (signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
     try:
         paused = None
-        if "victim" in order:
-            paused = _PausedProcess.find(order["victim"])
+        if "victim" in request:
+            paused = _PausedProcess.find(request["victim"])
         else:
             # A local import, since it takes a third of the start time and a pause does not need it. On an SSH host the
             # agent has loaded the module already, so the import works after its file was deleted.
             from fault.host_faults import find_host_fault
 
-            host_fault = find_host_fault(order["kind"], order["name"])
+            host_fault = find_host_fault(request["kind"], request["name"])
     except Exception as error:
         send_final_reply(to_line({"error": error_as_json(error)}))
         return
-    send_final_reply(to_line({"started": paused is not None or "victim" not in order}))
-    if "victim" not in order:
+    send_final_reply(to_line({"started": paused is not None or "victim" not in request}))
+    if "victim" not in request:
         _sleep_until(deadline)
-        _undo(host_fault, order["name"], order["asked"])
+        _undo(host_fault, request["name"], request["asked"])
     elif paused is not None and _await_deadline(paused, deadline):
         paused.resume()
 
@@ -243,15 +248,15 @@ class _PausedProcess:
 def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     """Return True at the deadline, or False if the watchdog was released or is no longer needed.
 
-    Once its owner is gone, the watchdog leaves as soon as the victim runs again. It also leaves if the victim is not
-    stopped within MAX_UNSEEN_CHECKS checks: no process is left that would stop the victim, and a later pause was not
+    Once its owner is gone, the watchdog exits as soon as the victim runs again. It also exits if the victim is not
+    stopped within MAX_STOP_CHECKS checks: no process is left that would stop the victim, and a later pause was not
     caused by this fault.
     """
     watch = select.poll()
     watch.register(0, select.POLLIN)
     if paused.handle is not None:
         watch.register(paused.handle, select.POLLIN)
-    was_stopped, checks_left, is_owner_gone = False, MAX_UNSEEN_CHECKS, False
+    was_stopped, checks_left, is_owner_gone = False, MAX_STOP_CHECKS, False
     while (rest := deadline - time.monotonic()) > 0:
         wait_s = CHECK_S if is_owner_gone or paused.handle is None else _MAX_WAIT_S
         for fd, _ in watch.poll(1000 * min(rest, wait_s)):

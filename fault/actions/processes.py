@@ -29,7 +29,7 @@ class SignalDriver(FaultDriver):
     """Driver that sends `signum`.
 
     `expected`: state of the victim afterwards, GONE or STOPPED, within `within_s` seconds. A stopped victim is
-    continued by the undo.
+    resumed by the undo.
     """
 
     signum: signal.Signals
@@ -144,7 +144,7 @@ class SignalInjection(Injection):
                 self.context.delay_restart(victim.node or victim.role.name, until)
 
     def _start_watchdog(self, victim: ProcessIdentity) -> None:
-        """Ensure that a victim to be stopped is continued even if this process dies."""
+        """Ensure that a victim to be stopped is resumed even if this process dies."""
         if self.driver.expected is Presence.STOPPED:
             self.context.injector.start_watchdog(victim, self.planned.end_s - self.planned.latest_s + WATCHDOG_MARGIN_S)
 
@@ -200,7 +200,7 @@ class SignalInjection(Injection):
 
     def _settle(self, delivery: DeliveryRecord) -> Settlement:
         assert delivery.identity is not None
-        # Probe during the pause only: once it is over, the continued victim shows no effect.
+        # Probe during the pause only: once it is over, the resumed victim shows no effect.
         within_s = min(self.driver.within_s, self.planned.fault.duration_s or self.driver.within_s)
         return settle(
             self.context.injector, delivery.identity, self.driver.expected, delivery.delivery, within_s=within_s

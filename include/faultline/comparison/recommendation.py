@@ -12,8 +12,8 @@ from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, Samp
 from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats
 from faultline.system.errors import ConfigError
 
-# Share of the random draws (see candidates.py) that the choice must win to be conclusive. An error in 20 % of the cases
-# costs less than further measurements, and the confidence is shown.
+# Share of the random draws (see candidates.py) that the choice must win to be conclusive. 20 % wrong choices cost less
+# than measuring more, and the user sees the confidence.
 MIN_CONFIDENCE = 0.8
 # A candidate that wins a smaller share of the draws is not a contender and needs no further repetitions.
 MIN_CONTENDER_SHARE = 0.05
@@ -23,9 +23,10 @@ _SIZES = (5, 6, 8, 10, 15, 20, 30, 50, 80)
 
 @dataclass(frozen=True)
 class Objective:
-    """Objective of a recommendation: minimise the cost `minimise`, a key of COSTS, within `limits` by key of COSTS.
+    """Objective of a recommendation.
 
-    A limit of infinity only requires that the figure is finite, for example that the recovery was observed.
+    `minimise`: key in COSTS of the cost to minimise. `limits`: upper limit per key in COSTS. A limit of infinity only
+    requires that the figure is finite, for example that the recovery was observed.
     """
 
     minimise: str
@@ -44,11 +45,11 @@ class Recommendation:
     """Recommended configuration.
 
     `best`: candidate with the lowest median cost among those within all limits; None if there is none. In that case
-    `nearest` is the candidate closest to the limits, and `missed` holds its figures that violate one. `confidence`:
-    share of the draws that `best` wins; `runner_up`: the candidate with the next largest share, and that share.
-    `is_conclusive`: whether the confidence suffices. `experiments`: number of further experiments after which it would,
-    with each contender repeated `target_repetitions` times in all; None if unknown. `unknown`: names of candidates that
-    lack a figure.
+    `nearest` is the candidate closest to the limits, and `missed` holds those of its figures that exceed a limit.
+    `confidence`: share of the draws that `best` wins; `runner_up`: the candidate with the next largest share, and that
+    share. `is_conclusive`: whether the confidence suffices. `experiments`: estimated number of further experiments
+    needed for a conclusive choice; each contender then has `target_repetitions` repetitions. Both are None if unknown.
+    `unknown`: names of candidates that lack a figure.
     """
 
     objective: Objective
@@ -66,7 +67,7 @@ class Recommendation:
 def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     """Return the recommendation.
 
-    Raises ConfigError if there are fewer than two candidates, or if no candidate has one of the required figures.
+    Raises ConfigError if there are fewer than two candidates, or if a required figure is missing from every candidate.
     """
     if len(choice.candidates) < 2:
         raise ConfigError(_no_choice_text(choice))
@@ -131,7 +132,8 @@ def _excess(figure: Mapping[str, float], objective: Objective) -> tuple[int, flo
 
 def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
     """Return, per candidate, the fraction of draws that it wins within the limits; a tie is split evenly."""
-    # Limits compare with the upper end of a recovery time's known interval, the cost with a value inside.
+    # A recovery time is known only as an interval. Limits are checked against its upper end (`highest`), the cost uses
+    # a value inside it (`likely`).
     cost = drawn.likely[COSTS[objective.minimise]].copy()
     for key, limit in objective.limits.items():
         drawn_key = drawn.highest[COSTS[key]]
@@ -165,8 +167,8 @@ def _count_experiments(candidates: Sequence[Candidate], target: int) -> int:
 def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: not measured in every one of these cases: {'; '.join(choice.circumstances)}; "
-            "fix: measure the missing cells, see `./faultline missing`"
+            f"{choice.incomplete[0]}: not measured in all of these cases: {'; '.join(choice.circumstances)}; "
+            "fix: measure the missing combinations, see `./faultline missing`"
         )
     if choice.overloaded:
         kept = f"only {choice.candidates[0].name} keeps up" if choice.candidates else "none keeps up"
@@ -174,5 +176,5 @@ def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.unusable:
         return f"choice: no usable run of {'; '.join(choice.unusable)}; fix: measure it again"
     varied = " and ".join(axis.noun for axis in choice.circumstance_axes)
-    what = f"it varies only {varied}, which you do not choose" if varied else "it has one configuration"
+    what = f"it varies only conditions ({varied}), no settings" if varied else "it has one configuration"
     return f"the sweep leaves nothing to choose: {what}; vary a setting, such as checkpoint_interval_s"

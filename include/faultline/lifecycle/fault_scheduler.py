@@ -3,8 +3,9 @@
     python -m faultline.lifecycle.fault_scheduler --attempt-dir DIR [--dry-run] [faultline-run=<attempt>]
 
 Reads DIR/plan.json; writes its journal DIR/conductor.jsonl and the start barrier DIR/gate.json, which releases the load
-generator at T0. Exit status: 0 if the plan was executed, whatever its outcome; 1 after an error or a signal, with all
-faults undone. The trailing token marks the process as part of its attempt.
+generator at T0. The journal, messages and process ledger keep the earlier name `conductor`. Exit status: 0 if the plan
+was executed, whatever its outcome; 1 after an error or a signal, with all faults undone. The trailing token marks the
+process as part of its attempt.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from faultline.system.text import one_line
 
 # Seconds between the second victim check and the injection.
 RECHECK_LEAD_S = 1.0
-# Seconds before the injection after which it no longer waits for the broker's reply; a later reply is journalled after
-# the injection.
+# The wait for the broker's end offsets stops this many seconds before the injection; offsets that arrive later are
+# journalled after it.
 OFFSETS_CUTOFF_S = 0.008
 # An injection that is later than this counts as missed.
 MISSED_WINDOW_S = 1.0
@@ -63,7 +64,7 @@ class ScheduledFault:
 
 
 class FaultScheduler:
-    """Executor of one attempt's fault plan; its dependencies are passed in."""
+    """Scheduler of one attempt's fault plan; the constructor takes its dependencies."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class FaultScheduler:
                     terminations.ignore()
                     message = self._undo_all(journal)
             except Terminated:
-                message = "conductor: fault scheduler terminated before the plan was executed"
+                message = "conductor: terminated before the fault plan was complete"
             except PartialInjection as partial_injection:
                 message = str(partial_injection.cause)
             except (FaultlineError, FaultError) as error:
@@ -160,17 +161,18 @@ class FaultScheduler:
     def _inject_all(self, journal: Journal, faults: Sequence[ScheduledFault], window: MeasuredWindow) -> None:
         """Inject each fault at its planned time.
 
-        Without planned times, the first one follows once the engine is steady, each later one once it has recovered.
+        If the plan sets no times, the first fault is injected once the engine is steady and each later one once the
+        engine has recovered.
         """
         limits, several = None, self._input.has_several_faults
+        # `target_phase` (phase of the checkpoint cycle) is set only if the plan sets no times.
         engine_ready = window.await_baseline() if faults and self._input.target_phase is not None else None
         for scheduled in faults:
             injected = self._run_fault(journal, scheduled, window, engine_ready) or Instant.now()
             if several:
                 limits = limits or window.limits(injected)
-                engine_ready = window.await_recovery(
-                    limits, self._ends, injected, next_index=scheduled.planned.index + 1
-                )
+                next_index = scheduled.planned.index + 1
+                engine_ready = window.await_recovery(limits, self._ends, injected, next_index=next_index)
                 if engine_ready is None:
                     return
 
@@ -193,12 +195,14 @@ class FaultScheduler:
     def _inject_and_settle(
         self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, engine_ready: Instant | None
     ) -> Instant | None:
-        """Recheck the victims, read the end offsets, inject on time and journal the outcome.
+        """Recheck the victims, read the end offsets, inject on time, settle (determine) and journal the outcome.
 
         Returns the instant of the injection, or None if nothing was injected.
         """
         self._fault = index = scheduled.planned.index
+        # Warm-up may have taken longer than planned; without planned times, the fault is not due before `engine_ready`.
         scheduled = replace(scheduled, planned=window.shifted(scheduled.planned, engine_ready))
+
         _sleep_until(window.t0.plus(scheduled.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
         if not self._recheck(journal, scheduled):
             return None
@@ -257,12 +261,10 @@ class FaultScheduler:
             detail = f"no {scheduled.planned.fault.cycle} cycle started between {span}"
             self._journal_outcome(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
-        at, cycle_ns = time_of.at, time_of.cycle_ns
-        if cycle_ns is not None:
-            journal.write(
-                "planned", fault=index, planned_wall_ns=at.wall_ns, planned_mono_ns=at.mono_ns, cycle_wall_ns=cycle_ns
-            )
-        return at
+        if time_of.cycle_ns is not None:
+            planned: dict[str, Any] = {"planned_wall_ns": time_of.at.wall_ns, "planned_mono_ns": time_of.at.mono_ns}
+            journal.write("planned", fault=index, **planned, cycle_wall_ns=time_of.cycle_ns)
+        return time_of.at
 
     def _await_victims(self, journal: Journal, scheduled: ScheduledFault, due: Instant) -> Instant | None:
         """Return when to inject: `due`, or as soon as the victims are busy if the fault needs that.
@@ -287,7 +289,7 @@ class FaultScheduler:
     def _perform(self, journal: Journal, scheduled: ScheduledFault, planned: Instant) -> Settlement:
         """Inject the fault, journal its deliveries, and return its outcome.
 
-        All deliveries are journalled afterwards, because each write would delay the next one.
+        Deliveries (signals or calls to victims) are journalled at the end, as a write would delay the next delivery.
         """
         deliveries: list[DeliveryRecord] = []
         try:

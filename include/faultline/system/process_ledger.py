@@ -337,7 +337,7 @@ def _refuse_link(path: str, flags: int) -> int:
 
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) -> list[int]:
     """Send SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that were still alive."""
-    # A stopped process cannot act on SIGTERM before it is continued.
+    # A stopped process cannot act on SIGTERM before it is resumed.
     alive = [process for process in processes if send_signals(process, signal.SIGCONT, signal.SIGTERM)]
     stubborn = _await_end(alive, grace_s)
     for process in stubborn:

@@ -163,7 +163,7 @@ import sys
 from fault import watchdog
 from fault.identity import Tokens
 from fault.injector import Injector
-watchdog.MAX_UNSEEN_CHECKS = 1
+watchdog.MAX_STOP_CHECKS = 1
 if sys.argv[2] == "no pidfds":
     import os
     del os.pidfd_open

@@ -2,8 +2,8 @@
 
 The target's broker keeps the lock. Each experiment joins a consumer group on a topic with one partition, and holds the
 lock while the partition is assigned to it. Assignment is cooperative-sticky, so a new member does not take the
-partition over. When the holder leaves or its session expires, the broker assigns the partition to a waiting member. No
-file remains and no clocks are compared.
+partition over. When the holder leaves or its session expires, the broker assigns the partition to a waiting member. So
+there is no lock file to clean up, and no dependence on synchronised clocks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TargetLock:
                 )
 
     def holder(self) -> str | None:
-        """Return the experiment with the lock and its host; None if free or unknown."""
+        """Return the name and host of the experiment that holds the lock; None if free or unknown."""
         from confluent_kafka import KafkaException
 
         admin: Any = importlib.import_module("confluent_kafka.admin")

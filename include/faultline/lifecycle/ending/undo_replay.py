@@ -1,4 +1,4 @@
-"""Undo replay: after a crash of the fault scheduler, run the undos that its journal lists as registered, not done."""
+"""Undo replay: run the undos that the journal of a dead fault scheduler lists as registered but not done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def undo_fields(undo: UndoSpec, fault: int) -> dict[str, Any]:
 def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
     """Return the undo that an `undo_registered` line describes.
 
-    A line of an earlier version has no action, so the planned fault's is taken, and has the undo's fields at the top
+    Lines written by earlier versions lack `action` (the planned fault's is used) and hold the undo's fields at the top
     level.
     """
     if "action" in line:
@@ -67,7 +67,8 @@ def replay_undos(attempt: Attempt) -> list[str]:
                 action = ACTIONS.get(undo.action)
                 if action is None:
                     problems.append(
-                        f"action: got {undo.action}; expected a known action; fix: undo manually: {undo.name}"
+                        f"action: got {undo.action}; expected a known action; fix: undo it by hand: {undo.name}, with "
+                        f"{dict(undo.fields)}"
                     )
                 elif action.driver.is_active(undo, context):
                     action.driver.undo(undo, context)
@@ -87,7 +88,10 @@ class Terminated(BaseException):
 
 
 class Terminations:
-    """Context manager that raises Terminated on the first SIGTERM or SIGINT and ignores later ones during the undo."""
+    """Context manager that raises Terminated on the first SIGTERM or SIGINT.
+
+    Later signals, and all after `ignore()`, are ignored.
+    """
 
     def __init__(self) -> None:
         self._is_ignoring = False

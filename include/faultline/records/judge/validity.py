@@ -212,16 +212,17 @@ RULES = (
     ValidityRule(
         "background-load",
         "invalid",
-        "Other work took too much CPU from the measured processes: "
-        f"> {LOST_CORES:g} cores on average, or > {LOST_BRIEFLY:g} over any {WORST_S} s. "
-        "Without run-delay data, the same limits apply to the background CPU.",
+        "Other processes (background CPU) and the hypervisor (steal) took too much CPU from the measured ones "
+        f"([lost CPU](#lost-cpu)): > {LOST_CORES:g} cores on average, or > {LOST_BRIEFLY:g} over any {WORST_S} s. "
+        "Without run-delay data, the same limits apply to background CPU plus steal.",
         background_load,
     ),
     ValidityRule("generator-died", "invalid", "The generator failed or did not report its end.", generator_died),
     ValidityRule(
         "recorder-died",
         "invalid",
-        "The recorder ended without writing its final line, so samples are missing.",
+        "The recorder (the process that samples the machine) ended without writing its final line, so samples are "
+        "missing.",
         recorder_died,
     ),
     ValidityRule("scheduler-died", "invalid", "The fault scheduler failed or did not report its end.", scheduler_died),
@@ -234,8 +235,8 @@ RULES = (
     ValidityRule(
         "not-steady",
         "invalid",
-        f"The baseline window does not exclude a drift of latency or consumer lag by {STEADY_SHARE * 100:g} %. "
-        "Control runs are exempt.",
+        f"The data of the [baseline window](recovery.md#baseline-window) do not rule out a {STEADY_SHARE * 100:g} % "
+        "drift in latency or consumer lag. Control runs are exempt.",
         not_steady,
     ),
     ValidityRule(
@@ -247,7 +248,7 @@ RULES = (
     ValidityRule(
         "overloaded",
         "unmet",
-        "The 95 % interval of the growth of consumer lag lies above 1 % of the rate. "
+        "The whole 95 % confidence interval of the growth rate of consumer lag is above 1 % of the offered load. "
         "Control runs with `accept_overload` are exempt.",
         overloaded,
     ),
@@ -259,7 +260,7 @@ RULES = (
         "Control runs with `accept_overload` and workloads without a send schedule are exempt from both limits.",
         interval_not_held,
     ),
-    ValidityRule("no-effect", "invalid", "A fault changed nothing for its victim or for the run.", no_effect),
+    ValidityRule("no-effect", "invalid", "A fault had no effect on its victim, or none on the run.", no_effect),
     ValidityRule("missed-window", "invalid", "A fault was not injected at its planned time.", missed_window),
     ValidityRule(
         "fault-outcome-unknown", "invalid", "It is unknown whether a fault took effect.", fault_outcome_unknown
@@ -280,14 +281,15 @@ RULES = (
     ValidityRule(
         "store-unverified",
         "invalid",
-        "The workload `topology` with the mechanism `persist` ended before its store was written and read back.",
+        "The workload [`topology`](../reference/workloads.md#dynamic-topology) with the stage `persist` ended before "
+        "its result store had been written and read back.",
         store_unverified,
     ),
     ValidityRule(
         "timeline-incomplete",
         "invalid",
-        "A part of the recovery is negative, or is missing although the recovery is not censored; "
-        "or its threshold is unknown.",
+        "A duration in the timeline is negative, or missing in an uncensored recovery, or the recovery thresholds are "
+        "unknown.",
         timeline_incomplete,
     ),
 )
