@@ -129,7 +129,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "skew_x_alignment_mode",
             "Skew × alignment mode",
             "Cost of checkpoint alignment under skewed keys: word count in the commit modes that correspond to the "
-            "paper's alignment modes, all at one interval.",
+            "alignment modes of Jiang and others (2019), all at one interval.",
             ("skew", "commit_mode"),
             {
                 "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **SHORT},

@@ -26,10 +26,10 @@ class StockParameters(EventTime):
     """Windows, late records, and the exchange."""
 
     window_s: float = Field(
-        10.0, ge=1, le=3600, description="Window length of the stock queries, in seconds (the paper's Range)."
+        10.0, ge=1, le=3600, description="Window length of stock queries, in seconds (Range in Shi and others, 2020)."
     )
     slide_s: float = Field(
-        5.0, ge=1, le=3600, description="Window slide in seconds (the paper's Slide); at most `window_s`."
+        5.0, ge=1, le=3600, description="Window slide in seconds (Slide in Shi and others, 2020); at most `window_s`."
     )
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records sent one hour too old, to be dropped.")
     prices: str = Field(
