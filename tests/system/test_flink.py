@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from faultline.cli.build_command import add_engine
 from faultline.records.record import Record
+from faultline.system.errors import FaultlineError
 from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.process_tags import run_option
+from faultline.system.settings import load_settings
 from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
@@ -19,9 +22,11 @@ PARAMETERS = ("rate=200", "flink_conf.heartbeat.interval=500ms", "flink_conf.hea
 @pytest.fixture(scope="module")
 def running(shared_installation: Installation) -> Installation:
     """Running Kafka, with Flink installed."""
-    added = shared_installation.run("engine", "add", "flink")
-    if added.returncode:
-        pytest.skip(f"Flink cannot be installed here: {added.stderr.splitlines()[-1]}")
+    try:
+        add_engine("flink")
+    except FaultlineError as error:
+        pytest.skip(f"Flink cannot be installed here: {error}")
+    (shared_installation.home / "flink").symlink_to(load_settings().home / "flink", target_is_directory=True)
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     return shared_installation
 
