@@ -58,8 +58,9 @@ class Registry:
         return self._select(config.workload, config.engine)
 
     def of_values(self, values: Mapping[str, Any]) -> Engine:
-        """Return the engine of a record's configuration, which may lack a part."""
-        return self._select(str(values.get("workload")), str(values.get("engine", DEFAULT_ENGINE)))
+        """Return the engine of a record's configuration, which may lack a part or be of another version."""
+        name = str(values.get("engine", DEFAULT_ENGINE))
+        return self._select(str(values.get("workload")), name if name in self.by_name else DEFAULT_ENGINE)
 
     @property
     def default(self) -> Engine:

@@ -65,6 +65,7 @@ def test_settings_of_the_user_come_last() -> None:
         ({"workload": "pi"}, "workload"),
         ({"spark_conf": {"spark.sql.adaptive.enabled": "false"}}, "spark_conf"),
         ({"fault": "worker"}, "victim"),
+        ({"shuffle_partitions": 4}, "shuffle_partitions"),
     ],
 )
 def test_what_flink_lacks_is_refused_by_key(values: dict[str, Any], key: str) -> None:

@@ -53,7 +53,8 @@ def test_capabilities_match_the_configuration() -> None:
 def test_the_workload_claims_its_engine_else_the_named_one_counts(workload: str, named: str) -> None:
     config = Configuration.model_construct(workload=workload, engine=named)
     assert engine_of(config).name == ("known_truth" if workload == "known_truth" else named)
-    assert ENGINES.of_values({"workload": workload}).name in ("known_truth", ENGINES.default.name)
+    for values in ({}, {"engine": "of another version"}):
+        assert ENGINES.of_values({"workload": workload, **values}).name in ("known_truth", ENGINES.default.name)
 
 
 @pytest.mark.parametrize(

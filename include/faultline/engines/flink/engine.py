@@ -18,7 +18,7 @@ from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progre
 from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
 from faultline.engines.supervisor_journal import process_runs_of
 from faultline.experiment.run import Run
-from faultline.system.endpoints import Endpoints
+from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.journal import read_finished, read_journal
 from faultline.system.settings import Settings, free_port, load_settings
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
 WORKLOADS = ("word_count",)
+# Shared parameters without a meaning here.
+IGNORED = ("shuffle_partitions", "snapshot_interval_s")
 
 
 class Flink:
@@ -77,6 +79,11 @@ class Flink:
     def check(self, config: Configuration) -> None:
         if config.workload not in WORKLOADS:
             raise ConfigError(f"workload: got {config.workload}; expected {' or '.join(WORKLOADS)} with engine=flink")
+        for key in IGNORED:
+            if getattr(config, key) != type(config).model_fields[key].default:
+                raise ConfigError(f"{key}: unsupported by the engine {self.name}; fix: omit it")
+        if config.target != EMBEDDED:
+            raise ConfigError(f"target: got {config.target}; expected {EMBEDDED} with engine=flink")
         if load_settings().placement.is_spread:
             raise ConfigError(
                 "engine: got flink; expected services on one host; fix: ./faultline down, then up --hosts 0"
