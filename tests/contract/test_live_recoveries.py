@@ -12,12 +12,12 @@ import pytest
 
 from faultline.cli.sweep_progress import ProgressLine, SweepProgress
 from faultline.engines.batches import read_batches
-from faultline.engines.spark.rest import spark_instant_ns
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
 from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.journal import log_instant_ns
 from faultline.system.settings import ROOT, Settings
 from tests.support.attempts import unpacked
 
@@ -74,7 +74,7 @@ def _until(text: str, wall_ns: int) -> str:
         except ValueError:
             kept.append(line)
             continue
-        if spark_instant_ns(line[:24]) > wall_ns:
+        if log_instant_ns(line[:24]) > wall_ns:
             break
         kept.append(line)
     return "".join(kept)

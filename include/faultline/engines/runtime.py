@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fault.process_sampler import RoleRule
 from faultline.experiment.attempt import write_json
 from faultline.experiment.run import Run
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
 from faultline.system.journal import Journal, Line
+from faultline.system.settings import Settings
+from faultline.system.target_registry import endpoints_at
+
+if TYPE_CHECKING:  # recorder and supervisor import this module, and do not need configurations
+    from faultline.experiment.build import BuildSpec
+    from faultline.experiment.config import Configuration
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,45 @@ class StateGuardian(Protocol):
 
     def on_driver_exit(self, journal: Journal) -> None:
         """Handle the exit of the supervised program, before its restart."""
+
+
+class WithoutPrograms:
+    """Common methods of engines that run neither programs of a build nor services of their own.
+
+    See `faultline.engines.protocol.Engine`.
+    """
+
+    name: str
+
+    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
+        raise ConfigError(f"{key}: got a build; expected none: the engine {self.name} runs no programs of a build")
+
+    def program_hashes(self, folder: Path) -> dict[str, str]:
+        return {}
+
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
+        return endpoints_at(settings, config.target)
+
+    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        return None
+
+    def restart_delays(self, settings: Settings) -> dict[str, Path]:
+        return {}
+
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
+        raise NotImplementedError("generator_on: rejected with the configuration")
+
+    def while_starting(self, run: Run) -> Callable[[], None]:
+        return lambda: None
+
+    def on_ready(self, run: Run, runtime: Runtime) -> None:
+        """Do nothing: a process that restarts later starts as the first one."""
+
+    def state_guardian(self, run: Run) -> StateGuardian | None:
+        return None
 
 
 class NoSampler:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,12 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document, require_file, sync_folder, write_atomic, write_error
 
 Line = dict[str, Any]
+
+
+def log_instant_ns(text: str) -> int:
+    """Return the ns since the epoch of a UTC time of a log: `…T05:55:03.123Z`, or `…GMT` as in Spark's REST API."""
+    moment = datetime.fromisoformat(text.replace("GMT", "+00:00").replace("Z", "+00:00"))
+    return round(moment.timestamp() * 1000) * 1_000_000
 
 
 class Events(dict[str, list[Line]]):

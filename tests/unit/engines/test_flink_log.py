@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from fault.identity import EXECUTOR
 from faultline.engines.flink.checkpoints import PREFIX, completed_in, newest_in, numbers_in
-from faultline.engines.flink.job_log import is_job_event, log_instant_ns, parse_job_log
+from faultline.engines.flink.job_log import is_job_event, parse_job_log
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
 from faultline.engines.flink.traces import commits_of, detect, events_of
 from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
+from faultline.system.journal import log_instant_ns
 
 NS = 1_000_000_000
 SOURCE, COUNT = "Source: lines[1] -> Calc[2]", "GroupAggregate[6] -> Calc[7]"
@@ -26,7 +27,7 @@ def line(second: float, source: str, text: str) -> str:
 
 
 def at_ns(second: float) -> int:
-    return log_instant_ns(f"2026-11-28T02:20:{second:06.3f}")
+    return log_instant_ns(f"2026-11-28T02:20:{second:06.3f}Z")
 
 
 def change(second: float, name: str, subtask: int, execution: int, before: str, after: str, on: str) -> str:

@@ -36,10 +36,6 @@ class Checkpoint:
                 found[partition] = max(offset, found.get(partition, 0))
         return found
 
-    def size(self) -> int:
-        """Return the bytes of the files in the checkpoint's own folder."""
-        return sum(file.stat().st_size for file in self.folder.iterdir())
-
 
 def _splits(content: bytes, topic: str) -> Iterator[tuple[str, int]]:
     name = topic.encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,15 @@ from faultline.engines.flink.distribution import VERSION, FlinkDistribution
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
-from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
+from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
 from faultline.engines.supervisor_journal import process_runs_of
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.journal import read_finished, read_journal
 from faultline.system.settings import Settings, free_port, load_settings
-from faultline.system.target_registry import endpoints_at
 
 if TYPE_CHECKING:
-    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 WORKLOADS = ("word_count",)
@@ -33,7 +31,7 @@ WORKLOADS = ("word_count",)
 IGNORED = ("shuffle_partitions", "snapshot_interval_s")
 
 
-class Flink:
+class Flink(WithoutPrograms):
     """Flink engine; see `engines.protocol.Engine`.
 
     The role `driver` is the JobManager, and `executor` a TaskManager.
@@ -67,15 +65,6 @@ class Flink:
     def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         return own.METHOD, {"tuples": "hashed_words"}
 
-    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
-        raise ConfigError(f"{key}: got a build; expected none for engine=flink, which runs no programs of a build")
-
-    def program_hashes(self, folder: Path) -> dict[str, str]:
-        return {}
-
-    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
-        return {}
-
     def check(self, config: Configuration) -> None:
         if config.workload not in WORKLOADS:
             raise ConfigError(f"workload: got {config.workload}; expected {' or '.join(WORKLOADS)} with engine=flink")
@@ -94,15 +83,6 @@ class Flink:
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return f"Flink {VERSION}", FlinkDistribution(settings.home, settings.root).identity()
 
-    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
-        return endpoints_at(settings, config.target)
-
-    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
-        return None
-
-    def restart_delays(self, settings: Settings) -> dict[str, Path]:
-        return {}
-
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         return {name: free_port() for name in ("rpc", "rest", "blob")}
 
@@ -111,20 +91,8 @@ class Flink:
 
         return submit(run, runtime)
 
-    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
-        raise AssertionError("the configuration rejects generator_on=executors for this engine")
-
-    def while_starting(self, run: Run) -> Callable[[], None]:
-        return lambda: None
-
-    def on_ready(self, run: Run, runtime: Runtime) -> None:
-        """Do nothing: a JVM that restarts later starts as the first one."""
-
     def sampler(self, run: Run) -> Sampler:
         return CheckpointSampler(run.attempt.id, _checkpoints(run), _input(run))
-
-    def state_guardian(self, run: Run) -> StateGuardian | None:
-        return None
 
     def progress(self, run: Run) -> Progress:
         return JobProgress(_checkpoints(run), _input(run))
@@ -160,8 +128,10 @@ class Flink:
         """Do nothing: the logs are in the attempt's folder."""
 
     def discard(self, run: Run) -> None:
+        from faultline.engines.flink.submission import folder_of
+
         shutil.rmtree(run.attempt.checkpoint, ignore_errors=True)
-        shutil.rmtree(run.attempt.folder / "flink", ignore_errors=True)
+        shutil.rmtree(folder_of(run.attempt), ignore_errors=True)
 
     def traces(self, folder: Path) -> Traces:
         return own.read_traces(folder)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
+from faultline.system.journal import log_instant_ns
+
 NS_PER_MS = 1_000_000
-_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z [A-Z]+ \[.*?\] (\w+): (.*)$")
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) [A-Z]+ \[.*?\] (\w+): (.*)$")
 _TRIGGERED = re.compile(r"^Triggering checkpoint (\d+) .* @ (\d+) for job")
 _COMPLETED = re.compile(r"^Completed checkpoint (\d+) for job \w+ \((\d+) bytes")
-_RESTORED = re.compile(r"^Restoring job \w+ from (?:Checkpoint|Savepoint) (\d+)")
 _TASK = re.compile(r"^(.*) \(\d+/\d+\)(?:#\d+)? \(\w+_(\w+)_(\d+)_(\d+)\) switched from (\w+) to (\w+)")
 _JOB = re.compile(r"^Job .* switched from state (\w+) to (\w+)")
 _REGISTERED = re.compile(r"^Registering TaskManager with ResourceID (\S+) ")
@@ -132,11 +132,6 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
             held = *held[:2], f"{held[2]}\n{line.rstrip()}"
     if held is not None:
         yield held
-
-
-def log_instant_ns(text: str) -> int:
-    """Return ns since the epoch of a UTC time with milliseconds."""
-    return round(datetime.fromisoformat(f"{text}+00:00").timestamp() * 1000) * NS_PER_MS
 
 
 def _read_checkpoint(found: JobLog, wall_ns: int, text: str) -> None:

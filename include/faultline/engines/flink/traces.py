@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from faultline.engines.batches import read_batches
-from faultline.engines.flink.job_log import JobLog, LogLine, Transition, is_job_event, read_job_log
+from faultline.engines.flink.job_log import NS_PER_MS, JobLog, LogLine, Transition, is_job_event, read_job_log
 from faultline.engines.flink.sampler import CHECKPOINT
 from faultline.engines.gc_log import read_gc_logs
 from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, VictimGroup, offsets_by_partition
@@ -22,7 +22,6 @@ from faultline.system.journal import Line, read_finished
 METHOD = "rank"
 DRIVER, EXECUTOR = "driver", "executor"
 JOB_MANAGER_LOGS, TASK_MANAGER_LOGS = "driver-*.log", "taskmanager-*.log"
-_NS_PER_MS = 1_000_000
 _BY_TIME = attrgetter("wall_ns")
 
 
@@ -76,7 +75,7 @@ def commits_of(managers: Sequence[JobLog], samples: Iterable[Line]) -> list[Comm
 def batches_of(commits: Iterable[Commit]) -> list[Batch]:
     """Return a batch for each checkpoint with a known start."""
     return [
-        Batch(one.number, one.committed_ns, (one.committed_ns - one.planned_ns) / _NS_PER_MS, None)
+        Batch(one.number, one.committed_ns, (one.committed_ns - one.planned_ns) / NS_PER_MS, None)
         for one in commits
         if one.planned_ns is not None
     ]

@@ -18,23 +18,20 @@ from faultline.engines.runtime import (
     Program,
     Runtime,
     Sampler,
-    StateGuardian,
     Submission,
     SupervisedProgram,
+    WithoutPrograms,
     write_program_configuration,
 )
 from faultline.engines.spark.traces import read_traces as read_from_spark
 from faultline.engines.supervisor_journal import driver_exited
 from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
-from faultline.system.errors import ConfigError
 from faultline.system.journal import JournalReader, Line, read_journal
 from faultline.system.process_tags import run_token
 from faultline.system.settings import Settings
-from faultline.system.target_registry import endpoints_at
 
 if TYPE_CHECKING:
-    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 
@@ -91,7 +88,7 @@ class TraceProgress:
         return own.commits_of(self._lines)
 
 
-class GroundTruthEngine:
+class GroundTruthEngine(WithoutPrograms):
     """Engine of one process that needs no cluster and keeps no state on disk.
 
     See `faultline.engines.protocol.Engine`. Attempts without a trace journal hold synthetic Spark files and are read as
@@ -120,29 +117,11 @@ class GroundTruthEngine:
     def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         return config.kind.latency_method_of(config.own), config.kind.tuples(config.own)
 
-    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
-        raise ConfigError(f"{key}: got a build; expected none for {config.workload}, which runs no programs of a build")
-
-    def program_hashes(self, folder: Path) -> dict[str, str]:
-        return {}
-
-    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
-        return {}
-
     def check(self, config: Configuration) -> None:
         """Do nothing: the configuration has already rejected settings that contradict its script."""
 
     def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return None
-
-    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
-        return endpoints_at(settings, config.target)
-
-    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
-        return None
-
-    def restart_delays(self, settings: Settings) -> dict[str, Path]:
-        return {}
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         return {}
@@ -156,20 +135,8 @@ class GroundTruthEngine:
         program = Program("driver", command, {})
         return Submission((SupervisedProgram(program, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s),))
 
-    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
-        raise NotImplementedError("generator_on: rejected with the configuration")
-
-    def while_starting(self, run: Run) -> Callable[[], None]:
-        return lambda: None
-
-    def on_ready(self, run: Run, runtime: Runtime) -> None:
-        pass
-
     def sampler(self, run: Run) -> Sampler:
         return NoSampler()
-
-    def state_guardian(self, run: Run) -> StateGuardian | None:
-        return None
 
     def progress(self, run: Run) -> Progress:
         return TraceProgress(run.attempt.traces)

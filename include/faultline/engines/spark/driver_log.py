@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.engines.spark.rest import spark_instant_ns
+from faultline.system.journal import log_instant_ns
 
 _DRIVER_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
 # Messages about tasks of a streaming query start with the query's id and the batch.
@@ -75,7 +75,7 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
             kind = disconnects
         else:
             continue
-        kind.append(LogLine(spark_instant_ns(instant), file, f"{logger}: {message}"[:_MAX_LENGTH]))
+        kind.append(LogLine(log_instant_ns(instant), file, f"{logger}: {message}"[:_MAX_LENGTH]))
     return DriverEvents(tuple(lost), tuple(disconnects), late_rows)
 
 

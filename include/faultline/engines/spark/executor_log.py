@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.engines.spark.rest import spark_instant_ns
+from faultline.system.journal import log_instant_ns
 
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) \w+ \[([^\]]*)\] (.*?): (.*)$")
 _TASK = re.compile(r"task (\d+)\.\d+ in stage (\d+)\.(\d+) \(TID (\d+)\)")
@@ -97,7 +97,7 @@ class ExecutorLogReader:
             self._store_line(instant, thread, logger, message)
         elif _RUNNING.match(message) and (task := _TASK.search(message)):
             index, stage, _, tid = map(int, task.groups())
-            self.launches.append(TaskLaunch(spark_instant_ns(instant), self.executor, tid, stage, index))
+            self.launches.append(TaskLaunch(log_instant_ns(instant), self.executor, tid, stage, index))
 
     def _store_line(self, instant: str, thread: str, logger: str, message: str) -> None:
         own = not logger.startswith("RocksDBFileManager")
@@ -108,7 +108,7 @@ class ExecutorLogReader:
         elif saved := _SAVED.match(message):
             _, partition = _store(f"{logger} {message}", thread)
             version = int(saved.group(1))
-            self.snapshots.append(LogSnapshot(spark_instant_ns(instant), self.executor, partition, version))
+            self.snapshots.append(LogSnapshot(log_instant_ns(instant), self.executor, partition, version))
         elif thread in self.pending and _READS_STATE.match(message):
             self.pending[thread] = True
 
@@ -118,7 +118,7 @@ class ExecutorLogReader:
         self.loaded.add(store)
         task = _TASK.search(thread)
         tid = int(task.group(4)) if task else None
-        self.loads.append(StateLoad(spark_instant_ns(instant), self.executor, tid, store, partition, version, real))
+        self.loads.append(StateLoad(log_instant_ns(instant), self.executor, tid, store, partition, version, real))
 
 
 def _store(text: str, thread: str) -> tuple[str, int | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -46,9 +45,3 @@ class DriverSampler:
             yield {"kind": "executors", "app_id": self._app_id, "executors": executors}
         else:
             self._app_id = None  # a restarted driver is another application
-
-
-def spark_instant_ns(text: str) -> int:
-    """Return the ns since the epoch of a UTC time of Spark: `…T05:55:03.123GMT` or `…T05:55:03.123Z`."""
-    moment = datetime.fromisoformat(text.replace("GMT", "+00:00").replace("Z", "+00:00"))
-    return round(moment.timestamp() * 1000) * 1_000_000

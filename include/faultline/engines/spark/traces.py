@@ -19,10 +19,9 @@ from faultline.engines.spark import driver_log, executor_log
 from faultline.engines.spark.collect import application_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
-from faultline.engines.spark.rest import spark_instant_ns
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, epochs_of, process_runs_of
 from faultline.system.files import read_document
-from faultline.system.journal import Line, events, read_finished
+from faultline.system.journal import Line, events, log_instant_ns, read_finished
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS
 from faultline.system.process_ledger import option_of
 
@@ -93,7 +92,7 @@ def events_of_samples(lines: Iterable[Line]) -> list[EngineEvent]:
             if instant := executor.get(field):
                 text = f"{field} of executor {name} (REST)"
                 process = f"{application}/{name}"
-                known[process] = EngineEvent(kind, "executor", process, spark_instant_ns(instant), _SAMPLES_FILE, text)
+                known[process] = EngineEvent(kind, "executor", process, log_instant_ns(instant), _SAMPLES_FILE, text)
     return [*applications, *sorted(added.values(), key=_BY_TIME), *sorted(removed.values(), key=_BY_TIME)]
 
 

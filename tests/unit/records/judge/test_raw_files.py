@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.protocol import Traces
-from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import background_load
 from faultline.records.judge.evidence import BarrierOpening, _not_measured, read_attempt, read_evidence
 from faultline.records.judge.journals import SettledFault, read_generator_log, read_scheduler_log
 from faultline.records.judge.judge import judge
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import by_event, read_finished
+from faultline.system.journal import by_event, log_instant_ns, read_finished
 from faultline.system.measured_window import NS
 from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic, edit_lines, edit_table
@@ -92,8 +91,8 @@ def test_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
 
 
 def test_spark_and_monotonic_instants() -> None:
-    assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
-    assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
+    assert log_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
+    assert log_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
     assert BarrierOpening(1_000, 70).mono_ns(1_500) == 570
 
 
