@@ -23,6 +23,9 @@ from faultline.experiment.prerequisites import Application, Companion, PreloadGo
 # `event_time`: records have an event time and can be late. `data`: it accepts user data.
 CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time", "data"})
 
+# Usual unit of throughput.
+RECORDS = "records"
+
 # One generator process reaches about 600,000 records/s, as does a single local broker; a higher rate would only measure
 # schedule lag.
 MAX_RATE = 500_000.0
@@ -55,7 +58,7 @@ class Workload(Generic[P]):
     order = 100
     capabilities: frozenset[str] = frozenset({"stateful"})
     # Unit of its throughput, and its latency method (docs/reference/metrics.md).
-    counts = "records"
+    counts = RECORDS
     latency_method = "batch"
     # Whether each output identifies its tuple, so that counts by key are exact.
     carries_ids = False

@@ -20,6 +20,7 @@ import pandas as pd
 
 from faultline.engines.protocol import NUMBERED_PARTITION, Commit, uncommitted_count
 from faultline.experiment.common_parameters import baseline_commits
+from faultline.experiment.workloads.protocol import RECORDS
 from faultline.records.judge.evidence import RECORD_COLUMNS, Evidence
 from faultline.records.judge.steady import Drift, Floats, drifts_of, slope_interval, steady_stretch
 from faultline.records.judge.tuples import Tuples, fold_tuples
@@ -65,7 +66,11 @@ def signals_of(evidence: Evidence) -> Signals:
     by_rank = traces.method == "rank"
     tuples = fold_tuples(evidence.tuples_path, window)
     schedule = TopicSchedule(evidence.records) if config.paced else CommitSchedule(traces.commits)
-    bins = bins_of_seconds(tuples, window) if by_rank else bins_of_batches(traces.commits, schedule, tuples, window)
+    if by_rank:
+        per_record = schedule.tuples_per_record(tuples) if config.kind.counts == RECORDS else 1.0
+        bins = bins_of_seconds(tuples, window, per_record)
+    else:
+        bins = bins_of_batches(traces.commits, schedule, tuples, window)
     until = min([window.end_ns, *(fault.t0_ns for fault in scheduler.injected if fault.t0_ns is not None)])
     baseline = bins_between(bins, window.start_ns, until)
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
@@ -134,6 +139,10 @@ class TopicSchedule:
         }
         self._preload_ends = _end_offsets(records[is_preload])
         self.end_offsets = _end_offsets(records)
+
+    def tuples_per_record(self, tuples: Tuples) -> float:
+        """Return the mean number of tuples in a scheduled record; 1 without records."""
+        return int(tuples.produced["n"].sum()) / len(self._due_ms) if len(self._due_ms) else 1.0
 
     def due(self, wall_ns: int) -> int:
         """Return the number of records with an intended send time up to `wall_ns`."""
@@ -235,17 +244,18 @@ def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: 
     return pd.DataFrame(rows, columns=BIN_COLUMNS)
 
 
-def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
-    """Return bins of 1 s from T0 on, for engines without batches, where one tuple is one record.
+def bins_of_seconds(tuples: Tuples, window: Window, tuples_per_record: float = 1.0) -> pd.DataFrame:
+    """Return bins of 1 s from T0 on, for engines without batches.
 
-    `records`: tuples emitted in the second. `lag`: tuples produced and not emitted by its end.
+    `records`: tuples emitted in the second, in units of one record. `lag`: tuples produced and not emitted by its end,
+    in the same unit. Both are whole numbers if each record is one tuple.
     """
     emitted = tuples.by_second.groupby("second")["n"].sum()
     produced = tuples.produced.set_index("second")["n"]
     last = max([0, *emitted.index.tolist(), *produced.index.tolist()])
     seconds = np.arange(last + 1, dtype=np.int64)
     counts = emitted.reindex(seconds, fill_value=0).to_numpy(dtype=np.int64)
-    due = produced.reindex(seconds, fill_value=0).to_numpy(dtype=np.int64)
+    lag = np.cumsum(produced.reindex(seconds, fill_value=0).to_numpy(dtype=np.int64)) - np.cumsum(counts)
     latency = tuples.second_p99.reindex(seconds)
     return pd.DataFrame(
         {
@@ -254,10 +264,10 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
             "start_ns": window.t0_ns + seconds * NS,
             "end_ns": window.t0_ns + (seconds + 1) * NS,
             "span_s": 1.0,
-            "records": counts,
-            "throughput_rps": counts.astype(np.float64),
+            "records": counts if tuples_per_record == 1 else counts / tuples_per_record,
+            "throughput_rps": counts / tuples_per_record,
             "latency_ms": latency.to_numpy(dtype=np.float64),
-            "lag": np.cumsum(due) - np.cumsum(counts),
+            "lag": lag if tuples_per_record == 1 else lag / tuples_per_record,
         },
         columns=BIN_COLUMNS,
     )

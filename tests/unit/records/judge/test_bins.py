@@ -111,6 +111,15 @@ def test_second_bins_equal_a_direct_count(groups: list[tuple[int, int, int]]) ->
             assert np.isnan(row.latency_ms)
 
 
+def test_second_bins_count_records_of_several_tuples() -> None:
+    rows = [(0, None, 1_000_000, 1_000_000 + late, False, 5) for late in (0, 1_500)]
+    tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
+    schedule = TopicSchedule(_records([1_000_000, 1_000_000]))
+    bins = bins_of_seconds(tuples, WINDOW, schedule.tuples_per_record(tuples))
+    assert bins["records"].tolist() == bins["throughput_rps"].tolist() == [1.0, 1.0]
+    assert bins["lag"].tolist() == [1.0, 0.0]
+
+
 def _emitted(*counts: tuple[int, int]) -> pd.DataFrame:
     return pd.DataFrame(list(counts), columns=["emitted_ms", "n"], dtype="int64")
 
