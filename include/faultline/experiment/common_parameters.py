@@ -70,8 +70,8 @@ def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
     return warmup_s + baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
 
 
-def baseline_bins(checkpoint_interval_s: float) -> int:
-    """Return the required number of time bins between warm-up and fault: 10, or 4 for intervals of 5 s or more."""
+def required_commits(checkpoint_interval_s: float) -> int:
+    """Return the required number of commits between warm-up and fault: 10, or 4 for intervals of 5 s or more."""
     return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
@@ -280,7 +280,7 @@ class Common(BaseModel):
     @property
     def baseline_s(self) -> float:
         """Shortest time between warm-up and fault that holds the time bins of a baseline."""
-        return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
+        return required_commits(self.checkpoint_interval_s) * self.checkpoint_interval_s
 
     @property
     def earliest_fault_s(self) -> float:

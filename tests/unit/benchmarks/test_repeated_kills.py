@@ -18,7 +18,7 @@ from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.journals import InjectedFault, SettledFault
 from faultline.records.judge.parts import PARTS
 from faultline.records.judge.recoveries import recoveries_of
-from faultline.records.judge.signals import TopicSchedule, bins_between, median_span_s
+from faultline.records.judge.signals import TopicSchedule, bins_between, commit_spans, median_span_s
 from tests.support.simulation import PRIMER, Simulated, simulate
 from tests.unit.benchmarks.test_simulation import case
 
@@ -80,6 +80,7 @@ def signals_of(made: Simulated) -> Any:
         tuples=made.folded,
         bins=made.bins,
         baseline=baseline,
+        commits=made.bins if made.method != "rank" else commit_spans(made.traces.commits, made.window),
         resolution_s=1.0 if made.method == "rank" else median_span_s(baseline),
         deaths={},
     )

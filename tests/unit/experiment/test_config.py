@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from faultline.comparison.config_points import Point, axes_of
 from faultline.experiment.axes import parse_axes
-from faultline.experiment.common_parameters import baseline_bins
+from faultline.experiment.common_parameters import required_commits
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
 from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.matrices import MATRICES
@@ -57,7 +57,7 @@ def test_accepted_fault_leaves_time_for_baseline_and_recovery(values: dict[str, 
     config = parse_configuration(values)
     assert (config.fault_at_s is None) == (config.fault == "none")
     if config.fault_at_s is not None:
-        baseline_s = baseline_bins(config.checkpoint_interval_s) * config.checkpoint_interval_s
+        baseline_s = required_commits(config.checkpoint_interval_s) * config.checkpoint_interval_s
         assert config.warmup_s + baseline_s <= config.fault_at_s <= config.warmup_s + config.duration_s - 30
 
 

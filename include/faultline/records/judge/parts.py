@@ -134,14 +134,17 @@ def last_level_start_ns(bins: pd.DataFrame, t0_ns: int, until_ns: int) -> int | 
     return int(watched["end_ns"].iloc[starts[-1]]) if starts else t0_ns
 
 
-def phase_at(bins: pd.DataFrame, t0_ns: int, checkpoint_interval_s: float) -> float | None:
-    """Return the elapsed share of the checkpoint interval at t0, at most 1; None before the first commit."""
-    earlier_ends = bins.loc[bins["end_ns"] <= t0_ns, "end_ns"]
+def phase_at(commits: pd.DataFrame, t0_ns: int, checkpoint_interval_s: float) -> float | None:
+    """Return the elapsed share of the checkpoint interval at t0, at most 1; None before the first commit.
+
+    `commits`: column end_ns.
+    """
+    earlier_ends = commits.loc[commits["end_ns"] <= t0_ns, "end_ns"]
     return min(1.0, (t0_ns - int(earlier_ends.max())) / NS / checkpoint_interval_s) if len(earlier_ends) else None
 
 
 def lag_area_of_bins(bins: pd.DataFrame, start_ns: int, end_ns: int) -> float | None:
-    """Return the area under the lag in record·seconds, for engines without commits; None without bins.
+    """Return the area under the lag in record·seconds, for engines that emit per record; None without bins.
 
     The lag is interpolated linearly between the ends of bins.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.experiment.common_parameters import baseline_bins
+from faultline.experiment.common_parameters import required_commits
 from faultline.records.judge.end import limits_between, placebo_of, threshold_fields
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.journals import LEFT_OUT, InjectedFault, SettledFault
@@ -167,8 +167,8 @@ def _baseline_of(
 ) -> BaselineWindow:
     """Return the baseline from the previous recovery to this fault; the first one if that window is unknown or empty.
 
-    The previous recovery ended at its t7, else when the fault scheduler found the engine steady. With too few bins, the
-    baseline keeps its own thresholds and has a note.
+    The previous recovery ended at its t7, else when the fault scheduler found the engine steady. With too few commits,
+    the baseline keeps its own thresholds and has a note.
     """
     over_ns, previous_t0_ns = previous.t7_ns, evidence.scheduler.injected[fault.index - 1].t0_ns
     normal_s = None if fault.trigger is None else fault.trigger.normal_s
@@ -177,12 +177,13 @@ def _baseline_of(
     if over_ns is None or fault.t0_ns is None:
         return replace(first, note="baseline-too-short: when the engine was back is not known, the first one stands in")
     interval_s, bins = evidence.config.checkpoint_interval_s, bins_between(signals.bins, over_ns, fault.t0_ns)
-    limits, needed = limits_between(evidence, signals, over_ns, fault.t0_ns), baseline_bins(interval_s)
+    commits = bins_between(signals.commits, over_ns, fault.t0_ns)
+    limits, needed = limits_between(evidence, signals, over_ns, fault.t0_ns), required_commits(interval_s)
     if limits is None:
         return replace(first, note="baseline-too-short: nothing was put out since, the first one stands in")
-    if len(bins) < needed:
+    if len(commits) < needed:
         return BaselineWindow(
-            bins, limits, f"baseline-too-short: {len(bins)} bins since the last recovery, {needed} needed"
+            bins, limits, f"baseline-too-short: {len(commits)} commits since the last recovery, {needed} needed"
         )
     series, offered_rps = bin_columns(bins, signals.window), offered_rate(signals.schedule, bins)
     moved = unsteady(drifts_of(*series, checkpoint_interval_s=interval_s, offered_rps=offered_rps))
@@ -230,7 +231,7 @@ def _impact(
     )
     lateness_ms = largest_schedule_lag_ms(evidence.generator.latest, t0_ns, t7_ns)
     dip = dip_depth(bins, float(baseline["throughput_rps"].median()), signals.resolution_s, t0_ns, t7_ns)
-    phase = phase_at(bins, t0_ns, config.checkpoint_interval_s) if config.paced else None
+    phase = phase_at(signals.commits, t0_ns, config.checkpoint_interval_s) if config.paced else None
     settled = last_level_start_ns(bins, t0_ns, min(fault_evidence.watched_until_ns, ended_ns))
     return {
         **thresholds,

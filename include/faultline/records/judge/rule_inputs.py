@@ -29,10 +29,10 @@ class RuleInputs:
     """Inputs of the validity rules.
 
     `recovery_lateness_ms`: largest schedule lag during any recovery; None without recoveries. `*_died`, `*_death`: why
-    a process did not finish; None if it did. `baseline_bins`: number of time bins before the first fault. `drifts`:
-    drift over them, by signal. `growth`: 95 % interval of the lag slope in records/s; None without a send schedule.
-    `offered_rps`: scheduled rate. `spans_s`: times between commits before the fault. `outcomes`: outcome of each
-    planned fault, in order. `losses`: delivered signals and lost processes, which a control run must not have.
+    a process did not finish; None if it did. `baseline_commits`: number of commits in the baseline window. `drifts`:
+    drift over its time bins, by signal. `growth`: 95 % interval of the lag slope in records/s; None without a send
+    schedule. `offered_rps`: scheduled rate. `spans_s`: times between commits before the fault. `outcomes`: outcome of
+    each planned fault, in order. `losses`: delivered signals and lost processes, which a control run must not have.
     `t0_backlog`, `undrained`: uncommitted offsets of the preload at T0, and of the input at the end. `chain_problems`:
     problems of the timelines. `last_batch_lost`: without a send schedule, whether nothing was committed after the
     window.
@@ -44,7 +44,7 @@ class RuleInputs:
     generator_died: str | None
     recorder_died: str | None
     scheduler_death: str | None
-    baseline_bins: int
+    baseline_commits: int
     drifts: Mapping[str, Drift | None]
     growth: tuple[float, float] | None
     offered_rps: float
@@ -89,12 +89,12 @@ def rule_inputs_of(
         generator_died=signals.deaths["generator"],
         recorder_died=signals.deaths["recorder"],
         scheduler_death=signals.deaths["conductor"],
-        baseline_bins=len(signals.baseline),
+        baseline_commits=len(signals.baseline_commits),
         drifts=signals.drifts,
         growth=signals.growth,
         offered_rps=signals.offered_rps,
         t0_backlog=signals.t0_backlog,
-        spans_s=signals.baseline["span_s"].to_numpy(dtype=np.float64),
+        spans_s=signals.baseline_commits["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in faults],
         losses=_losses(evidence, window),
         undrained=signals.undrained,

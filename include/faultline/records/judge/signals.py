@@ -2,7 +2,7 @@
 
 Throughput, latency and lag are given per time bin. For a micro-batch engine, a time bin is one committed batch and
 spans the time from the previous commit to its own, so no figure is interpolated. For an engine without batches (latency
-method `rank`), a bin is 1 s.
+method `rank`), a bin is 1 s; its commits are then separate (`Signals.commits`).
 
 The raw files name two concepts otherwise: column `lineage` is the state epoch, column `primer` marks the preload, i.e.
 the records sent before T0 to warm up and fill state.
@@ -36,7 +36,9 @@ SHORTEST_SPAN_NS = 1_000_000
 class Signals:
     """Inputs shared by figures, recoveries and validity rules.
 
-    `baseline`: bins of the baseline window, between warm-up and first fault. `resolution_s`: length of the bins, 0
+    `baseline`: bins of the baseline window, between warm-up and first fault. `commits`: times between commits, columns
+    end_ns and span_s; the bins themselves for engines with batches. `baseline_commits`: those of the baseline window.
+    `resolution_s`: length of the bins, 0
     without bins. `deaths`: by process, why it did not finish; None if it did. `growth`: 95 % interval of the lag slope
     over the baseline, in records/s; None with too few bins, or if the engine generates its input. `offered_rps`:
     scheduled rate in the baseline. `drifts`: of latency and lag. `t0_backlog`: preload offsets not committed at T0;
@@ -48,6 +50,8 @@ class Signals:
     tuples: Tuples
     bins: pd.DataFrame
     baseline: pd.DataFrame
+    commits: pd.DataFrame
+    baseline_commits: pd.DataFrame
     resolution_s: float
     deaths: Mapping[str, str | None]
     growth: tuple[float, float] | None
@@ -73,6 +77,8 @@ def signals_of(evidence: Evidence) -> Signals:
         bins = bins_of_batches(traces.commits, schedule, tuples, window)
     until = min([window.end_ns, *(fault.t0_ns for fault in scheduler.injected if fault.t0_ns is not None)])
     baseline = bins_between(bins, window.start_ns, until)
+    # Each stage of a topology commits by itself, and only the first one's commits are known.
+    commits = commit_spans(traces.commits, window) if by_rank and not evidence.stages else bins
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
     drift_bins, min_bins = baseline, 0
     if scheduler.adaptive and len(baseline):
@@ -92,6 +98,8 @@ def signals_of(evidence: Evidence) -> Signals:
         tuples=tuples,
         bins=bins,
         baseline=baseline,
+        commits=commits,
+        baseline_commits=bins_between(commits, window.start_ns, until),
         resolution_s=1.0 if by_rank else median_span_s(baseline) or 0.0,
         deaths={
             "generator": evidence.generator.death if config.paced else None,
@@ -273,13 +281,22 @@ def bins_of_seconds(tuples: Tuples, window: Window, tuples_per_record: float = 1
     )
 
 
+def commit_spans(commits: Sequence[Commit], window: Window) -> pd.DataFrame:
+    """Return one row per commit after T0, in chronological order: its instant, and the time since the previous one.
+
+    Columns end_ns and span_s. The first span starts at T0.
+    """
+    ends = np.sort(np.array([one.committed_ns for one in commits if one.committed_ns > window.t0_ns], dtype=np.int64))
+    return pd.DataFrame({"end_ns": ends, "span_s": np.diff(ends, prepend=window.t0_ns) / NS})
+
+
 def bins_between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:
     """Return the bins that end in (after_ns, until_ns]."""
     return bins[(bins["end_ns"] > after_ns) & (bins["end_ns"] <= until_ns)].reset_index(drop=True)
 
 
 def median_span_s(bins: pd.DataFrame) -> float | None:
-    """Return the median time between commits in seconds; None without bins."""
+    """Return the median length of bins, or time between commits, in seconds; None without any."""
     return float(bins["span_s"].median()) if len(bins) else None
 
 

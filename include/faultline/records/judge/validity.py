@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from faultline.experiment.common_parameters import baseline_bins
+from faultline.experiment.common_parameters import required_commits
 from faultline.records.judge.cpu import WORST_S
 from faultline.records.judge.journals import LEFT_OUT
 from faultline.records.judge.recoveries import LATENESS_MS
@@ -118,9 +118,9 @@ def scheduler_died(findings: RuleInputs) -> str | None:
 def baseline_too_short(findings: RuleInputs) -> str | None:
     if interval_not_held(findings):
         return None
-    needed = baseline_bins(findings.configuration.checkpoint_interval_s)
-    bins = findings.baseline_bins
-    return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
+    needed = required_commits(findings.configuration.checkpoint_interval_s)
+    commits = findings.baseline_commits
+    return f"{commits} commits before the fault, {needed} needed" if not findings.control and commits < needed else None
 
 
 def not_steady(findings: RuleInputs) -> str | None:
@@ -229,7 +229,7 @@ RULES = (
     ValidityRule(
         "baseline-too-short",
         "invalid",
-        "The baseline window has < 10 time bins (4 at intervals ≥ 5 s), although the interval was held.",
+        "The baseline window has < 10 commits (4 at intervals ≥ 5 s), although the interval was held.",
         baseline_too_short,
     ),
     ValidityRule(

@@ -58,7 +58,7 @@ def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> 
         gc=gc,
         realtime=is_real_time(tuples.emissions_ms, window) if COMMIT_MODES[config.commit_mode].real_time else None,
         data=evidence.generator.data,
-        effective_interval_s=median_span_s(signals.baseline),
+        effective_interval_s=median_span_s(signals.baseline_commits),
         sustained=sustained(signals.growth, signals.offered_rps) if config.paced else None,
     )
 

@@ -20,6 +20,7 @@ from faultline.records.judge.signals import (
     bins_between,
     bins_of_batches,
     bins_of_seconds,
+    commit_spans,
     median_span_s,
 )
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold, fold_tuples
@@ -275,3 +276,15 @@ def test_due_events_by_batch_plan_or_commit_time() -> None:
     assert [numbering.due(T0 + instant) for instant in instants] == [0, 0, 10, 10, 30, 30]
     assert (numbering.count_below({"0": 12, "1": 99}), numbering.count_below({})) == (12, 0)
     assert CommitSchedule([]).due(T0) == 0
+
+
+@given(st.lists(st.integers(990 * NS, 1_020 * NS), max_size=20))
+def test_times_between_commits_are_those_of_the_bins_of_batches(instants: list[int]) -> None:
+    commits = [Commit(0, number, None, at_ns, {"0": number}) for number, at_ns in enumerate(sorted(set(instants)))]
+    spans, bins = (
+        commit_spans(commits, WINDOW),
+        bins_of_batches(commits, TopicSchedule(_records([])), NO_TUPLES, WINDOW),
+    )
+    assert spans["end_ns"].tolist() == bins["end_ns"].tolist()
+    # A bin has a minimum length of 1 ms.
+    assert spans["span_s"].tolist() == pytest.approx(bins["span_s"].tolist(), abs=0.001)

@@ -420,6 +420,18 @@ def test_lag_area_of_a_rank_based_engine_uses_bins(killed: Path) -> None:
     assert found.record.metrics.recovery.lag_area_record_s == pytest.approx(area)
 
 
+def test_commits_of_a_rank_based_engine_are_apart_from_its_bins(killed: Path) -> None:
+    """Otherwise every interval would be held, and the phase would be that of a second."""
+    by_batch = judge(killed)
+    write_batches(killed, KILL.commits, method="rank", reached={})
+    found = judge_readonly(killed)
+    assert found.signals.resolution_s == 1.0
+    assert found.record.metrics.effective_interval_s == by_batch.metrics.effective_interval_s
+    assert found.record.metrics.recovery.phase == by_batch.metrics.recovery.phase
+    configure(killed, checkpoint_interval_s=1.0)
+    assert [one for one in judge(killed).reasons if one.startswith("interval-not-held: 2.0")]
+
+
 def test_recovery_without_latency_ends_by_lag(killed: Path) -> None:
     """Unknown figures are null and have a reason."""
     before, why = judge(killed).metrics, {"latency_ms": "unidentified outputs", "audit": "no batch"}

@@ -151,7 +151,7 @@ def test_short_baseline_of_an_injection_is_noted_and_counts(one: RepeatedFault) 
     record = one.checked_record()
     first, second, third = record.metrics.recoveries
     assert first.recovered is False
-    assert (second.note or "").startswith("baseline-too-short: 3 bins") and second.recovered is not None
+    assert (second.note or "").startswith("baseline-too-short: 3 commits") and second.recovered is not None
     assert third.note is None and record.metrics.recovery.recovered is not None
 
 

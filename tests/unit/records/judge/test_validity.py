@@ -24,7 +24,7 @@ GOOD = RuleInputs(
     generator_died=None,
     recorder_died=None,
     scheduler_death=None,
-    baseline_bins=10,
+    baseline_commits=10,
     drifts={"latency": Drift(0.01, -0.2, 0.25), "lag": Drift(0.0, -0.25, 0.1)},
     growth=(-3.0, 2.0),
     offered_rps=200.0,
@@ -36,7 +36,7 @@ GOOD = RuleInputs(
     chain_problems=(),
 )
 CONTROL = dataclasses.replace(
-    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_bins=3
+    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_commits=3
 )
 
 
@@ -57,7 +57,7 @@ SLOW = Scenario(checkpoint_interval_s=5.0).configuration
     [
         (GOOD, {}),
         (CONTROL, {}),
-        (GOOD, {"configuration": SLOW, "baseline_bins": 4, "spans_s": np.full(4, 5.0)}),
+        (GOOD, {"configuration": SLOW, "baseline_commits": 4, "spans_s": np.full(4, 5.0)}),
         (GOOD, {"clock_jump_ms": 100.0, "schedule_lag_p99_ms": 50.0}),
         (GOOD, {"clock_jump_ms": -100.0, "schedule_lag_p99_ms": None, "recovery_lateness_ms": None}),
         (GOOD, {"taken": BackgroundLoad(0.3, 1.0)}),
@@ -111,7 +111,7 @@ def test_reasons_name_the_findings(good: RuleInputs, changes: dict[str, Any], ex
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("scheduler-died", {"scheduler_death": "killed"}),
-        ("baseline-too-short", {"baseline_bins": 9}),
+        ("baseline-too-short", {"baseline_commits": 9}),
         ("not-steady", {"drifts": {"latency": Drift(0.2, 0.1, 0.26), "lag": None}}),
         ("not-steady", {"drifts": {"latency": None, "lag": Drift(-0.2, -0.3, -0.1)}}),
         ("overloaded", {"growth": (2.1, 9.0)}),
@@ -123,7 +123,7 @@ def test_reasons_name_the_findings(good: RuleInputs, changes: dict[str, Any], ex
         ("interval-not-held", {"spans_s": np.array([])}),
         (
             "interval-not-held",
-            {"drifts": MOVED, "baseline_bins": 6, "spans_s": np.full(6, 3.0)},
+            {"drifts": MOVED, "baseline_commits": 6, "spans_s": np.full(6, 3.0)},
         ),  # prevents a bias towards fast runs
         ("no-effect", {"outcomes": [SettledFault("no-effect", "no task was lost")]}),
         ("missed-window", {"outcomes": [SettledFault("missed-window")]}),
