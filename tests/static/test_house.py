@@ -169,7 +169,7 @@ def test_folders_of_unit_tests_are_named_after_rooms() -> None:
 
 
 def test_the_analysis_knows_no_engine() -> None:
-    known = {"faultline.engines.protocol", "faultline.engines.registry", "faultline.engines.batches"}
+    known = {f"faultline.engines.{name}" for name in ("protocol", "registry", "batches", "work")}
     for path in sources("include/faultline/records/judge"):
         named = {name for name in imports(path) if name.startswith("faultline.engines")}
         assert named <= known, path

@@ -7,7 +7,8 @@ from typing import Any
 
 from faultline.comparison.findings.catalogue import Finding, findings
 from faultline.comparison.findings.claims import ClaimVerdict
-from faultline.records.record import ByRole, Record, WorkPart
+from faultline.records.record import ByRole, Record
+from faultline.records.work_parts import WorkPart
 from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, INCONCLUSIVE = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.INCONCLUSIVE

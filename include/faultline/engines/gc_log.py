@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from faultline.engines.protocol import Collections, Pause
+from faultline.engines.work import Collections, Pause
 
 EXECUTOR_FILE = "gc.log"
 # In the attempt's folder; the JVM replaces `%p` by its process id, which differs after a restart.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
+from faultline.engines.work import Batch, CheckpointReport, Collections, ProcessExit, Totals
 from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
@@ -124,55 +125,15 @@ class StateEpoch:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Batch as reported by the engine at its end, with times in ms.
-
-    `compute_ms`: the part of the duration spent on computation; None if not reported.
-    """
-
-    number: int
-    wall_ns: int
-    duration_ms: float
-    compute_ms: float | None
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Cumulative counters of a worker process at one instant: finished tasks, GC time and task time in ms."""
-
-    process: str
-    wall_ns: int
-    gc_ms: float
-    tasks: float
-    task_ms: float
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Stop-the-world pause of garbage collection."""
-
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True)
-class Collections:
-    """Garbage collections of one process, from its own log. `process`: as in `Totals` and `EngineEvent`."""
-
-    role: str
-    process: str
-    collector: str
-    pauses: tuple[Pause, ...]
-
-
-@dataclass(frozen=True)
 class Traces:
     """Evidence of one attempt, read from the raw files of its engine.
 
     `method`: how the harvest finds a tuple's first output: by `batch`, `id` or `rank`. `commits`: sorted by epoch and
     number. `reached`: the offsets committed at the end. `events`: sorted by time within each kind. `process_runs`: runs
     of the supervised process. `batches`: the batches that were reported with times. `totals`: samples, sorted by time.
-    `collections`: one entry per process that logged them.
+    `collections`: one entry per process that logged them. `checkpoints`: completed ones; empty for an engine without
+    barriers. `job_restarts`: instants at which the engine restarted the job. `worker_exits`: exits of supervised
+    workers. Both are None if not reported.
 
     `state_rows`: live rows after the last batch that reported them. `state_bytes`: size of the last snapshot and the
     later changelog, which a recovery would read; None if not measured. `late_rows`: rows dropped as late. `settings`:
@@ -188,6 +149,9 @@ class Traces:
     batches: tuple[Batch, ...] = ()
     totals: tuple[Totals, ...] = ()
     collections: tuple[Collections, ...] = ()
+    checkpoints: tuple[CheckpointReport, ...] = ()
+    job_restarts: tuple[int, ...] | None = None
+    worker_exits: tuple[ProcessExit, ...] | None = None
     state_rows: int | None = None
     state_bytes: int | None = None
     late_rows: int = 0

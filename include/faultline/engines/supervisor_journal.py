@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faultline.engines.protocol import EngineEvent, ProcessRun, StateEpoch, Traces, VictimGroup
+from faultline.engines.work import ProcessExit
 from faultline.system.journal import Line, events
 
 SUPERVISOR_JOURNAL = "supervisor.jsonl"
@@ -27,6 +28,18 @@ def process_runs_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessR
                 found[-1] = replace(found[-1], ended_ns=ended_ns)
             else:
                 found.append(ProcessRun(number, None, ended_ns))
+    return tuple(found)
+
+
+def worker_exits_of(lines: Iterable[Line]) -> tuple[ProcessExit, ...]:
+    """Return the exits of all supervised processes except the driver, in order."""
+    pids: dict[str, int] = {}
+    found: list[ProcessExit] = []
+    for line in (one for one in lines if one.get("role", DRIVER) != DRIVER):
+        if line.get("event") == "start":
+            pids[line["role"]] = int(line["pid"])
+        elif line.get("event") == "exit":
+            found.append(ProcessExit(line["role"], pids.pop(line["role"], None), int(line["wall_ns"])))
     return tuple(found)
 
 

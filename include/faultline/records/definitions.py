@@ -69,6 +69,14 @@ DEFINITIONS: Mapping[str, str] = {
     "work.batches": "Batches that ended in the measured window.",
     "work.batch_s": "Sum of their execution times (`triggerExecution`).",
     "work.batch_us_per_record": "Batch execution time per committed record.",
+    "checkpoints.count": "Engines with barriers: checkpoints completed in the measured window before the first fault.",
+    "checkpoints.duration_ms.<key>": "Median or largest duration of these checkpoints, from trigger to completion.",
+    "checkpoints.start_delay_ms.<key>": "Trigger to first barrier, in the slowest subtask of a checkpoint.",
+    "checkpoints.alignment_ms.<key>": "First to last barrier, in the slowest subtask of a checkpoint.",
+    "checkpoints.written_bytes.<key>": "Bytes uploaded for a checkpoint.",
+    "checkpoints.persisted_bytes.<key>": "Bytes of records in flight in a checkpoint.",
+    "unplanned_exits": "Supervised workers that ended by themselves between T0 and the end of the measured window; "
+    "victims of faults are excluded.",
     "state_bytes.logical": "Live state rows × mean row size (key in UTF-8 and 8 bytes per number); word counts and "
     "`known_truth` only.",
     "state_bytes.checkpoint": "Last snapshot plus changelog in the checkpoint.",
@@ -100,6 +108,7 @@ DEFINITIONS: Mapping[str, str] = {
     "recovery.latency_limit_ms": "Recovery threshold L\\* of the latency.",
     "recovery.lag_limit": "Recovery threshold lag\\* of the consumer lag.",
     "recovery.hold_s": "Stability window H.",
+    "recovery.restarts": "Job restarts by the engine in [t0, t6]; null if it reports none.",
     "recovery.phase": "Share of the checkpoint cycle that had passed at t0.",
     "recovery.injection": "Number of the injection, from 1.",
     "recovery.at_s": "t0 in seconds after T0.",

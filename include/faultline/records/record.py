@@ -18,6 +18,18 @@ from pydantic import Field, model_validator
 from faultline.experiment.cell import SweepId
 from faultline.records.environment import Part, RecordEnvironment
 from faultline.records.renames import RENAMED_SCHEMA, renamed_record
+from faultline.records.work_parts import (
+    BackgroundCpuPart,
+    CheckpointsPart,
+    CpuPerMillion,
+    DataPart,
+    GarbagePart,
+    KeySkewPart,
+    LateRecordsPart,
+    StagesPart,
+    WaitedPart,
+    WorkPart,
+)
 
 SCHEMA: Final = 3
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-3.schema.json"
@@ -94,9 +106,10 @@ class RecoveryPart(Part):
     `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. Recovery thresholds:
     `latency_limit_ms` (L*), `lag_limit` (lag*, records), held for `hold_s` (H). `settled_s`: t0 to the start of the
     last latency level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: largest schedule lag until
-    the end of the recovery. Only with several injections of one fault: `injection`, its number from 1; `at_s`, its t0
-    after T0; `trigger`; `note`, why this recovery alone is limited or unusable; `drift_since_first_s`, `macro_s` minus
-    its value by the first baseline window. Keys with a default are missing in older records.
+    the end of the recovery. `restarts`: of the job by the engine, until t6. Only with several injections of one fault:
+    `injection`, its number from 1; `at_s`, its t0 after T0; `trigger`; `note`, why this recovery alone is limited or
+    unusable; `drift_since_first_s`, `macro_s` minus its value by the first baseline window. Keys with a default are
+    missing in older records.
     """
 
     recovered: bool | None
@@ -121,6 +134,7 @@ class RecoveryPart(Part):
     settled_s: float | None = None
     phase: float | None = None
     lateness_ms: float | None = None
+    restarts: float | None = None
     injection: int | None = None
     at_s: float | None = None
     drift_since_first_s: float | None = None
@@ -175,114 +189,14 @@ class AuditPart(Part):
     undrained: int | None = None
 
 
-class WorkPart(Part):
-    """Number and total time (s) of batches and tasks in the measured window, and µs of batches per committed record."""
-
-    batches: int | None
-    tasks: int | None
-    batch_s: float | None
-    task_s: float | None
-    batch_us_per_record: float | None = None
-
-
-class CpuPerMillion(Part):
-    """CPU seconds of the engine per million committed records in the measured window, with and without its driver."""
-
-    engine: float | None
-    workers: float | None
-
-
-class GarbagePart(Part):
-    """Garbage-collection pauses in the measured window from the JVM logs, by role and in total.
-
-    The part is null without these logs; `gc_s` is then the total that the tasks report.
-    """
-
-    driver_s: float | None
-    executors_s: float | None
-    pauses: int | None
-    longest_ms: float | None
-
-
-class DataPart(Part):
-    """Replayed user data: records, passes, and shift of its times per pass in ms (null without times)."""
-
-    records: int
-    cycles: float
-    cycle_ms: int | None
-
-
-class KeySkewPart(Part):
-    """Skew of the keys: Zipf exponents, share of the hottest key, and number of distinct keys.
-
-    Exponents: requested, and measured with its 95 % interval (`low`, `high`).
-    """
-
-    requested: float | None
-    measured: float | None
-    low: float | None
-    high: float | None
-    hottest_share: float | None
-    distinct: int | None
-
-
-class LateRecordsPart(Part):
-    """Records that were sent too late to count, and rows that the engine reports as dropped."""
-
-    sent: int | None
-    dropped_rows: int | None
-
-
-class StagesPart(Part):
-    """Totals over the stages of a topology after T0.
-
-    `signals`: back-pressure signals. `failed`, `set_aside`: tuples. `replacements`: replaced stages, with `gap_s`, the
-    longest time from the last commit to the next planned batch, and `batch_s`, their longest batch. `most_queued`:
-    tuples in the longest queue, without the running batch. `unstored`: keys whose stored count differs from the last
-    acknowledged one; null without `persist`.
-    """
-
-    signals: int
-    failed: int
-    set_aside: int
-    replacements: int
-    gap_s: float | None
-    batch_s: float | None
-    most_queued: int | None
-    unstored: int | None
-
-
-class BackgroundCpuPart(Part):
-    """Cores of other processes of the machine, and cores taken by the hypervisor (`steal`).
-
-    Parts of `processes`: `services`, Faultline's own that run the experiments, and `recorder`; both null in records
-    without this distinction.
-    """
-
-    processes: float | None
-    steal: float | None
-    services: float | None = None
-    recorder: float | None = None
-
-
-class WaitedPart(Part):
-    """Cores that the measured processes lost while they were ready to run.
-
-    `others`: to other processes. `stolen`: to the hypervisor. `worst_5s`: sum of both over the worst 5 s.
-    """
-
-    others: float | None
-    stolen: float | None
-    worst_5s: float | None
-
-
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
     Latency of tuples produced in the measured window: `latency_ms` before the first fault, `latency_during_ms` from it
     to the end of the last recovery, `latency_after_ms` later. `recoveries`: one per fault, in order; `recovery`: the
     first, or the median over several injections of one fault. `injections`: null for a single one. `warmup`: null if of
-    fixed length. `placebo`: the recovery rule applied to a control run. `not_measured`: reasons by figure, for user
+    fixed length. `checkpoints`: null for engines without barriers. `unplanned_exits`: of supervised workers, null
+    without any. `placebo`: the recovery rule applied to a control run. `not_measured`: reasons by figure, for user
     jobs. Older records may lack figures after `recoveries`, which are then null.
     """
 
@@ -318,6 +232,8 @@ class Metrics(Part):
     injections: InjectionsPart | None = None
     warmup: WarmupPart | None = None
     waited: WaitedPart | None = None
+    checkpoints: CheckpointsPart | None = None
+    unplanned_exits: int | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -29,7 +29,8 @@ from benchmarks.neighbours.disturbance import (
 )
 from benchmarks.neighbours.neighbour import BURST_S, KINDS, STEADY_S, neighbour, use_cpu
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.records.record import Record, WaitedPart
+from faultline.records.record import Record
+from faultline.records.work_parts import WaitedPart
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 

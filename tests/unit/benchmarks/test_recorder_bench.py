@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.speed.recorder import figures
 from faultline.experiment.attempt import Attempt
-from faultline.records.record import BackgroundCpuPart, Record, TimelineEvent, WaitedPart
+from faultline.records.record import Record, TimelineEvent
+from faultline.records.work_parts import BackgroundCpuPart, WaitedPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from tests.unit.sample_records import sample

@@ -91,7 +91,12 @@ def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
     script, run, later = repeated(seed)
     made = simulate(script, run, seed, later)
     truth = truth_of(script, run, made.course, primer=PRIMER * run.partitions)
-    found = recoveries_of(evidence_of(made), signals_of(made)).faults
+    evidence = evidence_of(made)
+    # One restart per kill, and one before the first.
+    restarts = (made.kills_ns[0] - 1_000_000_000, *(at_ns + 1_000_000 for at_ns in made.kills_ns))
+    evidence.traces = replace(made.traces, job_restarts=restarts)
+    found = recoveries_of(evidence, signals_of(made)).faults
+    assert [one.recovery.restarts for one in found] == [1.0] * KILLS
     assert len(found) == len(truth.recoveries) == KILLS
     for number, (one, planted) in enumerate(zip(found, truth.recoveries, strict=True), start=1):
         assert one.problems == () and planted.recovered

@@ -12,7 +12,8 @@ from benchmarks import blocks
 from benchmarks.slowdowns import BLOCKS, PLANTED, figures, run
 from faultline.engines.spark.conf_rules import BUSY
 from faultline.experiment.build import parse_build
-from faultline.records.record import CpuPerMillion, Record
+from faultline.records.record import Record
+from faultline.records.work_parts import CpuPerMillion
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 

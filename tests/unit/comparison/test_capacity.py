@@ -20,7 +20,8 @@ from faultline.comparison.capacity import (
 )
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.protocol import MAX_RATE
-from faultline.records.record import BackgroundCpuPart, Record
+from faultline.records.record import Record
+from faultline.records.work_parts import BackgroundCpuPart
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 

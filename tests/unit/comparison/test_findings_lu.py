@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from faultline.comparison.findings.claims import ClaimVerdict
-from faultline.records.record import Record, StagesPart
+from faultline.records.record import Record
+from faultline.records.work_parts import StagesPart
 from tests.unit.made_up_findings import AGREES, DISAGREES, INCONCLUSIVE, NOT_COVERED, TOPOLOGY, grid, of, run, verdict
 
 FAST, ENOUGH, BOOK = "all mechanisms together raise", "with enough tasks", "all together lower the latency"

@@ -11,7 +11,8 @@ from scipy import stats
 
 from faultline.comparison.findings import shi
 from faultline.comparison.findings.claims import ClaimVerdict
-from faultline.records.record import ByRole, GarbagePart, Record
+from faultline.records.record import ByRole, Record
+from faultline.records.work_parts import GarbagePart
 from tests.unit.made_up_findings import (
     AGREES,
     CORES,

@@ -15,6 +15,8 @@ from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
 from faultline.engines.flink.traces import commits_of, detect, events_of
 from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
+from faultline.engines.supervisor_journal import worker_exits_of
+from faultline.engines.work import CheckpointReport, ProcessExit
 from faultline.system.journal import log_instant_ns
 
 NS = 1_000_000_000
@@ -52,6 +54,36 @@ LOSS = [
     "\tat org.apache.flink.Something(Something.java:1)\n",
     line(20.5, "StandaloneResourceManager", "TaskManager with id taskmanager-0-7 is no longer reachable."),
 ]
+
+
+# Span of a real run.
+SPAN = (
+    "Reported span: SimpleSpan{scope=org.apache.flink.runtime.checkpoint.CheckpointStatsTracker, "
+    "name=Checkpoint, startTsMillis=1795836295444, endTsMillis=1795836295823, "
+    "attributes={maxStateSizeBytes=655144, checkpointId=2, <host>=127.0.0.1, sumProcessedDataBytes=345, "
+    "checkpointedSize=73414, maxPersistedDataBytes=0, sumPersistedDataBytes=0, "
+    "<job_id>=eb6dd646aa27a717ea5191fc13ee2954, sumSyncCheckpointDurationMs=120, "
+    "sumCheckpointStartDelayMs=607, maxCheckpointedSizeBytes=36642, checkpointType=Checkpoint, "
+    "maxAlignmentDurationMs=16, maxProcessedDataBytes=345, maxCheckpointStartDelayMs=172, "
+    "maxAsyncCheckpointDurationMs=113, isUnaligned=false, fullSize=1261053, metadataSize=36480, "
+    "checkpointStatus=COMPLETED, maxSyncCheckpointDurationMs=72, jobId=eb6dd646aa27a717ea5191fc13ee2954, "
+    "sumAsyncCheckpointDurationMs=157, sumAlignmentDurationMs=16, <job_name>=word_count "
+    "20261128T032427Z-74df92}, children=[]}"
+)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**12), st.sampled_from(["COMPLETED", "FAILED"]))
+def test_the_span_of_a_completed_checkpoint_is_its_report(alignment_ms: int, persisted: int, status: str) -> None:
+    span = SPAN.replace("maxAlignmentDurationMs=16", f"maxAlignmentDurationMs={alignment_ms}")
+    span = span.replace("sumPersistedDataBytes=0", f"sumPersistedDataBytes={persisted}").replace("COMPLETED", status)
+    text = line(7, "Slf4jTraceReporter", span)
+    assert is_job_event(text)
+    wanted = {2: CheckpointReport(2, 1795836295823 * 1_000_000, 379, 172, alignment_ms, 73414, persisted)}
+    assert parse_job_log([text], "driver-0.log").checkpoints == (wanted if status == "COMPLETED" else {})
+
+
+def test_other_spans_are_no_evidence() -> None:
+    assert not is_job_event(line(7, "Slf4jTraceReporter", SPAN.replace("name=Checkpoint", "name=JobInitialization")))
 
 
 def test_a_log_gives_checkpoints_registrations_and_losses() -> None:
@@ -106,6 +138,20 @@ def test_every_line_that_is_parsed_is_evidence() -> None:
     lines = [*LOSS, *deployment(30, 1, "ExecutionGraph"), line(5, "BlobServer", "Started"), "\tat x\n"]
     kept = [one for one in lines if is_job_event(one)]
     assert len(kept) == len(lines) - 3 and parse_job_log(kept, "x") == parse_job_log(lines, "x")
+
+
+def test_exits_of_workers_have_the_pid_of_their_start() -> None:
+    lines = [
+        {"wall_ns": 1, "event": "start", "role": "driver", "incarnation": 0, "pid": 7},
+        {"wall_ns": 2, "event": "start", "role": "taskmanager-1", "incarnation": 0, "pid": 8},
+        {"wall_ns": 3, "event": "exit", "role": "taskmanager-1", "incarnation": 0, "returncode": -9, "signal": 9},
+        {"wall_ns": 4, "event": "restart", "role": "taskmanager-1", "delay_s": 2.0},
+        {"wall_ns": 5, "event": "start", "role": "taskmanager-1", "incarnation": 1, "pid": 9},
+        {"wall_ns": 6, "event": "exit", "role": "taskmanager-1", "incarnation": 1, "returncode": 1, "signal": None},
+        {"wall_ns": 7, "event": "exit", "role": "driver", "incarnation": 0, "returncode": 1, "signal": None},
+    ]
+    wanted = (ProcessExit("taskmanager-1", 8, 3), ProcessExit("taskmanager-1", 9, 6))
+    assert worker_exits_of(lines) == wanted
 
 
 # ---- Checkpoints ----

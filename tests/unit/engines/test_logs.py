@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option, parse_gc_log, read_gc_logs
-from faultline.engines.protocol import Pause
 from faultline.engines.spark.driver_log import is_driver_event, parse_driver_log, read_driver_logs
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import parse_executor_log, read_executor_logs
 from faultline.engines.supervisor_journal import exit_reason
+from faultline.engines.work import Pause
 
 LOST = (
     "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] "

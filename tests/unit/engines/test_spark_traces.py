@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.batches import batches_document, read_batches, write_batches
-from faultline.engines.protocol import Batch, FaultInterval, ProcessRun, StateEpoch, Traces, VictimGroup
+from faultline.engines.protocol import FaultInterval, ProcessRun, StateEpoch, Traces, VictimGroup
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.traces import batches_of, detect, events_of_samples, identity_of, state_rows, totals_of
 from faultline.engines.supervisor_journal import driver_exited, epochs_of, process_runs_of
+from faultline.engines.work import Batch
 from faultline.system.measured_window import NS
 from tests.unit.scenario import T0_NS, Scenario, spark_time
 from tests.unit.synthetic import Synthetic

@@ -23,7 +23,8 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.records.bundle import SUFFIX, Bundle
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
-from faultline.records.record import KeySkewPart, Record, WorkPart
+from faultline.records.record import Record
+from faultline.records.work_parts import KeySkewPart, WorkPart
 from faultline.reports.markdown.page import IMAGES, Page, grid, results_page, select_matrix, write_page
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 from faultline.reports.markdown.tables import escape_cell, markdown_column

@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 import pytest
 
 from faultline.records.format import WORDS
-from faultline.records.record import BackgroundCpuPart, Record
+from faultline.records.record import Record
+from faultline.records.work_parts import BackgroundCpuPart
 from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.overview import overview_page

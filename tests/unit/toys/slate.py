@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from faultline.engines.batches import write_batches
-from faultline.engines.protocol import Batch, Capabilities, Commit, EngineEvent, ProcessRun, StateEpoch, Totals, Traces
+from faultline.engines.protocol import Capabilities, Commit, EngineEvent, ProcessRun, StateEpoch, Traces
 from faultline.engines.runtime import NoSampler, Program, Submission, SupervisedProgram, write_program_configuration
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, process_runs_of
+from faultline.engines.work import Batch, Totals
 from faultline.system.journal import read_finished
 
 SLATE = "slate.json"

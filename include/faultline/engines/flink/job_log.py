@@ -11,12 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from faultline.engines.work import CheckpointReport
 from faultline.system.journal import log_instant_ns
 
 NS_PER_MS = 1_000_000
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) [A-Z]+ \[.*?\] (\w+): (.*)$")
 _TRIGGERED = re.compile(r"^Triggering checkpoint (\d+) .* @ (\d+) for job")
 _COMPLETED = re.compile(r"^Completed checkpoint (\d+) for job \w+ \((\d+) bytes")
+# Span that the trace reporter logs for each checkpoint, with sums and maxima over subtasks.
+_SPAN = re.compile(
+    r"^Reported span: \w+\{scope=\S+, name=Checkpoint, startTsMillis=(\d+), endTsMillis=(\d+), attributes=\{([^}]*)\}"
+)
+_ATTRIBUTE = re.compile(r"(\w+)=(\w+)")
 _TASK = re.compile(r"^(.*) \(\d+/\d+\)(?:#\d+)? \(\w+_(\w+)_(\d+)_(\d+)\) switched from (\w+) to (\w+)")
 _JOB = re.compile(r"^Job .* switched from state (\w+) to (\w+)")
 _REGISTERED = re.compile(r"^Registering TaskManager with ResourceID (\S+) ")
@@ -71,12 +77,14 @@ class LogLine:
 class JobLog:
     """Content of one log. `triggered`, `completed`: instants of checkpoints by number; `bytes`: their sizes.
 
-    `failed`: tasks that failed while they ran. `restarts`: instants at which the job switched to RESTARTING.
+    `checkpoints`: spans of completed checkpoints by number. `failed`: tasks that failed while they ran. `restarts`:
+    instants at which the job switched to RESTARTING.
     """
 
     triggered: dict[int, int] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
     bytes: dict[int, int] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointReport] = field(default_factory=dict)
     transitions: list[Transition] = field(default_factory=list)
     registered: list[LogLine] = field(default_factory=list)
     lost: list[LogLine] = field(default_factory=list)
@@ -96,6 +104,8 @@ def parse_job_log(lines: Iterable[str], file: str) -> JobLog:
     for wall_ns, source, text in _messages(lines):
         if source == "CheckpointCoordinator":
             _read_checkpoint(found, wall_ns, text)
+        elif source == "Slf4jTraceReporter":
+            _read_span(found, text)
         elif source in ("ExecutionGraph", "Task"):
             _read_transition(found, wall_ns, text, file)
         elif source in ("StandaloneResourceManager", "JobMaster"):
@@ -113,8 +123,9 @@ def is_job_event(line: str) -> bool:
     source, text = match[2], match[3]
     patterns = (_TRIGGERED, _COMPLETED, _TASK, _JOB, _REGISTERED, _LOST)
     known = source in ("CheckpointCoordinator", "ExecutionGraph", "Task", "StandaloneResourceManager", "JobMaster")
+    others = {"NetworkClient": _DISCONNECTED, "Slf4jTraceReporter": _SPAN}
     return (known and any(one.match(text) for one in patterns)) or bool(
-        source == "NetworkClient" and _DISCONNECTED.search(text)
+        source in others and others[source].search(text)
     )
 
 
@@ -140,6 +151,23 @@ def _read_checkpoint(found: JobLog, wall_ns: int, text: str) -> None:
     elif match := _COMPLETED.match(text):
         found.completed[int(match[1])] = wall_ns
         found.bytes[int(match[1])] = int(match[2])
+
+
+def _read_span(found: JobLog, text: str) -> None:
+    match = _SPAN.match(text)
+    attributes = dict(_ATTRIBUTE.findall(match[3])) if match else {}
+    if match is None or attributes.get("checkpointStatus") != "COMPLETED":
+        return
+    number, begin_ms, end_ms = int(attributes["checkpointId"]), int(match[1]), int(match[2])
+    found.checkpoints[number] = CheckpointReport(
+        number,
+        end_ms * NS_PER_MS,
+        duration_ms=end_ms - begin_ms,
+        start_delay_ms=int(attributes["maxCheckpointStartDelayMs"]),
+        alignment_ms=int(attributes["maxAlignmentDurationMs"]),
+        written_bytes=int(attributes["checkpointedSize"]),
+        persisted_bytes=int(attributes["sumPersistedDataBytes"]),
+    )
 
 
 def _read_transition(found: JobLog, wall_ns: int, text: str, file: str) -> None:

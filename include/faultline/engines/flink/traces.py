@@ -11,11 +11,12 @@ from operator import attrgetter
 from pathlib import Path
 
 from faultline.engines.batches import read_batches
-from faultline.engines.flink.job_log import NS_PER_MS, JobLog, LogLine, Transition, is_job_event, read_job_log
+from faultline.engines.flink.job_log import JobLog, LogLine, Transition, is_job_event, read_job_log
 from faultline.engines.flink.sampler import CHECKPOINT
 from faultline.engines.gc_log import read_gc_logs
-from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, VictimGroup, offsets_by_partition
-from faultline.engines.supervisor_journal import driver_exited, process_runs_of
+from faultline.engines.protocol import Commit, EngineEvent, Offsets, Traces, VictimGroup, offsets_by_partition
+from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, process_runs_of, worker_exits_of
+from faultline.engines.work import CheckpointReport
 from faultline.system.journal import Line, read_finished
 
 # Tuples are found by their rank: outputs do not come in batches.
@@ -33,14 +34,17 @@ def read_traces(folder: Path) -> Traces:
     method, commits, reached = read_batches(folder)
     logs = folder / "spark-logs"
     managers, workers = read_logs(logs, JOB_MANAGER_LOGS), read_logs(logs, TASK_MANAGER_LOGS)
+    supervised = read_finished(folder / SUPERVISOR_JOURNAL)
     return Traces(
         method=method,
         commits=commits,
         reached=reached,
         events=tuple(events_of(managers, workers)),
-        process_runs=process_runs_of(read_finished(folder / "supervisor.jsonl")),
-        batches=tuple(batches_of(commits)),
+        process_runs=process_runs_of(supervised),
         collections=read_gc_logs(logs),
+        checkpoints=tuple(checkpoints_of(managers)),
+        job_restarts=tuple(sorted(at_ns for log in managers for at_ns in log.restarts)),
+        worker_exits=worker_exits_of(supervised),
         state_bytes=_state_bytes(managers),
     )
 
@@ -72,13 +76,10 @@ def commits_of(managers: Sequence[JobLog], samples: Iterable[Line]) -> list[Comm
     return [found[number] for number in sorted(found)]
 
 
-def batches_of(commits: Iterable[Commit]) -> list[Batch]:
-    """Return a batch for each checkpoint with a known start."""
-    return [
-        Batch(one.number, one.committed_ns, (one.committed_ns - one.planned_ns) / NS_PER_MS, None)
-        for one in commits
-        if one.planned_ns is not None
-    ]
+def checkpoints_of(managers: Iterable[JobLog]) -> list[CheckpointReport]:
+    """Return the reports of completed checkpoints, by number."""
+    found = {number: one for log in managers for number, one in log.checkpoints.items()}
+    return [found[number] for number in sorted(found)]
 
 
 def _state_bytes(managers: Sequence[JobLog]) -> int | None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, offsets_by_partition
+from faultline.engines.protocol import Commit, EngineEvent, Offsets, Traces, offsets_by_partition
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL as SUPERVISED
 from faultline.engines.supervisor_journal import process_runs_of
+from faultline.engines.work import Batch
 from faultline.system.files import require_file
 from faultline.system.journal import Journal, Line, events, read_finished, read_journal
 

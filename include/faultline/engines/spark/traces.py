@@ -14,12 +14,13 @@ from typing import Any
 
 from faultline.engines.batches import read_batches
 from faultline.engines.gc_log import read_gc_logs
-from faultline.engines.protocol import Batch, EngineEvent, Totals, Traces, VictimGroup
+from faultline.engines.protocol import EngineEvent, Traces, VictimGroup
 from faultline.engines.spark import driver_log, executor_log
 from faultline.engines.spark.collect import application_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, epochs_of, process_runs_of
+from faultline.engines.work import Batch, Totals
 from faultline.system.files import read_document
 from faultline.system.journal import Line, events, log_instant_ns, read_finished
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS

@@ -21,7 +21,8 @@ import pyarrow.dataset as ds
 from faultline.experiment.config import Configuration
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.signals import Signals
-from faultline.records.record import AuditPart, KeySkewPart, LateRecordsPart, StagesPart, StateBytes
+from faultline.records.record import AuditPart, StateBytes
+from faultline.records.work_parts import KeySkewPart, LateRecordsPart, StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, Line
 from faultline.system.measured_window import Window

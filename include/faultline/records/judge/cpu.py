@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.records.judge.samples import OtherHost
-from faultline.records.record import BackgroundCpuPart, CpuPerMillion
+from faultline.records.work_parts import BackgroundCpuPart, CpuPerMillion
 from faultline.system.measured_window import NS
 from faultline.system.process_tags import ENGINE, ROLES, SERVICES, WORKERS
 

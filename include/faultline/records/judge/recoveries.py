@@ -232,6 +232,8 @@ def _impact(
     lateness_ms = largest_schedule_lag_ms(evidence.generator.latest, t0_ns, t7_ns)
     dip = dip_depth(bins, float(baseline["throughput_rps"].median()), signals.resolution_s, t0_ns, t7_ns)
     phase = phase_at(signals.commits, t0_ns, config.checkpoint_interval_s) if config.paced else None
+    job_restarts = evidence.traces.job_restarts
+    restarts = None if job_restarts is None else sum(t0_ns <= at_ns <= t6_ns for at_ns in job_restarts)
     settled = last_level_start_ns(bins, t0_ns, min(fault_evidence.watched_until_ns, ended_ns))
     return {
         **thresholds,
@@ -240,5 +242,6 @@ def _impact(
         "lag_area_record_s": area,
         "phase": phase,
         "lateness_ms": lateness_ms,
+        "restarts": restarts,
         "settled_s": None if settled is None else (settled - t0_ns) / NS,
     }

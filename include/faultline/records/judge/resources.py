@@ -12,7 +12,8 @@ from faultline.records.judge import cpu
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.samples import OtherHost
 from faultline.records.judge.signals import Signals
-from faultline.records.record import BackgroundCpuPart, ByRole, CpuPerMillion, WaitedPart
+from faultline.records.record import ByRole
+from faultline.records.work_parts import BackgroundCpuPart, CpuPerMillion, WaitedPart
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line
 

@@ -18,7 +18,7 @@ from faultline.records.judge.resources import Resources
 from faultline.records.judge.samples import HostClock
 from faultline.records.judge.signals import Signals
 from faultline.records.judge.steady import Drift
-from faultline.records.record import BackgroundCpuPart
+from faultline.records.work_parts import BackgroundCpuPart
 from faultline.system.measured_window import Window
 
 Floats = npt.NDArray[np.float64]

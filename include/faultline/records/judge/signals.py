@@ -38,11 +38,10 @@ class Signals:
 
     `baseline`: bins of the baseline window, between warm-up and first fault. `commits`: times between commits, columns
     end_ns and span_s; the bins themselves for engines with batches. `baseline_commits`: those of the baseline window.
-    `resolution_s`: length of the bins, 0
-    without bins. `deaths`: by process, why it did not finish; None if it did. `growth`: 95 % interval of the lag slope
-    over the baseline, in records/s; None with too few bins, or if the engine generates its input. `offered_rps`:
-    scheduled rate in the baseline. `drifts`: of latency and lag. `t0_backlog`: preload offsets not committed at T0;
-    `undrained`: input offsets not committed at the end.
+    `baseline_until_ns`: its end. `resolution_s`: length of the bins, 0 without bins. `deaths`: by process, why it did
+    not finish; None if it did. `growth`: 95 % interval of the lag slope over the baseline, in records/s; None with too
+    few bins, or if the engine generates its input. `offered_rps`: scheduled rate in the baseline. `drifts`: of latency
+    and lag. `t0_backlog`: preload offsets not committed at T0; `undrained`: input offsets not committed at the end.
     """
 
     window: Window
@@ -52,6 +51,7 @@ class Signals:
     baseline: pd.DataFrame
     commits: pd.DataFrame
     baseline_commits: pd.DataFrame
+    baseline_until_ns: int
     resolution_s: float
     deaths: Mapping[str, str | None]
     growth: tuple[float, float] | None
@@ -100,6 +100,7 @@ def signals_of(evidence: Evidence) -> Signals:
         baseline=baseline,
         commits=commits,
         baseline_commits=bins_between(commits, window.start_ns, until),
+        baseline_until_ns=until,
         resolution_s=1.0 if by_rank else median_span_s(baseline) or 0.0,
         deaths={
             "generator": evidence.generator.death if config.paced else None,

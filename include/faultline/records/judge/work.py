@@ -1,7 +1,8 @@
-"""Work of the engine in the measured window: throughput, batches, tasks, compute time, waiting time and GC."""
+"""Work of the engine in the measured window: throughput, batches, checkpoints, tasks, compute and waiting time, GC."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.protocol import Collections, Pause, Totals, Traces
+from faultline.engines.protocol import Traces
+from faultline.engines.work import CheckpointReport, Collections, Pause, Totals
 from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.records.judge.evidence import Evidence
+from faultline.records.judge.journals import InjectedFault
 from faultline.records.judge.signals import SHORTEST_SPAN_NS, Signals, TopicSchedule, median_span_s
 from faultline.records.judge.steady import sustained
 from faultline.records.judge.tuples import Tuples
-from faultline.records.record import GarbagePart, ScheduleLagMs, WorkPart
+from faultline.records.record import ScheduleLagMs
+from faultline.records.work_parts import CheckpointsPart, GarbagePart, MedianAndMax, WorkPart
 from faultline.system.journal import Events
 from faultline.system.measured_window import NS, Window
 
@@ -38,6 +42,8 @@ class WorkFigures:
     gc: GarbagePart | None
     realtime: bool | None
     data: Mapping[str, Any] | None
+    checkpoints: CheckpointsPart | None
+    unplanned_exits: int | None
 
 
 def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> WorkFigures:
@@ -58,6 +64,8 @@ def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> 
         gc=gc,
         realtime=is_real_time(tuples.emissions_ms, window) if COMMIT_MODES[config.commit_mode].real_time else None,
         data=evidence.generator.data,
+        checkpoints=checkpoint_figures(traces.checkpoints, window.start_ns, signals.baseline_until_ns),
+        unplanned_exits=unplanned_exits(traces, evidence.scheduler.injected, window),
         effective_interval_s=median_span_s(signals.baseline_commits),
         sustained=sustained(signals.growth, signals.offered_rps) if config.paced else None,
     )
@@ -84,6 +92,27 @@ def window_work(traces: Traces, window: Window, throughput_rps: float | None) ->
         task_s=None if task_ms is None else task_ms / 1000,
         batch_us_per_record=1000 * sum(times_ms) / records if traces.batches and records else None,
     )
+
+
+def checkpoint_figures(reports: Sequence[CheckpointReport], after_ns: int, until_ns: int) -> CheckpointsPart | None:
+    """Return the figures of the checkpoints completed in (after, until]; None without any report."""
+    if not reports:
+        return None
+    inside = [one for one in reports if after_ns < one.wall_ns <= until_ns]
+    figures = {
+        name: MedianAndMax(p50=statistics.median(values), max=max(values))
+        for name in CheckpointsPart.model_fields
+        if name != "count" and (values := [getattr(one, name) for one in inside])
+    }
+    return CheckpointsPart.model_validate({"count": len(inside), **figures})
+
+
+def unplanned_exits(traces: Traces, injected: Iterable[InjectedFault], window: Window) -> int | None:
+    """Return how many supervised workers ended from T0 to the window's end, without victims; None if not reported."""
+    if traces.worker_exits is None:
+        return None
+    victims = {victim.get("pid") for fault in injected for victim in fault.victims}
+    return sum(window.t0_ns <= one.wall_ns <= window.end_ns and one.pid not in victims for one in traces.worker_exits)
 
 
 def throughput_rps(bins: pd.DataFrame, window: Window) -> float:

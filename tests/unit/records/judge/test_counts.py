@@ -27,7 +27,7 @@ from faultline.records.judge.counts import (
     stage_work,
 )
 from faultline.records.judge.work import last_stage_batches
-from faultline.records.record import StagesPart
+from faultline.records.work_parts import StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, by_event
 from faultline.system.measured_window import Window

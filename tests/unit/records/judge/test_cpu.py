@@ -29,7 +29,7 @@ from faultline.records.judge.cpu import (
     rss_mb,
 )
 from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS, machine_of, processes_of
-from faultline.records.record import BackgroundCpuPart
+from faultline.records.work_parts import BackgroundCpuPart
 from faultline.system.journal import Line
 from faultline.system.measured_window import NS
 from faultline.system.process_tags import SERVICES

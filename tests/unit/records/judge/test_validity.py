@@ -14,7 +14,7 @@ from faultline.records.judge.journals import SettledFault
 from faultline.records.judge.rule_inputs import RuleInputs
 from faultline.records.judge.steady import Drift
 from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, reasons
-from faultline.records.record import BackgroundCpuPart
+from faultline.records.work_parts import BackgroundCpuPart
 from tests.unit.synthetic import Scenario
 
 GOOD = RuleInputs(

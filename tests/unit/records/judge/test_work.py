@@ -12,12 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.protocol import Batch, Collections, Commit, Pause, Totals, Traces
+from faultline.engines.protocol import Commit, Traces
 from faultline.engines.spark.traces import totals_of
+from faultline.engines.work import Batch, CheckpointReport, Collections, Pause, ProcessExit, Totals
+from faultline.records.judge.journals import InjectedFault, SettledFault
 from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
-from faultline.records.judge.work import gc_pauses, gc_s, is_real_time, non_compute_ms, source_rps, window_work
-from faultline.records.record import GarbagePart, WorkPart
+from faultline.records.judge.work import (
+    checkpoint_figures,
+    gc_pauses,
+    gc_s,
+    is_real_time,
+    non_compute_ms,
+    source_rps,
+    unplanned_exits,
+    window_work,
+)
+from faultline.records.work_parts import GarbagePart, WorkPart
 from faultline.system.measured_window import NS, Window
 
 T0 = 1_000 * NS
@@ -43,6 +54,30 @@ def test_only_batches_that_ended_in_the_window_count() -> None:
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
     assert window_work(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine without reports"
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 500)), min_size=1, max_size=12))
+def test_checkpoint_figures_are_those_before_the_fault(checkpoints: list[tuple[int, int]]) -> None:
+    """`checkpoints`: end in seconds after T0, and every figure."""
+    reports = [
+        CheckpointReport(number, T0 + at_s * NS, value, value, value, value, value)
+        for number, (at_s, value) in enumerate(checkpoints)
+    ]
+    found = checkpoint_figures(reports, WINDOW.start_ns, T0 + 15 * NS)
+    inside = sorted(value for at_s, value in checkpoints if 10 < at_s <= 15)
+    assert found is not None and found.count == len(inside)
+    figures = (found.duration_ms, found.start_delay_ms, found.alignment_ms, found.written_bytes, found.persisted_bytes)
+    for one in figures:
+        assert (one and (one.p50, one.max)) == ((float(np.median(inside)), inside[-1]) if inside else None)
+    assert checkpoint_figures([], WINDOW.start_ns, WINDOW.end_ns) is None
+
+
+def test_victims_and_exits_outside_the_run_are_not_unplanned() -> None:
+    exits = ((5, 11), (12, 12), (14, 13), (30, 14), (-2, 15))
+    traces = Traces("rank", worker_exits=tuple(ProcessExit("w", pid, T0 + at_s * NS) for at_s, pid in exits))
+    fault = InjectedFault(0, T0, ({"pid": 12, "role": "executor"},), {}, (), SettledFault("effective"))
+    assert unplanned_exits(traces, [fault], WINDOW) == 2
+    assert unplanned_exits(Traces("batch"), [fault], WINDOW) is None
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
