@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import socket
+import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from faultline.cli.build_command import add_engine
+from faultline.engines.flink.tls import INTERNAL, REST
 from faultline.records.record import Record
+from faultline.system.endpoints import HOST
 from faultline.system.errors import FaultlineError
 from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.process_tags import run_option
 from faultline.system.settings import load_settings
+from faultline.system.waiting import wait_until
 from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
@@ -41,14 +49,67 @@ def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fa
     assert {"t0", "t2", "t3", "t4", "t5", "t6", "t7"} <= events
     folder = running.results / "attempts" / record.attempt
     assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
-    mark = run_option(record.attempt).encode()
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _content(path)]
+    assert not _processes_of(record.attempt)
     assert not (folder / "flink").exists(), "certificates and passwords are removed"
 
 
 def test_a_workload_without_sql_is_refused(running: Installation) -> None:
     done = running.run("run", "pi", "engine=flink", "--dry-run")
     assert done.returncode == 2 and "workload: " in done.stderr
+
+
+def test_ports_refuse_clients_without_the_certificate(running: Installation) -> None:
+    command = [*running.command("run"), "word_count", "engine=flink", "fault=none", *PARAMETERS]
+    before = set(running.results.glob("attempts/*"))
+    with subprocess.Popen(command, env=running.environment, cwd=running.home, stderr=subprocess.PIPE) as process:
+        try:
+            plan = wait_until(lambda: _new_plan(running, before), timeout_s=300, every_s=0.5, what="plan.json")
+            folder = plan.parent / "flink"
+            ports = json.loads(plan.read_text())["engine"]["addresses"]
+            wait_until(lambda: _is_open(ports["rest"]), timeout_s=300, every_s=0.5, what="port of REST")
+            for name, certificate in (("rpc", INTERNAL), ("blob", INTERNAL), ("rest", REST)):
+                other = {INTERNAL: REST, REST: INTERNAL}[certificate]
+                assert _accepts(ports[name], folder / f"{certificate}.pem"), name
+                assert not _accepts(ports[name], None), name
+                assert not _accepts(ports[name], folder / f"{other}.pem"), name
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=300)
+    assert not _processes_of(plan.parent.name) and not folder.exists()
+
+
+def _new_plan(running: Installation, before: set[Path]) -> Path | None:
+    new = set(running.results.glob("attempts/*")) - before
+    return next((one / "plan.json" for one in new if (one / "plan.json").exists()), None)
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as made:
+        return made.connect_ex((HOST, port)) == 0
+
+
+def _accepts(port: int, certificate: Path | None) -> bool:
+    """Return whether the server keeps a TLS connection with this client certificate open; it waits for a request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    try:
+        with (
+            socket.create_connection((HOST, port), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as made,
+        ):
+            made.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:  # includes SSLError
+        return False
+    return False
+
+
+def _processes_of(attempt: str) -> list[Path]:
+    mark = run_option(attempt).encode()
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _content(path)]
 
 
 def _content(path: Path) -> bytes:

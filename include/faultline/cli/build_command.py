@@ -118,14 +118,12 @@ def add_engine(name: Annotated[str, typer.Argument(help="Engine to install: flin
 
 @engines.command("list")
 def show_engines() -> None:
-    """List the engines and whether they are installed."""
-    from faultline.engines.flink.distribution import ADD_COMMAND, VERSION, FlinkDistribution
+    """List the engines, whether they are installed, and the workloads that they run."""
+    from faultline.installation.flink import describe_engines
     from faultline.system.settings import load_settings
 
-    settings = load_settings()
-    flink = FlinkDistribution(settings.home, settings.root)
-    print("spark  installed")
-    print(f"flink  {f'{VERSION} in {flink.folder}' if flink.is_installed() else f'missing; fix: {ADD_COMMAND}'}")
+    for name, text in describe_engines(load_settings()).items():
+        print(f"{name:<6} {text}")
 
 
 def _start(settings: Settings) -> None:

@@ -16,6 +16,7 @@ from fault.process_sampler import has_run_delay
 from faultline.engines.spark.distributions import distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_health
+from faultline.installation.flink import describe_engines
 from faultline.installation.jars import verify
 from faultline.installation.java import find_java
 from faultline.installation.kafka import kafka_ready
@@ -55,8 +56,8 @@ def examine() -> dict[str, Any]:
     """Return the state of the installation as JSON values.
 
     Keys: {"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where}, "undo_failed": {attempt: why},
-    "measuring": [text]}.
+    "engines": {name: text}, "experiment", "auth_disabled", "false_lock_holders", "targets": {name: where},
+    "undo_failed": {attempt: why}, "measuring": [text]}.
     `ok` covers requirements only; stopped services do not make it false.
     """
     settings = load_settings()
@@ -89,6 +90,7 @@ def examine() -> dict[str, Any]:
         },
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
+        "engines": describe_engines(settings),
         "experiment": holder.text if (holder := MachineLock(settings.machine).holder()) else None,
         "auth_disabled": is_auth_disabled(settings),
         "false_lock_holders": false_lock_holders(),
@@ -153,7 +155,8 @@ def print_findings(findings: dict[str, Any]) -> None:
         print(f"        machine lock: ignoring {one}")
     for name, there in findings["targets"].items():
         print(f"        target {name}: {there}; `./faultline target check {name}` checks it")
-    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["undo_failed"].items())):
+    engines = (f"engine {name}: {text}" for name, text in findings["engines"].items())
+    for text in (*engines, *findings["measuring"], *(unhealed_text(*one) for one in findings["undo_failed"].items())):
         print(f"        {text}")
 
 

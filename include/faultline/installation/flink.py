@@ -6,13 +6,24 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from faultline.engines.flink.distribution import LOCKS, VERSION, FlinkDistribution
+from faultline.engines.flink.distribution import ADD_COMMAND, LOCKS, VERSION, WORKLOADS, FlinkDistribution
 from faultline.installation import jars
 from faultline.installation.java import Java
 from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
 REQUIRED_BYTES = 1_000_000_000
+
+
+def describe_engines(settings: Settings) -> dict[str, str]:
+    """Return for each engine whether it is installed, and what it runs."""
+    flink = FlinkDistribution(settings.home, settings.root)
+    state = f"{VERSION} installed" if flink.is_installed() else f"not installed; fix: {ADD_COMMAND}"
+    return {
+        "spark": "installed; runs every workload",
+        "flink": f"{state}; runs {', '.join(WORKLOADS)} (engine=flink)",
+    }
 
 
 class PackageInstaller(Protocol):

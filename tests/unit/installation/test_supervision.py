@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from faultline.cli import main as cli
+from faultline.engines.flink.distribution import ADD_COMMAND
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import doctor, supervision
 from faultline.installation import kafka as kafka
@@ -290,6 +291,7 @@ def test_missing_parts_are_named_and_set_the_exit_code(empty: Path) -> None:
     assert done.exit_code == 1 and found["ok"] is False
     assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
     assert found["services"]["processes"] == {} and found["ui"].startswith("http://127.0.0.1:")
+    assert ADD_COMMAND in found["engines"]["flink"] and ADD_COMMAND in lines["engine flink"]
 
 
 @pytest.mark.parametrize(

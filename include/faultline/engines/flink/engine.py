@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.engines.batches import write_batches
 from faultline.engines.flink import traces as own
-from faultline.engines.flink.distribution import VERSION, FlinkDistribution
+from faultline.engines.flink.distribution import VERSION, WORKLOADS, FlinkDistribution
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
@@ -26,7 +26,6 @@ from faultline.system.settings import Settings, free_port, load_settings
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
-WORKLOADS = ("word_count",)
 # Shared parameters without a meaning here.
 IGNORED = ("shuffle_partitions", "snapshot_interval_s")
 
