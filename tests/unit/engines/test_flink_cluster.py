@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import stat
 from pathlib import Path
@@ -16,6 +17,7 @@ from faultline.engines.flink.checkpoints import PREFIX
 from faultline.engines.flink.cluster import (
     METASPACE_MB,
     JvmCommands,
+    JvmOptions,
     Memory,
     experiment_settings,
     job_id,
@@ -105,7 +107,23 @@ def test_stores_are_private_and_the_certificate_belongs_to_its_key(tmp_path: Pat
 
 def commands(folder: Path) -> JvmCommands:
     flink = FlinkDistribution(folder, folder)
-    return JvmCommands(Path("/j/java"), flink, folder, "-Dfaultline.run=a", folder / "login", folder)
+    options = JvmOptions("-Dfaultline.run=a", "file:///logging", "/login", "/scratch")
+    return JvmCommands(Path("/j/java"), flink, folder, options)
+
+
+def test_recorded_options_are_those_of_the_commands(tmp_path: Path) -> None:
+    config = configuration(executor_memory_mb=2048)
+    described = ENGINES.by_name["flink"].jvms(config, with_archive=False)
+    made, given = commands(tmp_path), {"ATTEMPT": "a", "SCRATCH": "/scratch"}
+    for role, command in {
+        "driver": made.job_manager(job_id("a"), tmp_path / "job.sql"),
+        "executors": made.task_manager(Memory(2048)),
+    }.items():
+        options = [re.sub("ATTEMPT|SCRATCH", lambda name: given[name[0]], one) for one in described[role]["options"]]
+        options = [one.replace("configurationFile=FILE", "configurationFile=file:///logging") for one in options]
+        assert command[1 : command.index("-cp")] == [one.replace("=FILE", "=/login") for one in options]
+        assert f"-Xmx{described[role]['heap_mb']}m" in options
+    assert described["executors"]["heap_mb"] == 1024
 
 
 def test_a_restarted_job_manager_restores_the_newest_complete_checkpoint(tmp_path: Path) -> None:

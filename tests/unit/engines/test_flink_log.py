@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from fault.identity import EXECUTOR
 from faultline.engines.flink.checkpoints import PREFIX, completed_in, newest_in, numbers_in
 from faultline.engines.flink.job_log import is_job_event, parse_job_log
+from faultline.engines.flink.live import LiveTraces
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
-from faultline.engines.flink.traces import commits_of, detect, events_of
+from faultline.engines.flink.traces import commits_of, detect, events_of, read_logs
 from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
 from faultline.engines.supervisor_journal import worker_exits_of
 from faultline.engines.work import CheckpointReport, ProcessExit
-from faultline.system.journal import log_instant_ns
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import Journal, log_instant_ns
 
 NS = 1_000_000_000
 SOURCE, COUNT = "Source: lines[1] -> Calc[2]", "GroupAggregate[6] -> Calc[7]"
@@ -217,3 +219,34 @@ def test_commits_have_the_instants_of_the_log_and_the_offsets_of_the_samples() -
     assert (first.number, first.planned_ns, first.committed_ns) == (3, 1795832402000 * 1_000_000, at_ns(3))
     # A checkpoint whose completion was not logged counts from its file's time; a partition keeps its last offset.
     assert (second.committed_ns, second.ends) == (99 * NS, {"0": 9, "1": 2})
+
+
+# ---- Live reading ----
+
+
+@given(st.lists(st.integers(0, 19), max_size=3))
+def test_live_traces_equal_those_of_whole_logs(tmp_path_factory: object, stops: list[int]) -> None:
+    """`stops`: messages of the JobManager after which the traces are read."""
+    attempt = Attempt(tmp_path_factory.mktemp("attempt"))  # type: ignore[attr-defined]
+    attempt.engine_logs.mkdir()
+    manager, worker = attempt.engine_logs / "driver-0.log", attempt.engine_logs / "taskmanager-1-0.log"
+    with Journal(attempt.recorder_journal) as samples, Journal(attempt.supervisor_journal) as supervised:
+        samples.append(checkpoint_line(3, 98 * NS, {"0": 5}))
+        supervised.write("start", role="driver", incarnation=0, pid=7)
+        reader = LiveTraces(attempt)
+        worker.write_text("".join(deployment(30, 1, "Task")))
+        # The logger writes a message with its exception.
+        messages = ["".join(LOSS[:3]), LOSS[3], *deployment(30, 1, "ExecutionGraph")]
+        for number, text in enumerate(messages):
+            with manager.open("a") as log:
+                log.write(text)
+            if number in stops:
+                reader.traces()
+        samples.append(checkpoint_line(4, 99 * NS, {"0": 9}))
+    with manager.open("a") as log:
+        log.write(line(50, "StandaloneResourceManager", "Registering TaskManager with ResourceID a (x) at Y")[:-9])
+    found = reader.traces()
+    logs = read_logs(attempt.engine_logs, "driver-*.log"), read_logs(attempt.engine_logs, "taskmanager-*.log")
+    whole = [one for one in events_of(*logs) if one.kind != "registered"]
+    assert list(found.events) == whole and {one.kind for one in whole} >= {"lost", "task_lost", "state_loaded"}
+    assert [one.number for one in found.commits] == [3, 4] and len(found.process_runs) == 1

@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.engines.flink.distribution import FlinkDistribution
 from faultline.engines.gc_log import DRIVER_FILE, SUPERVISED_EXECUTOR_FILE, gc_option
 from faultline.system.endpoints import HOST
+from faultline.system.process_tags import run_option
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -36,6 +37,7 @@ JOB_RESTARTS = 1000
 # Above the longest outage; after the usual 60 s a healthy TaskManager ends itself.
 TRANSACTION_TIMEOUT_MS = 600_000
 
+LOGGING_FILE = "log4j2.properties"
 # Timestamps in UTC, with milliseconds.
 LOGGING = """\
 rootLogger.level=INFO
@@ -187,49 +189,72 @@ def write_configuration(folder: Path, settings: Mapping[str, str]) -> None:
     file.touch(mode=0o600)
     # JSON text is valid YAML.
     file.write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in sorted(settings.items())))
-    (folder / "log4j2.properties").write_text(LOGGING)
+    (folder / LOGGING_FILE).write_text(LOGGING)
 
 
 @dataclass(frozen=True)
-class JvmCommands:
-    """Command lines of one attempt's JVMs.
+class JvmOptions:
+    """Options of an attempt's JVMs.
 
-    `folder`: of the configuration. `mark`: process tag. `login`: file of the Kafka credentials. They start in the
-    attempt's folder.
+    `mark`: process tag. `logging`: address of the logging configuration. `login`: file of the Kafka credentials.
     """
 
-    java: Path
-    flink: FlinkDistribution
-    folder: Path
     mark: str
-    login: Path
-    scratch: Path
+    logging: str
+    login: str
+    scratch: str
 
-    def job_manager(self, job: str, script: Path) -> list[str]:
-        """Return the JobManager's command, without a checkpoint to restore."""
+    def job_manager(self) -> list[str]:
         heap = (f"-Xms{JOB_MANAGER_HEAP_MB}m", f"-Xmx{JOB_MANAGER_HEAP_MB}m")
-        return [
-            *self._java(DRIVER_FILE, (*heap, f"-XX:MaxMetaspaceSize={JOB_MANAGER_METASPACE_MB}m")),
-            *(JOB_MANAGER_MAIN, "--configDir", str(self.folder), "--job-classname", SQL_DRIVER, "--job-id", job),
-            *("--scriptUri", script.as_uri()),
-        ]
+        return self._with(DRIVER_FILE, (*heap, f"-XX:MaxMetaspaceSize={JOB_MANAGER_METASPACE_MB}m"))
 
     def task_manager(self, memory: Memory) -> list[str]:
-        """Return a TaskManager's command, without its resource id."""
         sizes = (
             *(f"-Xms{memory.heap_mb}m", f"-Xmx{memory.heap_mb}m"),
             f"-XX:MaxDirectMemorySize={memory.direct_mb}m",
             f"-XX:MaxMetaspaceSize={METASPACE_MB}m",
         )
-        return [*self._java(SUPERVISED_EXECUTOR_FILE, sizes), TASK_MANAGER_MAIN, "--configDir", str(self.folder)]
+        return self._with(SUPERVISED_EXECUTOR_FILE, sizes)
 
-    def _java(self, gc_file: str, sizes: tuple[str, ...]) -> list[str]:
-        logging = (self.folder / "log4j2.properties").as_uri()
+    def _with(self, gc_file: str, sizes: tuple[str, ...]) -> list[str]:
         return [
-            *(str(self.java), self.mark, "-XX:+UseSerialGC", *sizes, *MODULE_OPTIONS),
-            *(f"-Dlog4j2.configurationFile={logging}", f"-Dlog4j.configurationFile={logging}"),
+            *(self.mark, "-XX:+UseSerialGC", *sizes, *MODULE_OPTIONS),
+            *(f"-Dlog4j2.configurationFile={self.logging}", f"-Dlog4j.configurationFile={self.logging}"),
             f"-Djava.security.auth.login.config={self.login}",
             f"-Djava.io.tmpdir={self.scratch}",
             gc_option(gc_file),
-            *("-cp", self.flink.classpath()),
+        ]
+
+
+def jvms(config: Configuration) -> dict[str, dict[str, Any]]:
+    """Return the record's description of the JVMs by role: options with placeholders, and heap size."""
+    options, memory = JvmOptions(run_option("ATTEMPT"), "FILE", "FILE", "SCRATCH"), Memory(config.executor_memory_mb)
+    return {
+        "driver": {"options": options.job_manager(), "heap_mb": JOB_MANAGER_HEAP_MB},
+        "executors": {"options": options.task_manager(memory), "heap_mb": memory.heap_mb},
+    }
+
+
+@dataclass(frozen=True)
+class JvmCommands:
+    """Command lines of one attempt's JVMs, which start in the attempt's folder. `folder`: of the configuration."""
+
+    java: Path
+    flink: FlinkDistribution
+    folder: Path
+    options: JvmOptions
+
+    def job_manager(self, job: str, script: Path) -> list[str]:
+        """Return the JobManager's command, without a checkpoint to restore."""
+        return [
+            *(str(self.java), *self.options.job_manager(), "-cp", self.flink.classpath(), JOB_MANAGER_MAIN),
+            *("--configDir", str(self.folder), "--job-classname", SQL_DRIVER, "--job-id", job),
+            *("--scriptUri", script.as_uri()),
+        ]
+
+    def task_manager(self, memory: Memory) -> list[str]:
+        """Return a TaskManager's command, without its resource id."""
+        return [
+            *(str(self.java), *self.options.task_manager(memory), "-cp", self.flink.classpath(), TASK_MANAGER_MAIN),
+            *("--configDir", str(self.folder)),
         ]

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from faultline.engines.batches import write_batches
 from faultline.engines.flink import traces as own
 from faultline.engines.flink.distribution import VERSION, WORKLOADS, FlinkDistribution
+from faultline.engines.flink.live import LiveTraces
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
-from faultline.engines.supervisor_journal import process_runs_of
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
-from faultline.system.journal import read_finished, read_journal
+from faultline.system.journal import read_finished
 from faultline.system.settings import Settings, free_port, load_settings
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class Flink(WithoutPrograms):
 
         return experiment_settings(config)
 
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        from faultline.engines.flink.cluster import jvms
+
+        return jvms(config)
+
     def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         return own.METHOD, {"tuples": "hashed_words"}
 
@@ -97,19 +102,7 @@ class Flink(WithoutPrograms):
         return JobProgress(_checkpoints(run), _input(run))
 
     def live_reader(self, run: Run) -> Callable[[], Traces]:
-        def read() -> Traces:
-            logs = run.attempt.engine_logs
-            managers = own.read_logs(logs, own.JOB_MANAGER_LOGS)
-            commits = own.commits_of(managers, read_journal(run.attempt.recorder_journal))
-            events = own.events_of(managers, own.read_logs(logs, own.TASK_MANAGER_LOGS))
-            return Traces(
-                method=own.METHOD,
-                commits=tuple(commits),
-                events=tuple(events),
-                process_runs=process_runs_of(read_journal(run.attempt.supervisor_journal)),
-            )
-
-        return read
+        return LiveTraces(run.attempt).traces
 
     def collect(self, run: Run) -> None:
         attempt = run.attempt

@@ -98,9 +98,12 @@ def read_job_log(path: Path) -> JobLog:
         return parse_job_log(lines, path.name)
 
 
-def parse_job_log(lines: Iterable[str], file: str) -> JobLog:
-    """Return the content of a log; lines of other classes are skipped."""
-    found = JobLog()
+def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None) -> JobLog:
+    """Return the content of a log; lines of other classes are skipped.
+
+    `before`: content of its earlier lines, which this call extends.
+    """
+    found = JobLog() if before is None else before
     for wall_ns, source, text in _messages(lines):
         if source == "CheckpointCoordinator":
             _read_checkpoint(found, wall_ns, text)

@@ -9,7 +9,9 @@ from typing import Any
 
 from faultline.engines.flink import sql
 from faultline.engines.flink.cluster import (
+    LOGGING_FILE,
     JvmCommands,
+    JvmOptions,
     Memory,
     Ports,
     attempt_settings,
@@ -61,9 +63,12 @@ def submit(run: Run, runtime: Runtime) -> Submission:
         java=runtime.java_home / "bin" / "java",
         flink=flink,
         folder=folder,
-        mark=run_option(attempt.id),
-        login=jaas_file(run.there.logins, WORKLOAD),
-        scratch=attempt.scratch,
+        options=JvmOptions(
+            mark=run_option(attempt.id),
+            logging=(folder / LOGGING_FILE).as_uri(),
+            login=str(jaas_file(run.there.logins, WORKLOAD)),
+            scratch=str(attempt.scratch),
+        ),
     )
     restarts = max(MAX_RESTARTS, len(run.plan.faults))
     job_manager = {

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from faultline.engines.log_tail import LogTail
 from faultline.engines.protocol import Commit, Traces
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.collect import application_folders, input_topic
@@ -36,7 +37,7 @@ class LiveTraces:
         self._first: dict[str, Line] = {}
         self._newest: dict[str, Line] = {}
         self._supervised: list[Line] = []
-        self._logs: dict[Path, _Log] = {}
+        self._logs: dict[Path, LogTail] = {}
         self._executors: dict[Path, ExecutorLogReader] = {}
         self._drivers: list[DriverEvents] = []
 
@@ -91,23 +92,4 @@ class LiveTraces:
                     yield application, path.parent.name, path
 
     def _new_lines(self, path: Path) -> list[str]:
-        return self._logs.setdefault(path, _Log(path)).new_lines()
-
-
-class _Log:
-    """Log that is being written; yields each complete line once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
-
-    def new_lines(self) -> list[str]:
-        """Return the lines completed since the last call; none if the log cannot be read."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return complete.decode(errors="replace").splitlines()
+        return self._logs.setdefault(path, LogTail(path)).new_lines()
