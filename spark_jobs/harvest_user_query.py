@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 from harvest_nexmark import prepare_state
-from output_matching import batch_counts, count_equal_tuples, first_emissions, group_tuples
+from output_matching import batch_counts, count_equal_tuples, first_emissions, group_tuples, with_first_emissions
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from query_counts import count_in, counts_of, last_rows_of, rows_of, without_closing
-from user_job import JobError, load, passed_values, record_number, results
+from user_job import JobError, load_job, passed_values, record_number, results
 from workload_runner import NEWEST, Config
 
 LATENCY, AUDIT = "latency_ms", "audit"
@@ -79,7 +79,7 @@ def _load_job(config: Config, notes: MissingFigures) -> ModuleType | None:
         notes.add(AUDIT, "no reference query given to compute the expected results")
         return None
     try:
-        return load(Path(config["job"]))
+        return load_job(config)
     except (Exception, SystemExit) as error:
         notes.add(AUDIT, f"loading the job in the harvest failed: {first_line(error)}")
         return None
@@ -153,7 +153,9 @@ def _tuples(
         notes.add(LATENCY, "the outputs do not identify their input (reflects = nothing)")
         return None
     try:
-        found = _MATCHERS[config["reflects"]](job, records, outputs, again).persist(StorageLevel.DISK_ONLY)
+        by_rank = config["reflects"] == "count" and config.get("ranked")
+        matcher = _by_rank if by_rank else _MATCHERS[config["reflects"]]
+        found = matcher(job, records, outputs, again).persist(StorageLevel.DISK_ONLY)
         rows = found.agg(F.sum("n").alias("n"), F.count("emitted_ms").alias("seen")).collect()[0]
     except Exception as error:
         notes.add(LATENCY, f"matching outputs with input failed: {first_line(error)}")
@@ -173,17 +175,23 @@ def _input_tuples(records: DataFrame) -> DataFrame:
 
 
 def _tuple_keys(job: ModuleType | None, records: DataFrame) -> DataFrame:
-    """Return lineage, batch, key, produced_ms and primer of the job's tuples."""
+    """Return partition, offset, lineage, batch, key, produced_ms and primer of the job's tuples."""
     if job is None:
         raise JobError("job: loading failed")
     own = results(job.tuples(as_kafka(records)), ("partition", "offset", "key"), "tuples")
     own = own.select("partition", "offset", F.coalesce(F.col("key").cast("string"), F.lit("")).alias("key"))
-    return own.join(_input_tuples(records), ["partition", "offset"]).drop("partition", "offset")
+    return own.join(_input_tuples(records), ["partition", "offset"])
 
 
 def _by_count(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
     counted = _tuple_keys(job, records)
     return group_tuples(counted, first_emissions(batch_counts(counted), outputs.withColumn("count", count_in("value"))))
+
+
+def _by_rank(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    """Return the tuples of an engine without batches: the k-th of a key, in order of production, has the count k."""
+    counted = outputs.withColumn("count", count_in("value"))
+    return count_equal_tuples(with_first_emissions(_tuple_keys(job, records), counted))
 
 
 def _by_id(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:

@@ -1,4 +1,4 @@
-"""User jobs: their file is loaded only in this process.
+"""User jobs: their file is loaded only in this process, or the statements of a SQL file are executed.
 
 Its definitions, including modules next to it, are sent to executors by value, because executors have no such files.
 """
@@ -23,7 +23,8 @@ NUMBERS_PER_MS = 1024
 # Columns of the job's input. Its column `number` combines production time and partition, so newer records have larger
 # numbers.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-
+# View with the role of the function `tuples`.
+TUPLES = "tuples"
 
 # Settings to redact, and the replacement, as in Spark's UI.
 SECRET, REDACTED = re.compile(r"(?i)secret|password|token|credential|access.?key"), "*********(redacted)"
@@ -39,6 +40,39 @@ def passed_values(config: dict[str, Any]) -> dict[str, Any]:
     `attempt` is unique to the run. `folder` may hold files until the run is judged.
     """
     return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
+
+
+def load_job(config: dict[str, Any]) -> ModuleType:
+    """Return the module of a job's file, or for a SQL file a module with the same functions."""
+    return sql_module(config["sql"]) if config.get("sql") else load(Path(config["job"]))
+
+
+def sql_module(sql: dict[str, Any]) -> ModuleType:
+    """Return a module with the function `query`, and `tuples` if there is such a view.
+
+    `sql`: statements that create `views`, by name, and `select`.
+    """
+
+    def define(records: DataFrame) -> SparkSession:
+        spark = records.sparkSession
+        texts = [F.coalesce(F.col("key").cast("string"), F.lit("")).alias("key"), F.col("value").cast("string")]
+        columns = [name for name in (*COLUMNS, "number") if name not in ("key", "value", "timestampType")]
+        records.select(*texts, *columns).createOrReplaceTempView("records")
+        for name, statement in sql["views"].items():
+            # A query is defined more than once, such as for the warm-up.
+            spark.catalog.dropTempView(name)
+            spark.sql(statement)
+        return spark
+
+    def query(records: DataFrame, config: dict[str, Any]) -> DataFrame:
+        return define(records).sql(sql["select"])
+
+    def tuples(records: DataFrame) -> DataFrame:
+        return define(records).table(TUPLES)
+
+    module = ModuleType("sql_job")
+    vars(module).update({"query": query, **({TUPLES: tuples} if TUPLES in sql["views"] else {})})
+    return module
 
 
 def load(path: Path) -> ModuleType:

@@ -1,17 +1,16 @@
-"""User query, defined in a Python file.
+"""User query, defined in a Python or SQL file.
 
 spark-submit user_query.py --config FILE
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from user_job import JobError, load, passed_values, require_declared, results, with_numbers
+from user_job import JobError, load_job, passed_values, require_declared, results, with_numbers
 from workload_runner import NEWEST, Config, Query, Sink, read_config, run
 
 
@@ -46,7 +45,7 @@ def to_own_sink(job: ModuleType) -> tuple[Query, Sink]:
 
 def main() -> None:
     config = read_config(__doc__)
-    job = load(Path(config["job"]))
+    job = load_job(config)
     if config["sink"]:
         query, sink = to_own_sink(job)
         run(query, __doc__, sink=sink)

@@ -46,7 +46,7 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     assert again.returncode == 2 and " exists; " in again.stderr
     assert installation.run("job", "new", "no name").returncode == 2
     planned = [command for command in COMMANDS if command[0] == "run" and "orders.parquet" not in " ".join(command)]
-    assert len(planned) == 3
+    assert len(planned) == 4
     for command in planned:
         done = installation.run(*command, "--dry-run")
         assert done.returncode == 0 and "executor" in done.stdout, (command, done.stderr)

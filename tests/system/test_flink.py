@@ -1,4 +1,4 @@
-"""The word count on Flink: exact counts and a complete timeline under kills, and nothing left running."""
+"""Word count and SQL files on Flink: exact counts and a complete timeline under kills, and nothing left running."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from faultline.system.endpoints import HOST
 from faultline.system.errors import FaultlineError
 from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.process_tags import run_option
-from faultline.system.settings import load_settings
+from faultline.system.settings import ROOT, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
-PARAMETERS = ("rate=200", "flink_conf.heartbeat.interval=500ms", "flink_conf.heartbeat.timeout=5s")
+HEARTBEATS = ("flink_conf.heartbeat.interval=500ms", "flink_conf.heartbeat.timeout=5s")
+PARAMETERS = ("rate=200", *HEARTBEATS)
+EXAMPLES = ROOT / "examples"
+ORDERS = (f"job={EXAMPLES / 'orders.sql'}", f"data={EXAMPLES / 'orders.csv'}", "data_key=customer", "rate=200")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,29 @@ def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fa
     assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
     assert not _processes_of(record.attempt)
     assert not (folder / "flink").exists(), "certificates and passwords are removed"
+
+
+def test_the_same_sql_file_is_exact_on_both_engines(running: Installation) -> None:
+    expected, fixed = set(), "warmup_max_s=0"  # the same number of records
+    for words in (("engine=flink", *HEARTBEATS), ("engine=spark",)):
+        done = running.run("run", "query", *ORDERS, "fault=executor", fixed, *words)
+        record = Record.model_validate_json(done.stdout)
+        audit, latency = record.metrics.audit, record.metrics.latency_ms
+        assert record.metrics.recovery.recovered is not None, (record.reasons, done.stderr[-2000:])
+        assert (audit.lost, audit.overcounted, audit.unexpected, audit.unknown, audit.undrained) == (0,) * 5
+        assert latency.count and not latency.unreflected
+        expected.add(audit.expected)
+    assert len(expected) == 1 and None not in expected, "both read the same input"
+
+
+def test_sql_that_does_not_parse_is_reported_at_its_place(running: Installation, tmp_path: Path) -> None:
+    job = tmp_path / "job.sql"
+    job.write_text("-- a query\nSELECT `key`, `value`\nFORM records\n")
+    done = running.run("run", "query", f"job={job}", "engine=flink", "fault=none")
+    record = Record.model_validate_json(done.stdout)
+    assert record.status == "failed"
+    assert "driver-0.log: Caused by: org.apache.flink.table.api.SqlParserException: " in record.reasons[0]
+    assert 'Encountered "FORM" at line 3, column 1.' in record.reasons[0]
 
 
 def test_a_workload_without_sql_is_refused(running: Installation) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, is_job, read_job
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, is_job, is_sql, read_job
 from faultline.experiment.workloads.user_program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
@@ -17,7 +17,7 @@ from faultline.system.text import Progress, pluralize
 
 # Parameters of a trial run.
 SHORT = {"fault": "none", "warmup_s": "5", "duration_s": "20", "series": "job-check"}
-TEMPLATE = ROOT / "examples" / "word_count.py"
+TEMPLATE, SQL_TEMPLATE = ROOT / "examples" / "word_count.py", ROOT / "examples" / "orders.sql"
 _BY = {
     COUNT: "each input at the first output of its key that counts it",
     ID: "each input at the first output with its id",
@@ -53,10 +53,13 @@ def short_run(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
     """
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"{file}: not a file; expected a Python file with a function `query`, or a program")
+        raise ConfigError(
+            f"{file}: not a file; expected a Python file with a function `query`, a SQL file, or a program"
+        )
     names = {one.partition("=")[0] for one in given}
     try:
-        query = path.suffix == ".py" and not names & ProgramParameters.model_fields.keys() and is_job(path)
+        python = path.suffix == ".py" and not names & ProgramParameters.model_fields.keys()
+        query = is_sql(file) or (python and is_job(path))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     own = f"job={file}" if query else f"application={file}"

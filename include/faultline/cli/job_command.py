@@ -15,7 +15,9 @@ app = typer.Typer(name="job", help="Check and create user jobs.", no_args_is_hel
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def check(
-    file: Annotated[str, typer.Argument(help="Python file with a function `query`, or a program (Python or jar).")],
+    file: Annotated[
+        str, typer.Argument(help="Python file with a function `query`, SQL file, or program (Python or jar).")
+    ],
     parameters: Annotated[
         list[str] | None, typer.Argument(help="Parameters as for `run`, such as rate=100 or arguments.window_s=5.")
     ] = None,
@@ -33,17 +35,21 @@ def check(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the job; creates NAME.py in the current folder.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the job; creates NAME.py, or NAME if it ends in .sql, in the current folder.")
+    ],
 ) -> None:
-    """Create a template job. It is a runnable word count with all declarations."""
-    from faultline.cli.job_check import TEMPLATE
+    """Create a template job, runnable with all declarations: a word count, or in SQL a count and sum per key."""
+    from faultline.cli.job_check import SQL_TEMPLATE, TEMPLATE
+    from faultline.experiment.job_file import is_sql
 
-    path = Path(name if name.endswith(".py") else f"{name}.py")
+    template = SQL_TEMPLATE if is_sql(name) else TEMPLATE
+    path = Path(name if name.endswith((".py", template.suffix)) else f"{name}.py")
     if not path.stem.isidentifier():
         raise ConfigError(f"NAME: got {name!r}; expected the name of a Python module (letters, digits and _)")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE.read_text(encoding="utf-8").replace("examples/word_count.py", str(path)))
+            file.write(template.read_text(encoding="utf-8").replace(f"examples/{template.name}", str(path)))
     except FileExistsError:
         raise ConfigError(f"{path}: exists; fix: choose another name") from None
     except OSError as error:

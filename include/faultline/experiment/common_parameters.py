@@ -130,7 +130,8 @@ class Common(BaseModel):
     workload: str = Field("word_count", description="Streaming program under test.")
     engine: EngineName = Field(
         DEFAULT_ENGINE,
-        description="Engine that runs the workload; `flink` runs `word_count` after `./faultline engine add flink`.",
+        description="Engine that runs the workload; after `./faultline engine add flink`, `flink` runs `word_count` "
+        "and SQL files of `query`.",
     )
     rate: float = Field(
         500.0,

@@ -1,6 +1,6 @@
-"""User job: one Python file with declarations in the literal `JOB`.
+"""User job: one Python file with declarations in the literal `JOB`, or a SQL file with them in a comment.
 
-The file is only parsed here, since planning must not execute user code. It runs in Spark and in the audit.
+The file is only parsed here, since planning must not execute user code. It runs in the engine and in the audit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from faultline.experiment.workloads.sql_file import SUFFIX, SqlError, SqlFile, literal, read_sql
 from faultline.system.settings import ROOT
 from faultline.system.text import suggest
 
@@ -42,7 +43,8 @@ class JobFile:
     """Declarations of a job file.
 
     `functions`: the functions with a meaning here that it defines. `files`: the file and its dependencies, by path
-    within its folder. `arguments`: defaults by name; a given value is converted to the type of its default.
+    within its folder. `arguments`: defaults by name; a given value is converted to the type of its default. `sql`:
+    content of a SQL file; None for Python.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class JobFile:
     reflects: str = NOTHING
     event_time: str | None = None
     arguments: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
+    sql: SqlFile | None = None
 
     @property
     def has_sink(self) -> bool:
@@ -67,12 +70,24 @@ class JobFile:
                     f"arguments.{name}: unknown; expected an argument that {self.path.name} declares{known}"
                 )
         typed = {name: _typed(name, value, self.arguments[name]) for name, value in (arguments or {}).items()}
-        return {**self.arguments, **typed}
+        found = {**self.arguments, **typed}
+        for name, value in found.items() if self.sql else ():
+            try:
+                literal(value)
+            except SqlError as error:
+                raise ValueError(f"arguments.{name}: {error}") from None
+        return found
+
+    def statements(self, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return `sql`, the statements of a SQL file with these arguments; empty for Python."""
+        return {} if self.sql is None else {"sql": self.sql.statements(self.given(arguments))}
 
 
 def read_job(path: str) -> JobFile:
     """Read the declarations of a job file. Raises ValueError in one line that names file, line and fix."""
     file = Path(path)
+    if is_sql(path):
+        return _read_sql_job(file)
     tree = _parsed(file)
     functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
     if QUERY not in functions:
@@ -113,6 +128,49 @@ def read_job(path: str) -> JobFile:
     )
 
 
+def is_sql(path: str) -> bool:
+    """Return whether a job is a SQL file, by its name."""
+    return path.endswith(SUFFIX)
+
+
+def _read_sql_job(file: Path) -> JobFile:
+    try:
+        sql = read_sql(_content(file).decode("utf-8-sig"))
+        line, text = sql.declaration or (1, f"{DECLARATION} = {{}}")
+        try:
+            tree = ast.parse("\n" * (line - 1) + text)
+        except SyntaxError as error:
+            raise SqlError(f"got invalid JOB ({error.msg}); expected -- {EXAMPLE}", line) from None
+        declared = _declared(str(file), tree)
+        if "event_time" in declared:
+            raise SqlError("got event_time, which SQL jobs lack; fix: omit it", line)
+        arguments = _arguments(str(file), declared)
+        sql.require_declared(list(arguments))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"job: {file}: got a file that is not UTF-8 ({error.reason}, byte {error.start})") from None
+    except SqlError as error:
+        raise ValueError(f"job: {file}{f', line {error.line}' if error.line else ''}: {error}") from None
+    known = frozenset({QUERY, *({TUPLES} & sql.views.keys())})
+    mode = _choice(str(file), declared, "output_mode", OUTPUT_MODES[:2], "update")
+    reflects = _choice(str(file), declared, "reflects", REFLECTS, NOTHING)
+    if reflects == COUNT and TUPLES not in known:
+        raise ValueError(
+            f'job: {file}: missing view {TUPLES} for "reflects": "count"; expected `CREATE TEMPORARY VIEW {TUPLES} AS '
+            "SELECT …` with partition, offset and key of each counted tuple"
+        )
+    job = JobFile(
+        file,
+        known,
+        {file.name: file},
+        mode or "update",
+        reflects or NOTHING,
+        arguments=MappingProxyType(arguments),
+        sql=sql,
+    )
+    job.given(None)
+    return job
+
+
 def is_job(file: Path) -> bool:
     """Return whether a Python file is a job: it declares JOB or defines `query(records, config)`.
 
@@ -127,13 +185,17 @@ def _takes_two(query: ast.FunctionDef) -> bool:
     return len(query.args.posonlyargs) + len(query.args.args) == 2
 
 
-def _parsed(file: Path) -> ast.Module:
+def _content(file: Path) -> bytes:
     try:
-        content = file.read_bytes()
+        return file.read_bytes()
     except IsADirectoryError:
-        raise ValueError(f"job: got folder {file}; expected a Python file") from None
+        raise ValueError(f"job: got folder {file}; expected a Python or SQL file") from None
     except OSError as error:
-        raise ValueError(f"job: reading {file} failed: {error.strerror}; expected a Python file") from None
+        raise ValueError(f"job: reading {file} failed: {error.strerror}; expected a Python or SQL file") from None
+
+
+def _parsed(file: Path) -> ast.Module:
+    content = _content(file)
     try:
         return ast.parse(content)  # bytes keep the declared encoding and byte-order mark
     except (SyntaxError, ValueError) as error:

@@ -104,7 +104,8 @@ def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
     if trouble and exits and exits[-1]["returncode"] == 0:
         return f"workload: exited with status 0; {_exit_reason(run, exits[-1])}"
     if trouble and exits and not attempt.gate.exists():
-        return f"workload: exited before the start barrier opened; {_exit_reason(run, exits[-1])}"
+        # The first exit ended the others.
+        return f"workload: exited before the start barrier opened; {_exit_reason(run, exits[0])}"
     return trouble
 
 

@@ -10,12 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from faultline.experiment.job_file import read_job
+from faultline.system.settings import ROOT
 from generators import producer
 from tests.support.planted import T0_MS, Harvested
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
 from harvest import CLOSING, PHASE, harvest  # isort: skip  # a program's neighbour, like the next one
-from user_job import COLUMNS, NUMBERS_PER_MS, JobError, load  # isort: skip
+from user_job import COLUMNS, NUMBERS_PER_MS, JobError, load, load_job  # isort: skip
 from user_query import to_own_sink, to_kafka  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)
@@ -64,14 +66,15 @@ class Job:
         primer: bool = False,
         closing: bool = False,
         undrained: bool = False,
+        key: str | None = None,
     ) -> int:
         """Add an input record and return its number."""
         if undrained:
             self.config["undrained"] = self.config.get("undrained", 0) + 1
         raw, lineage = bytearray(value.encode()), None if batch is None else 0
-        place = len(self.inputs)
+        place, named = len(self.inputs), None if key is None else bytearray(key.encode())
         self.inputs.append(
-            (value, T0_MS + at, primer, lineage, batch, 0, place, None, raw, "in", 0, str(place), closing, undrained)
+            (value, T0_MS + at, primer, lineage, batch, 0, place, named, raw, "in", 0, str(place), closing, undrained)
         )
         return (T0_MS + at) * NUMBERS_PER_MS
 
@@ -535,3 +538,49 @@ def test_a_query_that_starts_another_one_is_rejected(spark: SparkSession, tmp_pa
     with pytest.raises(JobError, match=r"^query: "):
         query_of(load(tmp_path / "job.py"))(stream, job.config)
     assert spark.streams.active == []
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Job:
+    """The example in SQL, and three orders of two customers."""
+    declared = read_job(str(ROOT / "examples" / "orders.sql"))
+    job = Job(tmp_path, "", reflects=declared.reflects, own_settings={}, **declared.statements(None))
+    job.config["application"] = str(tmp_path / "application.json")
+    job.take("ada,tea,5", 10, 1, key="ada")
+    job.take("ada,tea,7", 20, 1, key="ada")
+    job.take("ben,tea,1", 30, 2, key="ben")
+    return job
+
+
+def test_a_sql_file_is_audited_as_a_python_file_is(spark: SparkSession, orders: Job) -> None:
+    orders.take("no order", 40, None, undrained=True)
+    orders.emit("ada", "1 5", 15)
+    orders.emit("ada", "2 12", 25)
+    orders.emit("ben", "1 2", 35)  # another sum
+    found, ben = orders.harvest(spark), (0, 2, 30, 35, False, 1)
+    assert found.counts == {"ada": (2, 2, 2, 0, 0), "ben": (1, 1, 1, 0, 1), "": (1, None, 0, 0, 0)}
+    left = (None, None, 40, None, False, 1)
+    assert found.tuples == sorted([(0, 1, 10, 25, False, 1), (0, 1, 20, 25, False, 1), ben, left], key=str)
+    orders.config["ranked"] = True  # an engine without batches emits each count
+    found = orders.harvest(spark)
+    assert found.tuples == sorted([(0, 1, 10, 15, False, 1), (0, 1, 20, 25, False, 1), ben, left], key=str)
+    assert orders.notes == {}
+
+
+def test_a_sql_file_runs_as_a_stream(spark: SparkSession, orders: Job, tmp_path: Path) -> None:
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    (folder / "a.txt").write_text("ada,tea,5\nada,tea,7\n")
+    stream = spark.readStream.text(str(folder)).select(
+        F.lit("ada").cast("binary").alias("key"), F.col("value").cast("binary"), F.lit("in").alias("topic"),
+        F.lit(0).alias("partition"), F.lit(3).cast("long").alias("offset"), F.lit(0).alias("timestampType"),
+        F.timestamp_millis(F.lit(T0_MS)).alias("timestamp"),
+    )  # fmt: skip
+    query = to_kafka(load_job(orders.config))
+    query(stream, orders.config)  # as for the warm-up
+    run = query(stream, orders.config).writeStream.format("memory").queryName("sold").outputMode("update").start()
+    try:
+        run.processAllAvailable()
+    finally:
+        run.stop()
+    assert [tuple(row) for row in spark.table("sold").collect()] == [("ada", "2 12")]

@@ -27,9 +27,14 @@ from faultline.engines.flink.distribution import LOCKS, FlinkDistribution
 from faultline.engines.flink.launch import incarnation_command
 from faultline.engines.flink.tls import make_stores, rest_certificate
 from faultline.engines.registry import ENGINES, engine_of
+from faultline.engines.supervisor_journal import exit_reason
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.sql_file import read_sql
 from faultline.lifecycle.prepare import check_engine
 from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
+
+SELECT = "SELECT a AS `key`, b AS `value` FROM records"
 
 
 def configuration(**values: Any) -> Any:
@@ -175,3 +180,55 @@ def test_the_script_names_topics_and_client_properties() -> None:
     script = sql.word_count(tables, "it's")
     for part in ("'topic' = 'in'", "'topic' = 'out'", "'properties.sasl.mechanism' = 'SCRAM-SHA-512'", "'it''s'"):
         assert part in script
+
+
+def test_a_user_query_keeps_the_places_of_its_file() -> None:
+    content = (ROOT / "examples" / "orders.sql").read_text(encoding="utf-8")
+    tables = sql.KafkaTables("h:1", "in", "out", "g", {})
+    for mode, connector in (("update", "'upsert-kafka'"), ("append", "PRIMARY KEY")):
+        script = sql.user_query(tables, "it's", read_sql(content).statements({}), mode)
+        assert (connector in script) == (mode == "update")
+        written = script.splitlines()
+        for number, line in enumerate(content.splitlines()):
+            if line and not line.startswith("--"):
+                assert written[number].startswith(line.rstrip(";")), "Flink's messages name this place"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "words"),
+    [
+        (None, {}, "expected a SQL file"),
+        ("-- JOB = {'reflects': 'newest'}\n", {}, "newest"),
+        ("", {"jars": "/a.jar"}, "jars: unsupported"),
+    ],
+)
+def test_a_job_without_a_form_on_flink_is_refused(
+    tmp_path: Path, text: str | None, values: dict[str, Any], words: str
+) -> None:
+    job = tmp_path / ("job.py" if text is None else "job.sql")
+    job.write_text("def query(records, config):\n    return records\n" if text is None else f"{text}{SELECT}")
+    config = configuration(workload="query", job=str(job), **values)
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_engine(config)
+    assert str(caught.value).startswith(("job: ", "jars: "))
+
+
+@pytest.mark.parametrize(("reflects", "method"), [("id", "id"), ("nothing", "none"), ("count", "rank")])
+def test_counts_of_a_query_are_matched_by_rank(tmp_path: Path, reflects: str, method: str) -> None:
+    job = tmp_path / "job.sql"
+    view = "CREATE TEMPORARY VIEW tuples AS SELECT * FROM records;"
+    job.write_text(f"-- JOB = {{'reflects': '{reflects}'}}\n{view}{SELECT}")
+    found = engine_of(config := configuration(workload="query", job=str(job))).tuples(config)
+    assert found[0] == method and found[1]["ranked"] and found[1]["sql"]["select"].strip() == SELECT
+
+
+def test_a_parser_message_is_the_reason_of_an_end(tmp_path: Path) -> None:
+    log = tmp_path / "driver-0.log"
+    place = 'SQL parse failed. Encountered "FORM" at line 6, column 1.'
+    log.write_text(
+        f"Caused by: org.apache.flink.table.api.SqlParserException: {place}\n"
+        f"Caused by: org.apache.flink.sql.parser.impl.ParseException: {place[18:]}\n"
+        "\tat org.apache.flink.sql.parser.impl.FlinkSqlParserImpl.generateParseException(FlinkSqlParserImpl.java)\n"
+        "2026-11-28T05:16:49.090Z ERROR [main] ClusterEntrypoint: Error\n"
+    )
+    assert exit_reason(log, engine_of(configuration()).error_line).endswith(place)

@@ -126,6 +126,19 @@ def test_an_ended_workload_is_reported_with_its_exit_reason(
     assert workload_failure(run, entry) == expected
 
 
+def test_before_the_start_the_first_exit_is_the_reason(tmp_path: Path) -> None:
+    run = run_with(tmp_path, settings(tmp_path, 1))
+    attempt, roles = run.attempt, ("driver", "worker")
+    write_json(attempt.folder / "workload.json", {"processes": [{"role": role, "max_restarts": 1} for role in roles]})
+    attempt.engine_logs.mkdir()
+    lines = []
+    for role, code in zip(roles, (2, 143), strict=True):
+        lines.append({"event": "exit", "role": role, "incarnation": 0, "returncode": code})
+        (attempt.engine_logs / f"{role}-0.log").write_text(f"Error of {role}\n")
+    write_lines(attempt.supervisor_journal, lines)
+    assert str(workload_failure(run, None)).endswith("driver-0.log: Error of driver")
+
+
 def test_another_process_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:
     program = "import socket, sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))).accept()"
     companion = Companion("memcached", (sys.executable, "-c", program, "{port}"))

@@ -15,7 +15,7 @@ from faultline.system.errors import ConfigError
 
 VERSION = "2.2.1"
 # Workloads that have an SQL form.
-WORKLOADS = ("word_count",)
+WORKLOADS = ("word_count", "query")
 # Locks in the root of the checkout: the wheel, and the jars.
 LOCKS = ("requirements-flink.lock", "jars-flink.lock")
 JAR_SET = "flink"

@@ -17,7 +17,9 @@ from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
+from faultline.experiment.job_file import COUNT, ID, NEWEST, NOTHING, is_sql
 from faultline.experiment.run import Run
+from faultline.experiment.workloads.user_query import QueryParameters, jars_of, job_of
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.journal import read_finished
@@ -49,7 +51,7 @@ class Flink(WithoutPrograms):
     programs: str | None = None
     replacer = "the workload supervisor"
     job_settings = "table."
-    error_line = re.compile(r"(SqlParserException|ValidationException|ParseException|TableException)\b.*")
+    error_line = re.compile(r"^(Caused by: )?[\w.]+\.(SqlParserException|ValidationException|TableException): ")
 
     def build_settings(self) -> dict[str, str]:
         from faultline.engines.flink.cluster import BUILD_SETTINGS
@@ -67,11 +69,17 @@ class Flink(WithoutPrograms):
         return jvms(config)
 
     def tuples(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+        if isinstance(config.own, QueryParameters):
+            method = config.kind.latency_method_of(config.own)
+            # Without batches, counts are matched by rank.
+            return own.METHOD if method == "batch" else method, {**config.kind.tuples(config.own), "ranked": True}
         return own.METHOD, {"tuples": "hashed_words"}
 
     def check(self, config: Configuration) -> None:
         if config.workload not in WORKLOADS:
             raise ConfigError(f"workload: got {config.workload}; expected {' or '.join(WORKLOADS)} with engine=flink")
+        if isinstance(config.own, QueryParameters):
+            _check_query(config.own)
         for key in IGNORED:
             if getattr(config, key) != type(config).model_fields[key].default:
                 raise ConfigError(f"{key}: unsupported by the engine {self.name}; fix: omit it")
@@ -111,7 +119,7 @@ class Flink(WithoutPrograms):
             *CheckpointSampler("", _checkpoints(run), _input(run)).sample(),
         ]
         commits = own.commits_of(own.read_logs(attempt.engine_logs, own.JOB_MANAGER_LOGS), samples)
-        write_batches(attempt.folder, commits, method=own.METHOD, reached=own.reached(commits))
+        write_batches(attempt.folder, commits, method=run.plan.method, reached=own.reached(commits))
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:
         return None
@@ -136,6 +144,16 @@ class Flink(WithoutPrograms):
 
     def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
         return None
+
+
+def _check_query(query: QueryParameters) -> None:
+    """Raise ConfigError for a job without a form in Flink's SQL."""
+    if not is_sql(query.job or ""):
+        raise ConfigError(f"job: got {query.job}; expected a SQL file (*.sql) with engine=flink")
+    if jars_of(query.jars):
+        raise ConfigError("jars: unsupported by the engine flink; fix: omit it")
+    if job_of(query).reflects == NEWEST:
+        raise ConfigError(f'job: {query.job}: got "reflects" "{NEWEST}"; expected {COUNT}, {ID} or {NOTHING} on flink')
 
 
 def _checkpoints(run: Run) -> Path:

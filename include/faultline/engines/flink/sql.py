@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 # Prime below 2^31. Hashes are below it, so their products fit into BIGINT.
 PRIME = 2_147_483_647
 # Factors of offset, partition and position in a tuple's number; spark_jobs/output_matching.py has the same.
 FACTORS = (1_103_515_245, 69_069, 12_345)
+
+# Columns of a user query's input, as in spark_jobs/user_job.py; `number` counts milliseconds and partitions.
+RECORDS = (
+    "records (k STRING, `value` STRING, topic STRING METADATA VIRTUAL, `partition` INT METADATA VIRTUAL, "
+    "`offset` BIGINT METADATA VIRTUAL, `timestamp` TIMESTAMP_LTZ(3) METADATA VIRTUAL, `key` AS COALESCE(k, ''), "
+    "`number` AS (UNIX_TIMESTAMP(DATE_FORMAT(`timestamp`, 'yyyy-MM-dd HH:mm:ss')) * 1000 "
+    "+ EXTRACT(MILLISECOND FROM `timestamp`)) * 1024 + `partition`)"
+)
+# Option by which a record's value does not repeat its key.
+_NO_KEY = {"value.fields-include": "EXCEPT_KEY"}
 
 
 @dataclass(frozen=True)
@@ -23,18 +34,18 @@ class KafkaTables:
 
     def input(self, columns: str) -> str:
         """Return the DDL of the table `lines`: the value as text, and `columns` of metadata."""
+        return _table(f"lines (line STRING{columns})", {**self._source(), "format": "raw"})
+
+    def records(self) -> str:
+        """Return the DDL of the table `records`, with the columns of a user query's input."""
+        return _table(RECORDS, {**self._source(), "format": "raw", "key.format": "raw", "key.fields": "k", **_NO_KEY})
+
+    def appended(self) -> str:
+        """Return the DDL of the table `results` of a query whose rows do not replace each other."""
+        keyed = {"format": "raw", "key.format": "raw", "key.fields": "k", **_NO_KEY}
         return _table(
-            f"lines (line STRING{columns})",
-            {
-                "connector": "kafka",
-                "topic": self.input_topic,
-                **self._client(),
-                "properties.group.id": self.group,
-                "scan.startup.mode": "earliest-offset",
-                # The topic's partitions never change.
-                "scan.topic-partition-discovery.interval": "0",
-                "format": "raw",
-            },
+            "results (k STRING, v STRING)",
+            {"connector": "kafka", "topic": self.output_topic, **self._client(), **keyed},
         )
 
     def output(self) -> str:
@@ -47,9 +58,20 @@ class KafkaTables:
                 **self._client(),
                 "key.format": "raw",
                 "value.format": "raw",
-                "value.fields-include": "EXCEPT_KEY",
+                **_NO_KEY,
             },
         )
+
+    def _source(self) -> dict[str, str]:
+        return {
+            "connector": "kafka",
+            "topic": self.input_topic,
+            **self._client(),
+            "properties.group.id": self.group,
+            "scan.startup.mode": "earliest-offset",
+            # The topic's partitions never change.
+            "scan.topic-partition-discovery.interval": "0",
+        }
 
     def _client(self) -> dict[str, str]:
         properties = {"bootstrap.servers": self.bootstrap, **self.properties}
@@ -69,6 +91,20 @@ def word_count(tables: KafkaTables, name: str) -> str:
     )
     head = f"SET 'pipeline.name' = {quoted(name)};\n{tables.input(metadata)}{tables.output()}"
     return f"{head}INSERT INTO results\n{query};\n"
+
+
+def user_query(tables: KafkaTables, name: str, sql: Mapping[str, Any], output_mode: str) -> str:
+    """Return the script of a SQL file, whose statements stay at their lines and columns.
+
+    `sql`: views and SELECT, each with its place as space. So Flink's messages name places in the file.
+    """
+    results = tables.appended() if output_mode == "append" else tables.output()
+    script = f"SET 'pipeline.name' = {quoted(name)};\n{tables.records()}{results}".replace("\n", " ")
+    for view in sql["views"].values():
+        script += f"{view[script.count(chr(10)) :]};"
+    # A primary key is never null; no key is an empty one in the audit.
+    script += "INSERT INTO results SELECT COALESCE(CAST(`key` AS STRING), ''), CAST(`value` AS STRING) FROM ("
+    return f"{script}{sql['select'][script.count(chr(10)) :]}\n);\n"
 
 
 def tuple_hash(offset: str, partition: str, position: str) -> str:

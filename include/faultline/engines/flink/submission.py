@@ -101,4 +101,7 @@ def script_of(run: Run) -> str:
         group=f"faultline-{run.attempt.id}",
         properties=options,
     )
-    return sql.word_count(tables, f"{plan.workload} {run.attempt.id}")
+    name = f"{plan.workload} {run.attempt.id}"
+    if statements := plan.program.get("sql"):
+        return sql.user_query(tables, name, statements, plan.program["output_mode"])
+    return sql.word_count(tables, name)

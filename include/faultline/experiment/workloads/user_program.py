@@ -120,6 +120,7 @@ class UserProgram(Workload[ProgramParameters]):
             "output_mode": reference.output_mode if reference else "update",
             "event_time": reference.event_time if reference else None,
             "sink": False,
+            **(reference.statements(None) if reference else {}),
         }
 
     def latency_method_of(self, own: ProgramParameters) -> str:

@@ -1,4 +1,4 @@
-"""User query: a Python file with `def query(records, config)`, measured like built-in workloads."""
+"""User query: a Python file with `def query(records, config)` or a SQL file, measured like built-in workloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from faultline.experiment.common_parameters import Common
-from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, is_sql, read_job
 from faultline.experiment.prerequisites import Prepared
 from faultline.experiment.workloads.protocol import Parameters, Workload
 from faultline.system.errors import ConfigError
@@ -26,7 +26,9 @@ JARS = "Jars that the job or program needs: absolute paths, separated by commas.
 class QueryParameters(Parameters):
     """Job file and its arguments."""
 
-    job: str | None = Field(None, description="User job: a Python file with `def query(records, config)`.")
+    job: str | None = Field(
+        None, description="User job: a Python file with `def query(records, config)`, or a SQL file."
+    )
     arguments: dict[str, Any] | None = Field(
         None, description='Arguments that the job declares, by name, such as {"window_s": 10}.'
     )
@@ -34,7 +36,7 @@ class QueryParameters(Parameters):
 
 
 class UserQuery(Workload[QueryParameters]):
-    """Run a user query from a Python file (`job`) like a built-in workload."""
+    """Run a user query from a Python or SQL file (`job`) like a built-in workload."""
 
     name = "query"
     order = 60
@@ -47,7 +49,9 @@ class UserQuery(Workload[QueryParameters]):
 
     def check(self, own: QueryParameters, common: Common) -> None:
         if not own.job:
-            raise ValueError("job: missing; expected a Python file; fix: create one with `./faultline job new NAME`")
+            raise ValueError(
+                "job: missing; expected a Python or SQL file; fix: create one with `./faultline job new NAME`"
+            )
         if not own.job.startswith("/"):
             raise ValueError(f"job: got {own.job!r}; expected an absolute path")
         for jar in self.jars(own):
@@ -75,7 +79,8 @@ class UserQuery(Workload[QueryParameters]):
         return usual
 
     def has_python_workers(self, own: QueryParameters) -> bool:
-        return True  # unknown before the run; a fault that finds no worker reports it
+        # Unknown for Python before the run; a fault that finds no worker reports it.
+        return not is_sql(own.job or "")
 
     def primed_batches(self, own: QueryParameters) -> int:
         return 2 if job_of(own).event_time else 1
@@ -94,6 +99,7 @@ class UserQuery(Workload[QueryParameters]):
             "output_mode": job.output_mode,
             "event_time": job.event_time,
             "sink": job.has_sink,
+            **job.statements(own.arguments),
         }
 
     def latency_method_of(self, own: QueryParameters) -> str:
@@ -108,6 +114,7 @@ class UserQuery(Workload[QueryParameters]):
             "sink": job.has_sink,
             "attempt": prepared.attempt.id,
             "folder": str(prepared.attempt.sink),
+            **job.statements(own.arguments),
         }
 
     def title(self, config: Mapping[str, Any]) -> str | None:
