@@ -16,9 +16,10 @@ from faultline.records.work_parts import BackgroundCpuPart
 from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.overview import overview_page
-from faultline.reports.pages.site import PageNotFound
+from faultline.reports.pages.site import PageNotFound, ResultsSite
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.tables import as_parquet
+from faultline.reports.views.run import run_view
 from faultline.reports.views.series import read_curves
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 from tests.unit.reports.test_report import Page
@@ -32,6 +33,11 @@ def judged(results: Path, scenario: Scenario) -> Record:
     made = made_of(results, scenario)
     put(results, made)
     return made
+
+
+def site_with(results: Path, made: Record) -> ResultsSite:
+    put(results, made)
+    return site(results)
 
 
 def test_an_experiment_in_full(tmp_path: Path) -> None:
@@ -54,6 +60,19 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     (plot,) = figures(html).values()
     marks = [shape for shape in plot["layout"]["shapes"] if shape["name"] == "t0"]
     assert [mark["line"]["color"] for mark in marks] == [FAULT_COLOUR]
+
+
+def test_an_engine_that_emits_per_record_has_bins_of_seconds_and_restarts(tmp_path: Path) -> None:
+    made = made_of(tmp_path, Scenario())
+    assert "throughput per committed batch" in experiment_page(site_with(tmp_path, made), made.attempt)
+    latency = made.metrics.latency_ms.model_copy(update={"method": "rank"})
+    recovery = made.metrics.recovery.model_copy(update={"restarts": 22.0})
+    metrics = made.metrics.model_copy(update={"latency_ms": latency, "recovery": recovery, "recoveries": [recovery]})
+    changed = made.model_copy(update={"metrics": metrics})
+    html = experiment_page(site_with(tmp_path, changed), made.attempt)
+    assert "throughput and lag by second" in html and ["Job restarts", "22"] in rows(html)
+    (fault,) = run_view(changed, tmp_path).report.faults
+    assert dict(fault.facts)["Job restarts"] == "22"
 
 
 def test_all_lists_show_the_background_cpu_of_a_disturbed_experiment(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ class FaultReport:
             ("Remark", note, str),
             ("Snapshot", self.snapshot_age_s, lambda value: f"{seconds(value)} s old at the fault"),
             ("Dip", recovery.dip_depth, lambda value: f"{share(value)} below the baseline throughput"),
+            ("Job restarts", recovery.restarts, lambda value: count(value)),
             ("Longest silence", recovery.silence_s, lambda value: f"{seconds(value, 2)} s"),
             ("Lag area", recovery.lag_area_record_s, lambda value: f"{count(value)} record·s"),
         )
