@@ -155,6 +155,8 @@ def test_the_storage_is_checked(cluster: ExternalHdfs, endpoints: Endpoints) -> 
 def test_an_experiment_stores_its_checkpoint_in_hdfs(
     cluster: ExternalHdfs, installation: Installation, tmp_path: Path
 ) -> None:
+    # A target is not checked while another experiment runs.
+    installation.given["FAULTLINE_MACHINE"] = str(tmp_path)
     login, more = tmp_path / "kafka.json", tmp_path / "spark.json"
     with external_kafka(tmp_path / "kafka") as broker, external_spark(tmp_path / "spark") as engine:
         write_private(login, json.dumps(broker.login()))

@@ -263,6 +263,8 @@ def test_an_unreachable_master_is_reported(settings: Settings, broker: ExternalK
 
 
 def test_an_invalid_target_refuses_a_run(installation: Installation, broker: ExternalKafka, tmp_path: Path) -> None:
+    # While another experiment runs, the request waits for it instead, and is refused later.
+    installation.given["FAULTLINE_MACHINE"] = str(tmp_path)
     login = tmp_path / "kafka.json"
     write_private(login, json.dumps(broker.login(**{"sasl.password": "wrong"})))
     options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))

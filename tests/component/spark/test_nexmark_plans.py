@@ -36,6 +36,13 @@ def whole_plans(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(key, before)
 
 
+@pytest.fixture(autouse=True)
+def cleared_cache(spark: SparkSession) -> Iterator[None]:
+    """Remove the cached frames of each test; those of all queries would fill the heap."""
+    yield
+    spark.catalog.clearCache()
+
+
 # A filter, a join, sliding windows, processing-time windows, and a Python query; all others with --thorough.
 CHOSEN = ("q2", "q3", "q5", "q9", "q12")
 
