@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,12 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         file = document.parent / path if path else document
         assert file.exists(), f"{target}: no such file"
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "tests" / "mutation").glob("*.toml")), ids=lambda path: path.stem)
+def test_mutation_testing_names_existing_files(file: Path) -> None:
+    """Pytest fails for a missing file, and cosmic-ray would count each mutant as killed."""
+    settings = tomllib.loads(file.read_text())["cosmic-ray"]
+    tests = [word for word in settings["test-command"].split() if word.startswith("tests/")]
+    missing = [path for path in (*tests, *settings["module-path"]) if not (ROOT / path).exists()]
+    assert tests and not missing, missing
