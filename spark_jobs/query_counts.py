@@ -44,6 +44,13 @@ def counts_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_b
     )
 
 
+def without_deleted(outputs: DataFrame, again: DataFrame) -> DataFrame:
+    """Remove the outputs of deleted keys: the last value is null, and the batch lacks the key."""
+    last = outputs.groupBy("key").agg(F.max_by(F.struct("value"), "offset").alias("last"))
+    deleted = last.where("last.value IS NULL").join(again, "key", "left_anti").select("key")
+    return outputs.join(deleted, "key", "left_anti")
+
+
 def last_rows_of(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
     """Return by key whether its last value is that of the batch.
 

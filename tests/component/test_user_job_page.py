@@ -45,6 +45,9 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     again = installation.run(*new)
     assert again.returncode == 2 and " exists; " in again.stderr
     assert installation.run("job", "new", "no name").returncode == 2
+    assert installation.run("job", "new", "clicks.sql").returncode == 0
+    done = installation.run("run", "query", "job=clicks.sql", "--dry-run")
+    assert done.returncode == 0, done.stderr
     planned = [command for command in COMMANDS if command[0] == "run" and "orders.parquet" not in " ".join(command)]
     assert len(planned) == 4
     for command in planned:
@@ -61,6 +64,8 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     [
         (("job", "check", "nowhere.py"), "nowhere.py: "),
         (("run", "query", "job=examples/clicks.jsonl", "--dry-run"), "job: "),
+        (("run", "query", "job=nowhere.sql", "--dry-run"), "nowhere.sql failed: "),
+        (("run", "query", "job=examples/word_count.py", "engine=flink", "--dry-run"), "expected a SQL file"),
         (("run", "query", "job=examples/sessions.py", "arguments.pause=1", "--dry-run"), "did you mean pause_s"),
         (("run", "word_count", "spark_build=snapshot", "--dry-run"), "spark_build: unknown build 'snapshot'"),
         (("build", "add", "mine", "--spark-home", "examples"), "--spark-home: got "),

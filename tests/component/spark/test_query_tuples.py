@@ -81,7 +81,7 @@ class Job:
     def emit(
         self,
         key: str | None,
-        value: str,
+        value: str | None,
         at: int,
         newest: int | None = None,
         *,
@@ -565,6 +565,15 @@ def test_a_sql_file_is_audited_as_a_python_file_is(spark: SparkSession, orders: 
     found = orders.harvest(spark)
     assert found.tuples == sorted([(0, 1, 10, 15, False, 1), (0, 1, 20, 25, False, 1), ben, left], key=str)
     assert orders.notes == {}
+
+
+def test_a_withdrawn_result_is_no_output(spark: SparkSession, orders: Job) -> None:
+    orders.config["ranked"] = True
+    for key, value, at in (("ada", "2 12", 25), ("ben", "1 1", 35), ("cleo", "1 1", 35), ("cleo", None, 36)):
+        orders.emit(key, value, at)
+    assert orders.harvest(spark).counts == {"ada": (2, 2, 1, 0, 0), "ben": (1, 1, 1, 0, 0)}
+    orders.emit("ben", None, 37)
+    assert orders.harvest(spark).counts["ben"] == (1, None, 2, 0, 1), "the batch has this result"
 
 
 def test_a_sql_file_runs_as_a_stream(spark: SparkSession, orders: Job, tmp_path: Path) -> None:

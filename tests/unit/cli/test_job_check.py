@@ -38,6 +38,14 @@ def test_a_query_is_distinguished_from_a_program() -> None:
     assert short_run(str(EXAMPLES / "word_count.py"), given)[0] == "program", "no job has arguments such as these"
 
 
+def test_a_sql_file_is_a_query() -> None:
+    workload, words = short_run(str(EXAMPLES / "orders.sql"), ["engine=flink"])
+    assert workload == "query" and words[:2] == [f"job={EXAMPLES / 'orders.sql'}", "engine=flink"]
+    assert describe_job(str(EXAMPLES / "orders.sql")) == [
+        "orders.sql: writes in update mode, latency of each input at the first output of its key that counts it"
+    ]
+
+
 def test_an_invalid_job_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a file"):
         short_run(str(tmp_path / "no.py"), [])
