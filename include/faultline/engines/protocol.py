@@ -194,12 +194,14 @@ class VictimGroup:
 class Capabilities:
     """Options of an experiment that an engine supports.
 
-    `cycles`: cycles whose phases a fault can target. `granularity`: granularity of outputs and commits.
+    `cycles`: cycles whose phases a fault can target. `granularity`: granularity of outputs and commits. `workloads`:
+    workloads that it runs; None for all that no other engine claims.
     """
 
     commit_modes: frozenset[str]
     cycles: frozenset[str]
     granularity: frozenset[str]
+    workloads: tuple[str, ...] | None = None
 
     def unknown_values(self) -> list[str]:
         """Return the declared values that are not defined."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -51,12 +51,13 @@ class SupervisedProgram:
     """Program that the workload supervisor restarts after a crash.
 
     It is restarted at most `max_restarts` times, each `restart_delay_s` after its end. 0: the engine restarts it
-    itself.
+    itself. `final_statuses`: exit statuses after which a restart would not help, with their meanings.
     """
 
     program: Program
     max_restarts: int
     restart_delay_s: float
+    final_statuses: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ class CommitMode:
     """One commit mode.
 
     `real_time`: outputs appear while a batch runs; only some workloads support it. `snapshots`: snapshots have their
-    own cycle, which can set the time of a fault.
+    own cycle, which can set the time of a fault. `nearest`: the most similar mode of an engine that lacks this one.
     """
 
     name: str
     real_time: bool = False
     snapshots: bool = False
+    nearest: str | None = None
 
     def check(
         self, workload: str, supporting: Sequence[str], *, checkpoint_interval_s: float, cores: int, partitions: int
@@ -62,11 +63,11 @@ class CommitMode:
 COMMIT_MODES = {
     one.name: one
     for one in (
-        CommitMode("none"),
-        CommitMode("unaligned", real_time=True),
+        CommitMode("none", nearest="at-least-once"),
+        CommitMode("unaligned", real_time=True, nearest="unaligned-barriers"),
         CommitMode("aligned"),
-        CommitMode("aligned-changelog", snapshots=True),
-        CommitMode("at-least-once"),
-        CommitMode("unaligned-barriers"),
+        CommitMode("aligned-changelog", snapshots=True, nearest="aligned"),
+        CommitMode("at-least-once", nearest="unaligned"),
+        CommitMode("unaligned-barriers", nearest="aligned"),
     )
 }

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from fault.registry import REFUSED
-from faultline.experiment.commit_modes import COMMIT_MODES
+from faultline.experiment.commit_modes import COMMIT_MODES, DEFAULT_ENGINE
 from faultline.experiment.common_parameters import (
     BUILT_IN_CORPUS,
     MAX_RESTARTS,
@@ -169,13 +169,14 @@ class _Checked(Common):
                 f"({memory_mb:.0f} MB); fix: lower state_mb, or raise executor_memory_mb or executors"
             )
         self._check_parameters()
-        COMMIT_MODES[self.commit_mode].check(
-            self.workload,
-            workloads_that_can("real_time"),
-            checkpoint_interval_s=self.checkpoint_interval_s,
-            cores=self.executors * self.executor_cores,
-            partitions=self.partitions,
-        )
+        if self.engine == DEFAULT_ENGINE:  # others refuse real-time mode
+            COMMIT_MODES[self.commit_mode].check(
+                self.workload,
+                workloads_that_can("real_time"),
+                checkpoint_interval_s=self.checkpoint_interval_s,
+                cores=self.executors * self.executor_cores,
+                partitions=self.partitions,
+            )
         self._check_generator()
         check_topic_settings(self.topic_conf, paced=self.paced, workload=self.workload)
         most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))

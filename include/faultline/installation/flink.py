@@ -37,12 +37,15 @@ def install_flink(
 ) -> None:
     """Install Flink, or what is missing of it; `lock`: descriptor of the bootstrap lock, which the caller holds.
 
-    Raises ConfigError before anything is fetched if the disk lacks room, and for a file with a wrong hash;
-    InfrastructureError if something cannot be fetched. An interrupted installation is repeated.
+    Raises ConfigError before anything is fetched if the disk lacks room, and for a fetched file with a wrong hash;
+    InfrastructureError if something cannot be fetched. An interrupted installation is repeated, and damaged files are
+    fetched again.
     """
     requirements, jar_lock = (flink.root / name for name in LOCKS)
-    if flink.is_installed():
-        jars.verify(flink.home, jar_lock)
+    for path in flink.damaged_jars():
+        path.unlink(missing_ok=True)
+    if flink.is_installed() and not any(flink.damaged_packages()):
+        jars.fetch(flink.home, java, jar_lock, keep_open=(lock,), command=ADD_COMMAND)
         progress(f"flink: {VERSION} is installed in {flink.folder}")
         return
     free = shutil.disk_usage(flink.home).free
@@ -57,8 +60,7 @@ def install_flink(
         shutil.rmtree(folder, ignore_errors=True)
     install(requirements, "--target", str(stage))
     progress("flink: fetching the Kafka connector and the SQL driver")
-    jars.fetch(flink.home, java, jar_lock, keep_open=(lock,))
-    jars.verify(flink.home, jar_lock)
+    jars.fetch(flink.home, java, jar_lock, keep_open=(lock,), command=ADD_COMMAND)
     (stage / flink.stamp.name).write_text(flink.identity())
     stage.rename(flink.folder)
     progress(f"flink: installed {VERSION}; select it with engine=flink")

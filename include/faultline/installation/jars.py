@@ -92,12 +92,20 @@ def verify(home: Path, lock: Path = LOCK) -> None:
     raise ConfigError(f"{jar.path(home)}: {fault}{others}; fix: {remedy} `./faultline` again")
 
 
-def fetch(home: Path, java: Java, lock: Path = LOCK, *, ivy: Path | None = None, keep_open: Sequence[int] = ()) -> None:
+def fetch(
+    home: Path,
+    java: Java,
+    lock: Path = LOCK,
+    *,
+    ivy: Path | None = None,
+    keep_open: Sequence[int] = (),
+    command: str = "./faultline",
+) -> None:
     """Fetch the missing jars in one run of Ivy, and move each into place if its hash is right.
 
     Raises InfrastructureError if a jar cannot be fetched, ConfigError if its hash differs from the lock. The log is
     `logs/ivy.log` in the state directory. `keep_open`: descriptors that Ivy inherits, such as a lock that must survive
-    a killed caller.
+    a killed caller. `command`: repeats the fetch.
     """
     wanted = missing_jars(home, lock)
     if not wanted:
@@ -110,7 +118,7 @@ def fetch(home: Path, java: Java, lock: Path = LOCK, *, ivy: Path | None = None,
     try:
         _run_ivy(_ivy_command(java, ivy or ivy_jar(home), work, wanted), work, log, keep_open)
         for jar in wanted:
-            _accept(jar, work / "out" / jar.set / jar.filename, home, log)
+            _accept(jar, work / "out" / jar.set / jar.filename, home, log, command)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -195,17 +203,17 @@ def _module(wanted: Sequence[Jar]) -> str:
     )
 
 
-def _accept(jar: Jar, fetched: Path, home: Path, log: Path) -> None:
+def _accept(jar: Jar, fetched: Path, home: Path, log: Path, command: str) -> None:
     if not fetched.is_file():
         raise InfrastructureError(
-            f"{jar.filename}: fetching failed; fix: check the network and HTTPS_PROXY, then run `./faultline` again,"
+            f"{jar.filename}: fetching failed; fix: check the network and HTTPS_PROXY, then run `{command}` again,"
             f" or put the file into {jar.path(home).parent} (log: {log})"
         )
     fault = _defect(fetched, jar.sha256)
     if fault:
         raise ConfigError(
             f"{jar.filename}: rejected: differs from jars.lock ({fault});"
-            " fix: check the repository or proxy in use, then run `./faultline` again"
+            f" fix: check the repository or proxy in use, then run `{command}` again"
         )
     jar.path(home).parent.mkdir(parents=True, exist_ok=True)
     fetched.replace(jar.path(home))

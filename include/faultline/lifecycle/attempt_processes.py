@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -94,19 +94,39 @@ def _is_listening(entry: LedgerEntry, port: int) -> bool:
 
 def workload_failure(run: Run, entry: LedgerEntry | None) -> str | None:
     """Return why the workload cannot continue, with its exit reason, in one line; None while it can."""
-    attempt = run.attempt
-    exits = events(read_journal(attempt.supervisor_journal), "exit")
+    attempt, lines = run.attempt, read_journal(run.attempt.supervisor_journal)
+    exits = events(lines, "exit")
     for one in read_document(attempt.folder / "workload.json")["processes"] if exits else ():
         of_role = [line for line in exits if line["role"] == one["role"]]
         if len(of_role) > one["max_restarts"]:
             return f"workload: exited {len(of_role)} times; {_exit_reason(run, of_role[-1])}"
+    if failure := final_failure(run):
+        return failure
     trouble = exit_message(attempt, entry)
-    if trouble and exits and exits[-1]["returncode"] == 0:
-        return f"workload: exited with status 0; {_exit_reason(run, exits[-1])}"
-    if trouble and exits and not attempt.gate.exists():
-        # The first exit ended the others.
-        return f"workload: exited before the start barrier opened; {_exit_reason(run, exits[0])}"
+    # The supervisor ends the other processes after the one that is not restarted.
+    end = next((line for line in exits if not _is_restarted(lines, line)), None)
+    if trouble and end and end["returncode"] == 0:
+        return f"workload: exited with status 0; {_exit_reason(run, end)}"
+    if trouble and end and not attempt.gate.exists():
+        return f"workload: exited before the start barrier opened; {_exit_reason(run, end)}"
     return trouble
+
+
+def final_failure(run: Run) -> str | None:
+    """Return why the engine gave its job up, in one line: a process ended with a final status; None if none did."""
+    exits = events(read_journal(run.attempt.supervisor_journal), "exit")
+    for one in read_document(run.attempt.folder / "workload.json")["processes"] if exits else ():
+        meanings = one.get("final_statuses", {})
+        for line in exits:
+            if line["role"] == one["role"] and (meaning := meanings.get(str(line["returncode"]))):
+                return f"workload: {meaning}; {_exit_reason(run, line)}"
+    return None
+
+
+def _is_restarted(lines: Sequence[Line], end: Line) -> bool:
+    """Return whether the process that ended so was restarted."""
+    restarts = (line for line in events(lines, "restart") if line["role"] == end["role"])
+    return any(line["mono_ns"] >= end["mono_ns"] for line in restarts)
 
 
 def _exit_reason(run: Run, end: Line) -> str:

@@ -18,6 +18,7 @@ from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.attempt_plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.cell import require_sweep_id
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.config import Configuration
 from faultline.installation.hosts.layout import checkpoint_disk
 from faultline.installation.service_users import supervisor_pid
@@ -211,9 +212,13 @@ def check_engine(config: Configuration) -> None:
     """Raise ConfigError for what the configuration's engine does not support."""
     engine = engine_of(config)
     able = engine.capabilities
+    if able.workloads is not None and config.workload not in able.workloads:
+        known = " or ".join(able.workloads)
+        raise ConfigError(f"workload: got {config.workload}; expected {known} with engine={engine.name}")
     if config.commit_mode not in able.commit_modes:
-        known = ", ".join(sorted(able.commit_modes))
-        raise ConfigError(f"commit_mode: got {config.commit_mode}; expected {known} (engine {engine.name})")
+        known, nearest = ", ".join(sorted(able.commit_modes)), COMMIT_MODES[config.commit_mode].nearest
+        fix = f"; fix: commit_mode={nearest}" if nearest in able.commit_modes else ""
+        raise ConfigError(f"commit_mode: got {config.commit_mode}; expected {known} (engine {engine.name}){fix}")
     for key in sorted(ENGINES.parameters - engine.parameters):
         if getattr(config, key) != type(config).model_fields[key].default:
             raise ConfigError(f"{key}: unsupported by the engine {engine.name}; fix: omit it")

@@ -19,6 +19,7 @@ from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.attempt_processes import (
     attempt_option,
     exit_message,
+    final_failure,
     last_line,
     module_command,
     newest_entry,
@@ -196,6 +197,7 @@ def submit_workload(run: RunContext) -> LedgerEntry:
                     "env": dict(one.program.environment),
                     "restart_delay_s": one.restart_delay_s,
                     "max_restarts": one.max_restarts,
+                    "final_statuses": dict(one.final_statuses),
                 }
                 for one in submission.processes
             ],
@@ -289,7 +291,7 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
     def alive() -> str | None:
         schedule.require_on_time(plan)
         failed = last_line(attempt.conductor_journal, event="failed")
-        return f"conductor: {failed['message']}" if failed else exit_message(attempt, entry)
+        return f"conductor: {failed['message']}" if failed else final_failure(run) or exit_message(attempt, entry)
 
     gate = wait_until(
         lambda: last_line(attempt.conductor_journal, event="gate"),
@@ -316,7 +318,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
     """Wait for the end of the schedule and the drain, then stop workload and recorder.
 
     A dead process is noted, not raised: the measurement is kept and judged as invalid. Raises Cancelled if the parent
-    sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
+    sweep was stopped, InvalidMeasurement for an unreachable rate, InfrastructureError if the engine gave its job up.
     """
     attempt, plan = run.attempt, run.plan
     cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
@@ -326,7 +328,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
 
     def alive(role: str) -> str | None:
         schedule.require_on_time(plan)
-        return exit_message(attempt, newest_entry(attempt, role))
+        return final_failure(run) or exit_message(attempt, newest_entry(attempt, role))
 
     scheduled = [("conductor", attempt.conductor_journal)]
     scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
@@ -339,12 +341,14 @@ def await_end(run: RunContext) -> dict[str, Any]:
                 what=f"{role}: the end of its schedule",
                 alive=lambda role=role: alive(role),  # type: ignore[misc]
             )
-        except Cancelled:
-            raise
         except InfrastructureError as error:
+            if isinstance(error, Cancelled) or final_failure(run):
+                raise
             problems.append(str(error))
             undo_leftovers(run)  # a pause that a dead scheduler left would block the drain
     drained = await_drained(run, problems) if plan.paced else await_last_batch(run, problems)
+    if not drained and (failure := final_failure(run)):
+        raise InfrastructureError(failure)
     attempt.stop_file.touch()
     # The next experiment need not wait for the end of this one's processes.
     _stop_recorder(attempt, problems)

@@ -5,8 +5,9 @@ journalled and part of the timeline.
 
     python -m faultline.lifecycle.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"processes": [{"role", "command", "env", "restart_delay_s", "max_restarts"}],
-"ends_itself"}. Without "ends_itself", the processes are terminated once the attempt's stop file exists.
+`workload.json` in the attempt's folder: {"processes": [{"role", "command", "env", "restart_delay_s", "max_restarts",
+"final_statuses"}], "ends_itself"}. Without "ends_itself", the processes are terminated once the attempt's stop file
+exists.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _SupervisedProcess:
         self.environment = {**os.environ, **specification["env"]}
         self.restart_delay_s = float(specification["restart_delay_s"])
         self.max_restarts = int(specification["max_restarts"])
+        self.final_statuses = {int(status) for status in specification.get("final_statuses", {})}
         self.incarnation = -1
         self.child: subprocess.Popen[bytes] | None = None
         self.returncode = 0
@@ -116,7 +118,7 @@ class WorkloadSupervisor:
         if exited.returncode == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
             return False
         # No fault precedes the start barrier, so a restart would crash again.
-        if not self._attempt.gate.exists():
+        if not self._attempt.gate.exists() or exited.returncode in exited.final_statuses:
             return False
         if self._guardian is not None:
             self._guardian.on_driver_exit(journal)

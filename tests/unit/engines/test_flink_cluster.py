@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faultline.engines.flink import sql
 from faultline.engines.flink.checkpoints import PREFIX
 from faultline.engines.flink.cluster import (
+    JOB_RESTARTS,
     METASPACE_MB,
     JvmCommands,
     JvmOptions,
@@ -59,6 +60,14 @@ def test_every_commit_mode_has_its_settings(mode: str) -> None:
     assert ("execution.checkpointing.unaligned.enabled" in settings) == (mode == "unaligned-barriers")
 
 
+def test_a_job_may_restart_for_each_fault() -> None:
+    """With the default heartbeats a loss causes about 30 restarts; a job that always fails ends with its attempts."""
+    several = configuration(fault="executor", injections=2, duration_s=400)
+    name = "restart-strategy.fixed-delay.attempts"
+    assert experiment_settings(several)[name] == str(2 * JOB_RESTARTS)
+    assert experiment_settings(configuration(fault="none"))[name] == str(JOB_RESTARTS)
+
+
 def test_settings_of_the_user_come_last() -> None:
     config = configuration(flink_conf={"restart-strategy.fixed-delay.delay": "5s"})
     assert experiment_settings(config)["restart-strategy.fixed-delay.delay"] == "5s"
@@ -67,16 +76,33 @@ def test_settings_of_the_user_come_last() -> None:
 @pytest.mark.parametrize(
     ("values", "key"),
     [
-        ({"commit_mode": "unaligned", "checkpoint_interval_s": 5}, "commit_mode"),
-        ({"commit_mode": "none", "fault": "none"}, "commit_mode"),
-        ({"workload": "pi"}, "workload"),
+        *(({"workload": name}, "workload") for name in ("pi", "topology", "stock_group_by", "stock_join", "nexmark")),
+        ({"workload": "word_count_python"}, "workload"),
         ({"spark_conf": {"spark.sql.adaptive.enabled": "false"}}, "spark_conf"),
         ({"fault": "worker"}, "victim"),
         ({"shuffle_partitions": 4}, "shuffle_partitions"),
+        ({"snapshot_interval_s": 30}, "snapshot_interval_s"),
+        ({"spark_build": "snapshot"}, "spark_build"),
+        ({"target": "lab"}, "target"),
     ],
 )
 def test_what_flink_lacks_is_refused_by_key(values: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}: "):
+        check_engine(configuration(**values))
+
+
+@pytest.mark.parametrize(
+    ("values", "nearest"),
+    [
+        ({"commit_mode": "unaligned"}, "unaligned-barriers"),
+        ({"commit_mode": "none", "fault": "none"}, "at-least-once"),
+        ({"commit_mode": "aligned-changelog"}, "aligned"),
+        ({"engine": "spark", "commit_mode": "at-least-once"}, "unaligned"),
+        ({"engine": "spark", "commit_mode": "unaligned-barriers"}, "aligned"),
+    ],
+)
+def test_a_commit_mode_of_another_engine_is_refused_with_the_nearest(values: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^commit_mode: got .*; fix: commit_mode={nearest}$"):
         check_engine(configuration(**values))
 
 
@@ -154,14 +180,14 @@ def test_a_restarted_task_manager_has_another_resource_id(tmp_path: Path) -> Non
 
 def test_a_distribution_of_other_locks_is_not_installed(tmp_path: Path) -> None:
     for name in LOCKS:
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(f"# {name}\n")
     flink = FlinkDistribution(tmp_path, tmp_path)
     with pytest.raises(ConfigError, match="^engine: "):
         flink.require()
     flink.stamp.parent.mkdir(parents=True)
     flink.stamp.write_text(flink.identity())
     flink.require()
-    (tmp_path / LOCKS[1]).write_text("another")
+    (tmp_path / LOCKS[1]).write_text("# another")
     assert not flink.is_installed()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,8 @@ from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
 from faultline.engines.flink.traces import commits_of, detect, events_of, read_logs
 from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
-from faultline.engines.supervisor_journal import worker_exits_of
+from faultline.engines.registry import ENGINES
+from faultline.engines.supervisor_journal import exit_reason, worker_exits_of
 from faultline.engines.work import CheckpointReport, ProcessExit
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal, log_instant_ns
@@ -154,6 +156,53 @@ def test_exits_of_workers_have_the_pid_of_their_start() -> None:
     ]
     wanted = (ProcessExit("taskmanager-1", 8, 3), ProcessExit("taskmanager-1", 9, 6))
     assert worker_exits_of(lines) == wanted
+
+
+# ---- Exit reasons, from the ends of real logs ----
+
+STARTED = "2026-11-28T05:08:18.247Z ERROR [main] ClusterEntrypoint: Could not start cluster entrypoint Standalone.\n"
+INITIALIZED = "org.apache.flink.runtime.entrypoint.ClusterEntrypointException: Failed to initialize the entrypoint.\n"
+SUPPRESSED = (
+    "org.apache.flink.runtime.JobException: Recovery is suppressed by FixedDelayRestartBackoffTimeStrategy(3)\n"
+)
+FRAME = "\tat org.apache.flink.Something(Something.java:1)\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [STARTED, INITIALIZED, "Caused by: org.apache.flink.util.FlinkException: Could not create the component.\n",
+             "Caused by: java.net.BindException: Could not start rest endpoint on any port in port range 20336\n"],
+            "java.net.BindException: Could not start rest endpoint on any port in port range 20336",
+        ),
+        (
+            [STARTED, INITIALIZED, "Caused by: java.io.IOException: Unable to open BLOB Server in port range: 7\n"],
+            "java.io.IOException: Unable to open BLOB Server in port range: 7",
+        ),
+        (
+            [SUPPRESSED, FRAME, "Caused by: java.lang.ArithmeticException: / by zero\n", FRAME,
+             line(59, "ClusterEntrypoint", "Terminating cluster entrypoint process with exit code 1443.")],
+            "java.lang.ArithmeticException: / by zero",
+        ),
+        (
+            ["org.apache.flink.table.api.TableException: Failed to execute sql\n",
+             "Caused by: java.lang.RuntimeException: java.io.EOFException\n", "Caused by: java.io.EOFException\n"],
+            "java.io.EOFException",
+        ),
+        (
+            ["Caused by: org.apache.flink.table.api.ValidationException: SQL validation failed. From line 3\n",
+             "Caused by: org.apache.calcite.runtime.CalciteContextException: From line 3, column 8\n",
+             "Caused by: org.apache.calcite.sql.validate.SqlValidatorException: Column 'x' not found\n"],
+            "org.apache.flink.table.api.ValidationException: SQL validation failed. From line 3",
+        ),
+    ],
+)  # fmt: skip
+def test_the_root_cause_is_the_exit_reason(tmp_path: Path, lines: list[str], reason: str) -> None:
+    """An error in SQL has its line; a calcite exception below it does not count."""
+    log = tmp_path / "driver-0.log"
+    log.write_text("".join([line(1, "ClusterEntrypoint", "Starting."), *lines, FRAME]))
+    assert exit_reason(log, ENGINES.by_name["flink"].error_line) == f"Caused by: {reason}"
 
 
 # ---- Checkpoints ----

@@ -21,7 +21,7 @@ from faultline.experiment.attempt_plan import Places
 from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle import workload_supervisor
-from faultline.lifecycle.attempt_processes import start_companion, start_fault_daemons, workload_failure
+from faultline.lifecycle.attempt_processes import final_failure, start_companion, start_fault_daemons, workload_failure
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal, write_lines
@@ -139,6 +139,42 @@ def test_before_the_start_the_first_exit_is_the_reason(tmp_path: Path) -> None:
     assert str(workload_failure(run, None)).endswith("driver-0.log: Error of driver")
 
 
+def test_the_process_that_was_not_restarted_gives_the_reason(tmp_path: Path) -> None:
+    """Its end ends the others, which exit later."""
+    run = run_with(tmp_path, settings(tmp_path, 1))
+    attempt, codes = run.attempt, {"worker": 143, "driver": 2}
+    write_json(attempt.folder / "workload.json", {"processes": [{"role": role, "max_restarts": 1} for role in codes]})
+    attempt.engine_logs.mkdir()
+    lines: list[dict[str, object]] = [
+        {"event": event, "role": role, "incarnation": number, "mono_ns": at_ns, "returncode": codes[role]}
+        for at_ns, (event, role, number) in enumerate(
+            [("exit", "worker", 0), ("restart", "worker", 0), ("exit", "driver", 0), ("exit", "worker", 1)]
+        )
+    ]
+    (attempt.engine_logs / "driver-0.log").write_text("Error of the driver\n")
+    write_lines(attempt.supervisor_journal, lines[2:])
+    assert str(workload_failure(run, None)).endswith("opened; driver-0.log: Error of the driver")
+    write_lines(attempt.supervisor_journal, lines[:3])
+    assert str(workload_failure(run, None)).endswith("opened; driver-0.log: Error of the driver")
+
+
+def test_a_final_status_is_reported_with_its_meaning(tmp_path: Path) -> None:
+    run = run_with(tmp_path, settings(tmp_path, 1))
+    attempt = run.attempt
+    assert final_failure(run) is None
+    attempt.engine_logs.mkdir()
+    (attempt.engine_logs / "driver-0.log").write_text("Error: why\n")
+    exits = [("worker", 163), ("driver", 163)]
+    write_lines(
+        attempt.supervisor_journal,
+        [{"event": "exit", "role": role, "incarnation": 0, "returncode": code} for role, code in exits],
+    )
+    for meanings, failure in (({"163": "gave up"}, "workload: gave up; driver-0.log: Error: why"), ({}, None)):
+        processes = [{"role": "worker", "max_restarts": 1}, {"role": "driver", "final_statuses": meanings}]
+        write_json(attempt.folder / "workload.json", {"processes": [{"max_restarts": 1, **one} for one in processes]})
+        assert final_failure(run) == failure
+
+
 def test_another_process_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:
     program = "import socket, sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))).accept()"
     companion = Companion("memcached", (sys.executable, "-c", program, "{port}"))
@@ -209,6 +245,16 @@ def test_what_ends_before_the_gate_is_broken_and_not_started_again(tmp_path: Pat
     Attempt(tmp_path).gate.touch()
     Attempt(tmp_path).supervisor_journal.unlink()
     assert supervised(tmp_path, failing) == ["start", "exit", *["restart", "start", "exit"] * 2, "stop"]
+
+
+def test_what_ends_with_a_final_status_is_not_started_again(tmp_path: Path) -> None:
+    Attempt(tmp_path).gate.touch()
+    usual = {"env": {}, "restart_delay_s": 0, "max_restarts": 2, "final_statuses": {"3": "gave up"}}
+    failing = [sys.executable, "-c", "raise SystemExit(3)"]
+    specification = {"processes": [{"role": "driver", "command": failing, **usual}], "ends_itself": True}
+    assert WorkloadSupervisor(run_in(tmp_path), specification).run() == 3
+    lines = read_journal(Attempt(tmp_path).supervisor_journal)
+    assert [line["event"] for line in lines] == ["start", "exit", "stop"]
 
 
 def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_path: Path) -> None:

@@ -32,8 +32,15 @@ JOB_MANAGER_HEAP_MB, JOB_MANAGER_OFF_HEAP_MB, JOB_MANAGER_METASPACE_MB = 448, 12
 
 # Retained checkpoints: their offsets are read each second, and a slow reader must not miss one.
 RETAINED_CHECKPOINTS = 20
-# Job restarts by Flink itself; with the default heartbeats one lost TaskManager causes about 30.
-JOB_RESTARTS = 1000
+# Job restarts by Flink itself for each fault; with the default heartbeats one lost TaskManager causes about 30. A job
+# that always fails uses them up within about two minutes.
+JOB_RESTARTS = 100
+# Exit statuses of a JobManager that would only repeat itself: ClusterEntrypoint's RUNTIME_FAILURE_RETURN_CODE, and
+# ApplicationStatus.FAILED modulo 256.
+FINAL_STATUSES: Mapping[int, str] = {
+    2: "Flink could not start or restore the job",
+    1443 % 256: "Flink's job failed and its restart attempts are used up",
+}
 # Above the longest outage; after the usual 60 s a healthy TaskManager ends itself.
 TRANSACTION_TIMEOUT_MS = 600_000
 
@@ -125,7 +132,6 @@ BUILD_SETTINGS: Mapping[str, str] = {
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "execution.checkpointing.num-retained": str(RETAINED_CHECKPOINTS),
     "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": str(JOB_RESTARTS),
     "restart-strategy.fixed-delay.delay": "1s",
     "table.local-time-zone": "UTC",
     "traces.reporters": "slf4j",
@@ -156,6 +162,7 @@ def _configured(config: Configuration) -> dict[str, str]:
     }
     return {
         "parallelism.default": str(slots),
+        "restart-strategy.fixed-delay.attempts": str(JOB_RESTARTS * max(1, len(config.planned_faults()))),
         "taskmanager.numberOfTaskSlots": str(config.executor_cores),
         "taskmanager.cpu.cores": f"{config.executor_cores}.0",
         "state.backend.type": "rocksdb" if config.state_store == "rocksdb" else "hashmap",

@@ -6,8 +6,10 @@ unpacked and never on `sys.path`.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +53,29 @@ class FlinkDistribution:
         return self.stamp.is_file() and self.stamp.read_text() == self.identity()
 
     def require(self) -> None:
-        """Raise ConfigError, naming the command that installs it, if Flink is missing or of another lock."""
+        """Raise ConfigError, naming the command that repairs it, if Flink is missing, of another lock or damaged."""
         if not self.is_installed():
             raise ConfigError(f"engine: got flink, which is not installed; fix: {ADD_COMMAND}")
+        if damaged := [*self.damaged_packages(), *self.damaged_jars()]:
+            raise ConfigError(f"engine: got flink with {damaged[0]}, which is missing or changed; fix: {ADD_COMMAND}")
+
+    def damaged_packages(self) -> Iterator[Path]:
+        """Yield the files of the wheel that are missing or of another size, by the wheel's own list."""
+        for record in self.folder.glob("*.dist-info/RECORD"):
+            with record.open(newline="") as lines:
+                for name, _, size in csv.reader(lines):
+                    path = self.folder / name
+                    if size and not (path.is_file() and path.stat().st_size == int(size)):
+                        yield path
+
+    def damaged_jars(self) -> Iterator[Path]:
+        """Yield the jars of the lock that are missing or have another hash (12 MB are read)."""
+        for line in (self.root / LOCKS[1]).read_text().splitlines():
+            if line.strip() and not line.startswith("#"):
+                sha256, _, name, folder = line.split()
+                path = self.home / "jars" / folder / name
+                if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+                    yield path
 
     def classpath(self) -> str:
         """Return the class path of every JVM: Flink's jars, then the Kafka connector and the SQL driver."""

@@ -45,13 +45,18 @@ class Flink(WithoutPrograms):
         commit_modes=frozenset({"aligned", "at-least-once", "unaligned-barriers"}),
         cycles=frozenset({"checkpoint"}),
         granularity=frozenset({"record"}),
+        workloads=WORKLOADS,
     )
     packages: Mapping[str, str] = MappingProxyType({})
     parameters = frozenset({"flink_conf", "spares"})
     programs: str | None = None
     replacer = "the workload supervisor"
     job_settings = "table."
-    error_line = re.compile(r"^(Caused by: )?[\w.]+\.(SqlParserException|ValidationException|TableException): ")
+    # An error in the SQL, with its line; else the root cause of an exception.
+    error_line = re.compile(
+        r"^(Caused by: )?[\w.]+\.(SqlParserException|ValidationException|TableException): "
+        r"|^Caused by: (?!org\.apache\.(calcite|flink\.sql)\.)"
+    )
 
     def build_settings(self) -> dict[str, str]:
         from faultline.engines.flink.cluster import BUILD_SETTINGS
@@ -76,8 +81,6 @@ class Flink(WithoutPrograms):
         return own.METHOD, {"tuples": "hashed_words"}
 
     def check(self, config: Configuration) -> None:
-        if config.workload not in WORKLOADS:
-            raise ConfigError(f"workload: got {config.workload}; expected {' or '.join(WORKLOADS)} with engine=flink")
         if isinstance(config.own, QueryParameters):
             _check_query(config.own)
         for key in IGNORED:

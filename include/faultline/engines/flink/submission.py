@@ -9,6 +9,7 @@ from typing import Any
 
 from faultline.engines.flink import sql
 from faultline.engines.flink.cluster import (
+    FINAL_STATUSES,
     LOGGING_FILE,
     JvmCommands,
     JvmOptions,
@@ -21,6 +22,7 @@ from faultline.engines.flink.cluster import (
 )
 from faultline.engines.flink.distribution import FlinkDistribution
 from faultline.engines.flink.tls import make_stores
+from faultline.engines.flink.traces import DRIVER
 from faultline.engines.runtime import Program, Runtime, Submission, SupervisedProgram
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.common_parameters import MAX_RESTARTS
@@ -77,7 +79,7 @@ def submit(run: Run, runtime: Runtime) -> Submission:
     }
     task_manager = commands.task_manager(Memory(config.executor_memory_mb))
     names = [f"taskmanager-{number}" for number in range(config.executors + config.spares)]
-    launches: dict[str, Mapping[str, Any]] = {"driver": job_manager}
+    launches: dict[str, Mapping[str, Any]] = {DRIVER: job_manager}
     launches |= {name: {"command": task_manager, "name": name} for name in names}
     environment = {**flink.environment(), "FLINK_CONF_DIR": str(folder), RUN_MARK: attempt.id}
     processes = []
@@ -85,8 +87,8 @@ def submit(run: Run, runtime: Runtime) -> Submission:
         file = folder / f"{role}.json"
         write_json(file, specification)
         command = (sys.executable, "-P", "-m", LAUNCHER, str(file), run_token(attempt.id))
-        delay_s = run.plan.restart_delay_s
-        processes.append(SupervisedProgram(Program(role, command, environment), restarts, delay_s))
+        delay_s, final = run.plan.restart_delay_s, FINAL_STATUSES if role == DRIVER else {}
+        processes.append(SupervisedProgram(Program(role, command, environment), restarts, delay_s, final))
     return Submission(tuple(processes), stops_on_request=False)
 
 
