@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -28,6 +28,8 @@ from fault.fault_spec import FaultSpec
 from fault.identity import VICTIM_PHRASES, VICTIMS
 from fault.registry import ACTIONS
 from faultline.cli.main import app
+from faultline.engines.flink.distribution import WORKLOADS as FLINK_WORKLOADS
+from faultline.engines.registry import ENGINES
 from faultline.experiment.axes import axis_text
 from faultline.experiment.common_parameters import CommitMode, limits
 from faultline.experiment.config import Configuration, parse_configuration
@@ -79,8 +81,11 @@ def workload_table() -> str:
     rows = []
     for name, one in WORKLOADS.items():
         mine = ", ".join(f"`{key}`" for key in own if name in owners(key)) or "-"
-        rows.append((f"`{name}`", _first(one), f"`{one.latency_method}`", _commit_modes(one), mine))
-    return table("workload | purpose | latency method | commit modes | own parameters", rows)
+        engine = ENGINES.of_values({"workload": name})
+        engines = [engine.name, *(["flink"] if name in FLINK_WORKLOADS else [])]
+        modes = _commit_modes(one, engine.capabilities.commit_modes)
+        rows.append((f"`{name}`", _first(one), ", ".join(engines), f"`{one.latency_method}`", modes, mine))
+    return table("workload | purpose | engines | latency method | commit modes (first engine) | own parameters", rows)
 
 
 def victim_table() -> str:
@@ -266,13 +271,13 @@ def _module_text(module: str) -> str:
     return str(ast.get_docstring(ast.parse(path.read_text()))).splitlines()[0]
 
 
-def _commit_modes(workload: Any) -> str:
-    """Return the commit modes that a configuration of the workload accepts."""
+def _commit_modes(workload: Any, known: Set[str]) -> str:
+    """Return the commit modes, of those in `known`, that a configuration of the workload accepts."""
     usual = {"fault": "none", "checkpoint_interval_s": 10.0}
     own = {"late": 0.0, "job": "/job.py", "application": "/program.py", "truth": {}}
     mine = {key: value for key, value in own.items() if key in workload.parameters.model_fields}
     accepted = []
-    for mode in get_args(CommitMode):
+    for mode in (one for one in get_args(CommitMode) if one in known):
         try:
             parse_configuration({"workload": workload.name, **usual, **mine, "commit_mode": mode})
         except ConfigError as error:
@@ -280,7 +285,7 @@ def _commit_modes(workload: Any) -> str:
                 raise
         else:
             accepted.append(f"`{mode}`")
-    return "all" if len(accepted) == len(get_args(CommitMode)) else ", ".join(accepted)
+    return "all" if len(accepted) == len(known) else ", ".join(accepted)
 
 
 def _settings(values: Mapping[str, Any]) -> str:
