@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault.identity import EXECUTOR
+from fault.identity import DRIVER, EXECUTOR
 from faultline.engines.flink.checkpoints import PREFIX, completed_in, newest_in, numbers_in
 from faultline.engines.flink.job_log import is_job_event, parse_job_log
 from faultline.engines.flink.live import LiveTraces
 from faultline.engines.flink.progress import JobProgress
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
 from faultline.engines.flink.traces import commits_of, detect, events_of, read_logs
-from faultline.engines.protocol import FaultInterval, Traces, VictimGroup
+from faultline.engines.protocol import FaultInterval, ProcessRun, Traces, VictimGroup
 from faultline.engines.registry import ENGINES
 from faultline.engines.supervisor_journal import exit_reason, worker_exits_of
 from faultline.engines.work import CheckpointReport, ProcessExit
@@ -138,8 +139,29 @@ def test_the_first_report_of_a_loss_is_its_detection() -> None:
     assert detect(VictimGroup(EXECUTOR.name, [], FaultInterval(at_ns(25))), traces) is None
 
 
+MANAGER_LOST = line(
+    47, "TaskExecutor", "The heartbeat of JobManager with id 9b646db46ad453fe8f3ddc948e13f8c2 timed out."
+)
+
+
+def test_a_paused_process_is_detected_by_its_missed_heartbeat() -> None:
+    """A JobManager that exits is detected by its supervisor; before the timeout, nothing reports a pause."""
+    missed = line(25, "StandaloneResourceManager", "The heartbeat of TaskManager with id taskmanager-0-7 timed out.")
+    events = events_of(
+        [parse_job_log([missed], "driver-0.log")], [parse_job_log([MANAGER_LOST], "taskmanager-1-0.log")]
+    )
+    traces = Traces("rank", events=tuple(events))
+    for role, second in ((EXECUTOR.name, 25), (DRIVER.name, 47)):
+        found = detect(VictimGroup(role, [], FaultInterval(at_ns(20))), traces)
+        assert found is not None and (found.role, found.wall_ns) == (role, at_ns(second))
+        assert detect(VictimGroup(role, [], FaultInterval(at_ns(20), at_ns(24))), traces) is None
+    exited = replace(traces, process_runs=(ProcessRun(0, at_ns(1), at_ns(42)),))
+    found = detect(VictimGroup(DRIVER.name, [], FaultInterval(at_ns(41))), exited)
+    assert found is not None and found.wall_ns == at_ns(42)
+
+
 def test_every_line_that_is_parsed_is_evidence() -> None:
-    lines = [*LOSS, *deployment(30, 1, "ExecutionGraph"), line(5, "BlobServer", "Started"), "\tat x\n"]
+    lines = [*LOSS, MANAGER_LOST, *deployment(30, 1, "ExecutionGraph"), line(5, "BlobServer", "Started"), "\tat x\n"]
     kept = [one for one in lines if is_job_event(one)]
     assert len(kept) == len(lines) - 3 and parse_job_log(kept, "x") == parse_job_log(lines, "x")
 

@@ -29,6 +29,10 @@ _REGISTERED = re.compile(r"^Registering TaskManager with ResourceID (\S+) ")
 _LOST = re.compile(
     r"^(?:TaskManager with id (\S+) is no longer reachable|The heartbeat of TaskManager with id (\S+) timed out)"
 )
+# Loss of the JobManager, as a TaskManager reports it.
+_MANAGER_LOST = re.compile(
+    r"^(?:JobManager with id \w+ is no longer reachable|The heartbeat of JobManager with id \w+ )"
+)
 # Broken connection to the broker, as Kafka's client reports it.
 _DISCONNECTED = re.compile(r"Node -?\d+ disconnected|Connection to node .* could not be established")
 # Exception that names the TaskManager whose connection closed; a line without a time, which follows a failed task.
@@ -78,7 +82,7 @@ class JobLog:
     """Content of one log. `triggered`, `completed`: instants of checkpoints by number; `bytes`: their sizes.
 
     `checkpoints`: spans of completed checkpoints by number. `failed`: tasks that failed while they ran. `restarts`:
-    instants at which the job switched to RESTARTING.
+    instants at which the job switched to RESTARTING. `managers_lost`: reports by a TaskManager.
     """
 
     triggered: dict[int, int] = field(default_factory=dict)
@@ -90,6 +94,7 @@ class JobLog:
     lost: list[LogLine] = field(default_factory=list)
     failed: list[LogLine] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
+    managers_lost: list[LogLine] = field(default_factory=list)
     disconnects: list[LogLine] = field(default_factory=list)
 
 
@@ -113,6 +118,8 @@ def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None)
             _read_transition(found, wall_ns, text, file)
         elif source in ("StandaloneResourceManager", "JobMaster"):
             _read_task_manager(found, wall_ns, text, file)
+        elif source == "TaskExecutor" and _MANAGER_LOST.match(text):
+            found.managers_lost.append(LogLine(wall_ns, file, "", _shortened(text)))
         elif source == "NetworkClient" and _DISCONNECTED.search(text):
             found.disconnects.append(LogLine(wall_ns, file, "", _shortened(text)))
     return found
@@ -126,7 +133,7 @@ def is_job_event(line: str) -> bool:
     source, text = match[2], match[3]
     patterns = (_TRIGGERED, _COMPLETED, _TASK, _JOB, _REGISTERED, _LOST)
     known = source in ("CheckpointCoordinator", "ExecutionGraph", "Task", "StandaloneResourceManager", "JobMaster")
-    others = {"NetworkClient": _DISCONNECTED, "Slf4jTraceReporter": _SPAN}
+    others = {"NetworkClient": _DISCONNECTED, "Slf4jTraceReporter": _SPAN, "TaskExecutor": _MANAGER_LOST}
     return (known and any(one.match(text) for one in patterns)) or bool(
         source in others and others[source].search(text)
     )

@@ -97,6 +97,7 @@ def events_of(managers: Sequence[JobLog], workers: Sequence[JobLog]) -> list[Eng
         found += [_of_line("task_lost", EXECUTOR, one) for one in log.failed]
     for log in workers:
         found += [_of_line("disconnected", EXECUTOR, one) for one in log.disconnects]
+        found += [_of_line("lost", DRIVER, one) for one in log.managers_lost]
     for manager in managers:
         found += _restored(manager, workers)
     return sorted(found, key=_BY_TIME)
@@ -150,14 +151,24 @@ def _of_transition(one: Transition) -> list[EngineEvent]:
 # Detection of faults, by the role of the victims.
 
 
+# Kinds and roles of the events that report a loss.
+_REPORTS = {
+    EXECUTOR: {("task_lost", EXECUTOR), ("lost", EXECUTOR)},
+    DRIVER: {("lost", DRIVER)},
+    "kafka": {("disconnected", EXECUTOR)},
+    "kafka_connection": {("disconnected", EXECUTOR)},
+}
+
+
 def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """Return the first report of the loss after t0: a failed task, a closed connection or a missed heartbeat."""
-    if hit.role == DRIVER:
-        return driver_exited(hit, traces)
-    kinds = {EXECUTOR: ("task_lost", "lost"), "kafka": ("disconnected",), "kafka_connection": ("disconnected",)}
-    found = [
-        one for kind in kinds.get(hit.role, ()) for one in traces.events_of(kind) if hit.span.contains(one.wall_ns)
-    ]
+    """Return the first report of the loss after t0: an exit of the JobManager, else what the others logged.
+
+    TaskManagers report a paused JobManager; a failed task, a closed connection or a missed heartbeat a TaskManager.
+    """
+    if hit.role == DRIVER and (exited := driver_exited(hit, traces)):
+        return exited
+    reports = _REPORTS.get(hit.role, set())
+    found = [one for one in traces.events if (one.kind, one.role) in reports and hit.span.contains(one.wall_ns)]
     return min(found, key=_BY_TIME, default=None)
 
 
