@@ -50,6 +50,12 @@ def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fa
     assert audit.expected and record.metrics.recovery.recovered is not None, (record.reasons, done.stderr[-2000:])
     assert (audit.lost, audit.overcounted, audit.unexpected, audit.unknown, audit.checksum_mismatches) == (0,) * 5
     assert {"t0", "t2", "t3", "t4", "t5", "t6", "t7"} <= events
+    metrics, jvms = record.metrics, record.environment.jvm
+    assert metrics.effective_interval_s == pytest.approx(2, rel=0.2)
+    assert metrics.checkpoints and metrics.checkpoints.count >= 8 and metrics.checkpoints.alignment_ms
+    assert metrics.unplanned_exits == 0 and (metrics.recovery.restarts or 0) >= (fault == "executor")
+    assert jvms and jvms["driver"].collector == jvms["executors"].collector == "Serial"
+    assert metrics.background_cpu and (metrics.background_cpu.recorder or 0) <= 0.02
     folder = running.results / "attempts" / record.attempt
     assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
     assert not _processes_of(record.attempt)
