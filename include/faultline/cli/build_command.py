@@ -99,7 +99,7 @@ engines = typer.Typer(
 
 @engines.command("add")
 def add_engine(name: Annotated[str, typer.Argument(help="Engine to install: flink.")]) -> None:
-    """Install an engine, or what is missing of it. Needs Java and 1 GB of disk."""
+    """Install an engine, or repair it. Needs Java and 1 GB of disk."""
     from faultline import bootstrap
     from faultline.engines.flink.distribution import ADD_COMMAND, LOCKS, FlinkDistribution
     from faultline.installation.flink import install_flink
