@@ -83,7 +83,12 @@ def exit_reason(log: Path, pattern: re.Pattern[str]) -> str:
         return "(no log)"
     last = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=len(lines))
     # The first match, because a JVM logs more lines as it shuts down.
-    raised = [line for line in lines[last:] if _EXCEPTION.match(line) and _TRACEBACK not in line][:1]
+    raised = [
+        # A message may begin on the next line.
+        " ".join(part.strip() for part in lines[at : at + (2 if line.rstrip().endswith(":") else 1)])
+        for at, line in enumerate(lines)
+        if at >= last and _EXCEPTION.match(line) and _TRACEBACK not in line
+    ][:1]
     matched = [line for line in lines if pattern.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
     warnings = [line for line in lines if " WARN " in line]

@@ -274,9 +274,21 @@ java.lang.AssertionError: assertion failed
 """
 
 
+# The message of Spark's parser begins with a new line.
+UNPARSED = """\
+Traceback (most recent call last):
+  File "user_query.py", line 3, in query
+pyspark.errors.exceptions.captured.ParseException:\x20
+[PARSE_SYNTAX_ERROR] Syntax error at or near 'records'. SQLSTATE: 42601 (line 5, pos 5)
+
+== SQL ==
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (UNPARSED, " ".join(line.strip() for line in UNPARSED.splitlines()[2:4])),
         (ANOTHER_AFTER, "user_job.JobError: query started 1 streaming query of its own"),
         (IN_A_WORKER, "ValueError: bad row 7"),
         (BEFORE_ALL, "ModuleNotFoundError: No module named 'lightgbm'"),
