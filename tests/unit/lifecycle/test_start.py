@@ -19,7 +19,7 @@ from faultline.lifecycle import start as subject
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.lifecycle.start import _stop_recorder
-from faultline.system.errors import Cancelled
+from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.journal import write_lines
 from faultline.system.measured_window import NS
 from faultline.system.process_ledger import end_ledger
@@ -97,6 +97,22 @@ def test_a_cancelled_workload_is_not_awaited(tmp_path: Path, monkeypatch: pytest
         write_lines(attempt.generator_journal, [{"event": "primed", "end_offsets": {"0": 7}}])
     with pytest.raises(Cancelled):
         steps._start_with_primer(run)
+
+
+@pytest.mark.parametrize("when", ["window", "drain"])
+def test_a_job_that_the_engine_gave_up_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Other processes that die are noted, and the measurement is kept."""
+    attempt, settings = prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results")
+    run: Any = RunContext(settings, attempt, read_plan(attempt), TestHooks(settings))
+    monkeypatch.setattr(steps, "final_failure", lambda _: "gave up")
+    monkeypatch.setattr(steps, "exit_message", lambda *_: None)
+    monkeypatch.setattr(steps, "await_drained", lambda *_: when == "window")
+    if when == "drain":
+        for journal in (attempt.conductor_journal, attempt.generator_journal):
+            write_lines(journal, [{"event": "done"}])
+    with pytest.raises(InfrastructureError, match="^gave up$"):
+        steps.await_end(run)
+    assert not attempt.stop_file.exists() and not (attempt.folder / "end.json").exists()
 
 
 # --- topics of an attempt keep what they are given until they are deleted
