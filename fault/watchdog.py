@@ -2,8 +2,8 @@
 
 Its owner is the process that started it and injects the fault. The watchdog resumes a paused victim or undoes a host
 fault. It is reparented to init and does not carry the tag that clean-up uses to find a run's processes, so it outlives
-its owner, an SSH connection and the run. It checks the victim once and keeps its pidfd. Then it waits for a release by
-the owner, the victim's end or its deadline.
+its owner, an SSH connection and the run. It verifies the identity of the victim once, at the start, and keeps its
+pidfd. Then it waits for a release by the owner, the victim's end or its deadline.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def start_watchdog(request: Mapping[str, Any]) -> Watchdog | None:
 def fork_watchdog(request: Mapping[str, Any]) -> Watchdog | None:
     """Start a watchdog by forking.
 
-    Used by the agent on an SSH host, because the agent's code is deleted when the agent exits.
+    Used on SSH hosts by the agent, the program that Faultline copies there: its code is deleted when it exits.
     """
     release_fd, reply_fd = run_detached(lambda: run_watchdog(request))
     try:
@@ -249,8 +249,8 @@ def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
     """Return True at the deadline, or False if the watchdog was released or is no longer needed.
 
     Once its owner is gone, the watchdog exits as soon as the victim runs again. It also exits if the victim is not
-    stopped within MAX_STOP_CHECKS checks: no process is left that would stop the victim, and a later pause was not
-    caused by this fault.
+    stopped within MAX_STOP_CHECKS checks: by then no process is left that would stop the victim, so any later stop
+    has another cause.
     """
     watch = select.poll()
     watch.register(0, select.POLLIN)

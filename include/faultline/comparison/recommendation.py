@@ -12,7 +12,8 @@ from faultline.comparison.candidates import COSTS, Candidate, ParetoChoice, Samp
 from faultline.comparison.statistics.estimate import MIN_REPETITIONS, Floats
 from faultline.system.errors import ConfigError
 
-# Share of the random draws (see candidates.py) that the choice must win to be conclusive. 20 % wrong choices cost less
+# A random draw resamples the figures of all candidates (see candidates.py); the cheapest one within the limits wins it.
+# The choice is conclusive if it wins this share of the draws. 20 % wrong choices cost less
 # than measuring more, and the user sees the confidence.
 MIN_CONFIDENCE = 0.8
 # A candidate that wins a smaller share of the draws is not a contender and needs no further repetitions.
@@ -72,7 +73,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     if len(choice.candidates) < 2:
         raise ConfigError(_no_choice_text(choice))
     costs = tuple(dict.fromkeys((objective.minimise, *objective.limits)))
-    keys = tuple(COSTS[cost] for cost in costs)
+    figure_names = tuple(COSTS[cost] for cost in costs)
     figures = [{cost: candidate.figure(COSTS[cost]) for cost in costs} for candidate in choice.candidates]
     for cost in costs:
         if all(figure[cost] is None for figure in figures):
@@ -87,7 +88,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
             values.append(measured)
     unknown = tuple(candidate.name for candidate in choice.candidates if candidate not in known)
     within = [index for index, figure in enumerate(values) if _meets_limits(figure, objective)]
-    # On a tie, the first candidate.
+    # On a tie, the first candidate wins.
     best_index = min(within, key=lambda index: values[index][objective.minimise], default=None)
     if best_index is None:
         nearest = min(range(len(known)), key=lambda index: _excess(values[index], objective), default=None)
@@ -97,7 +98,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
         missed = {key: values[nearest][key] for key in limits if not _is_within(values[nearest][key], limits[key])}
         return Recommendation(objective, None, nearest=known[nearest], missed=missed, unknown=unknown)
     best = known[best_index]
-    shares = _shares(sample_figures(known, keys), objective)
+    shares = _shares(sample_figures(known, figure_names), objective)
     rest = [index for index in range(len(known)) if index != best_index]
     next_best = max(rest, key=lambda index: shares[index], default=None)
     second = None if next_best is None or not shares[next_best] else (known[next_best], float(shares[next_best]))
@@ -107,7 +108,7 @@ def recommend(choice: ParetoChoice, objective: Objective) -> Recommendation:
     confidence = float(shares[best_index])
     if not few and confidence >= MIN_CONFIDENCE:
         return Recommendation(objective, best, confidence, second, is_conclusive=True, unknown=unknown)
-    target = MIN_REPETITIONS if few else _sufficient_repetitions(known, keys, objective, best_index)
+    target = MIN_REPETITIONS if few else _sufficient_repetitions(known, figure_names, objective, best_index)
     repeated = [known[index] for index in few or contenders]
     experiments = None if target is None else _count_experiments(repeated, target)
     return Recommendation(objective, best, confidence, second, False, experiments, target, unknown=unknown)
@@ -144,7 +145,7 @@ def _shares(drawn: SampledFronts, objective: Objective) -> Floats:
 
 
 def _sufficient_repetitions(
-    known: Sequence[Candidate], keys: Sequence[str], objective: Objective, best_index: int
+    known: Sequence[Candidate], figure_names: Sequence[str], objective: Objective, best_index: int
 ) -> int | None:
     """Return how many repetitions would make the choice conclusive, if the measured figures are the true ones.
 
@@ -153,7 +154,7 @@ def _sufficient_repetitions(
     for size in _SIZES:
         if size <= known[best_index].repetitions:
             continue
-        if _shares(sample_figures(known, keys, repetitions=size), objective)[best_index] >= MIN_CONFIDENCE:
+        if _shares(sample_figures(known, figure_names, repetitions=size), objective)[best_index] >= MIN_CONFIDENCE:
             return size
     return None
 
@@ -167,7 +168,7 @@ def _count_experiments(candidates: Sequence[Candidate], target: int) -> int:
 def _no_choice_text(choice: ParetoChoice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: not measured in all of these cases: {'; '.join(choice.circumstances)}; "
+            f"{choice.incomplete[0]}: measured in only some of these conditions: {'; '.join(choice.circumstances)}; "
             "fix: measure the missing combinations, see `./faultline missing`"
         )
     if choice.overloaded:

@@ -42,7 +42,7 @@ from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffset
 from faultline.system.settings import load_settings
 from faultline.system.text import one_line
 
-# Seconds between the second victim check and the injection.
+# Victims are checked again this many seconds before the injection.
 RECHECK_LEAD_S = 1.0
 # The wait for the broker's end offsets stops this many seconds before the injection; offsets that arrive later are
 # journalled after it.
@@ -80,8 +80,8 @@ class FaultScheduler:
         """Store the dependencies.
 
         `clocks` measures the clock offsets of the other hosts, by host. `window_lock` keeps other work of this
-        installation off the machine and is held from before the barrier until the end of the schedule; None if there is
-        no other work.
+        installation off the machine and is held from before the barrier until the end of the send schedule; None if
+        there is no other work.
         """
         self._input = scheduler_input
         self._attempt = Attempt(directory)
@@ -126,7 +126,7 @@ class FaultScheduler:
                 message = f"{type(error).__name__}: {error}"
             if not message:
                 return 0
-            self._undo_all(journal)  # again: a signal may have interrupted the first undo, or it may succeed now
+            self._undo_all(journal)  # again: a failed undo may succeed now
             journal.write("failed", message=one_line(message), sync=True)
         print(one_line(message), file=sys.stderr)
         return 1
@@ -179,7 +179,7 @@ class FaultScheduler:
     def _run_fault(
         self, journal: Journal, scheduled: ScheduledFault, window: MeasuredWindow, engine_ready: Instant | None
     ) -> Instant | None:
-        """Inject and undo one fault; registered undos run even if the injection fails.
+        """Inject one fault and undo it; if the injection raises, `run` undoes it.
 
         `engine_ready`: when the engine was found steady or recovered; None if the plan sets the fault's time. Returns
         the instant of the injection, or None if nothing was injected.

@@ -69,7 +69,7 @@ class TargetLock:
         return next((f"{holder.client_id} ({holder.host})" for holder in holders), None)
 
     def refresh(self) -> None:
-        """Poll the broker; call it every few seconds. Raises InfrastructureError if the lock was lost."""
+        """Poll the broker; required every few seconds. Raises InfrastructureError if the lock was lost."""
         self._poll(0.0)
         if self._lost:
             raise InfrastructureError(

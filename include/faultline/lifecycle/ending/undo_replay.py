@@ -67,8 +67,8 @@ def replay_undos(attempt: Attempt) -> list[str]:
                 action = ACTIONS.get(undo.action)
                 if action is None:
                     problems.append(
-                        f"action: got {undo.action}; expected a known action; fix: undo it by hand: {undo.name}, with "
-                        f"{dict(undo.fields)}"
+                        f"action: got {undo.action}; expected a known action; fix: undo the fault {undo.name} by hand; "
+                        f"its parameters: {dict(undo.fields)}"
                     )
                 elif action.driver.is_active(undo, context):
                     action.driver.undo(undo, context)

@@ -229,7 +229,8 @@ RULES = (
     ValidityRule(
         "baseline-too-short",
         "invalid",
-        "The baseline window has < 10 commits (4 at intervals ≥ 5 s), although the interval was held.",
+        "The [baseline window](recovery.md#baseline-window) has < 10 commits (4 at checkpoint intervals ≥ 5 s), "
+        "although the engine kept to the interval.",
         baseline_too_short,
     ),
     ValidityRule(
@@ -242,7 +243,8 @@ RULES = (
     ValidityRule(
         "backlog-at-t0",
         "invalid",
-        "Part of the preload (records sent in advance) was not committed when the start barrier opened (T0).",
+        "Part of the preload (records sent in advance) was not committed when the start barrier opened (T0; not the "
+        "t0 of a fault).",
         backlog_at_t0,
     ),
     ValidityRule(
