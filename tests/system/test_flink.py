@@ -16,6 +16,7 @@ from faultline.engines.flink.tls import INTERNAL, REST
 from faultline.records.record import Record
 from faultline.system.endpoints import HOST
 from faultline.system.errors import FaultlineError
+from faultline.system.journal import find_last, read_journal
 from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.process_tags import run_option
 from faultline.system.settings import ROOT, load_settings
@@ -42,9 +43,13 @@ def running(shared_installation: Installation) -> Installation:
     return shared_installation
 
 
-@pytest.mark.parametrize("fault", ["executor", "driver", "kafka"])
-def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fault: str) -> None:
-    done = running.run("run", "word_count", "engine=flink", f"fault={fault}", *PARAMETERS)
+@pytest.mark.parametrize(
+    ("fault", "action"),
+    [("executor", "kill"), ("driver", "kill"), ("kafka", "kill"), ("executor", "pause"), ("kafka", "cut")],
+)
+def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fault: str, action: str) -> None:
+    """A pause of 10 s is longer than the heartbeat timeout."""
+    done = running.run("run", "word_count", "engine=flink", f"fault={fault}", f"fault_action={action}", *PARAMETERS)
     record = Record.model_validate_json(done.stdout)
     audit, events = record.metrics.audit, {event.name for event in record.timeline}
     assert audit.expected and record.metrics.recovery.recovered is not None, (record.reasons, done.stderr[-2000:])
@@ -83,6 +88,30 @@ def test_sql_that_does_not_parse_is_reported_at_its_place(running: Installation,
     assert record.status == "failed"
     assert "driver-0.log: Caused by: org.apache.flink.table.api.SqlParserException: " in record.reasons[0]
     assert 'Encountered "FORM" at line 3, column 1.' in record.reasons[0]
+
+
+def test_a_checkpoint_that_cannot_be_restored_ends_the_run_with_its_reason(running: Installation) -> None:
+    """The files of the state are deleted between the kill of the JobManager and its restart."""
+    before = set(running.results.glob("attempts/*"))
+    attempts = "flink_conf.restart-strategy.fixed-delay.attempts=3"
+    command = [*running.command("run"), "word_count", "engine=flink", "fault=driver", *PARAMETERS, attempts]
+    environment = {"env": running.environment, "cwd": running.home}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **environment) as process:
+        plan = wait_until(lambda: _new_plan(running, before), timeout_s=300, every_s=0.5, what="plan.json")
+        journal = plan.with_name("supervisor.jsonl")
+        wait_until(
+            lambda: find_last(read_journal(journal), event="exit"),
+            timeout_s=600,
+            every_s=0.02,
+            what="exit of the JobManager",
+        )
+        launch = json.loads((plan.parent / "flink" / "driver.json").read_text())
+        for file in Path(launch["checkpoints"]).glob("shared/*"):
+            file.unlink()
+        record = Record.model_validate_json(process.communicate(timeout=900)[0])
+    assert record.status == "failed"
+    assert "workload: Flink's job failed" in record.reasons[0] and "FileNotFoundException" in record.reasons[0]
+    assert not _processes_of(record.attempt)
 
 
 def test_a_workload_without_sql_is_refused(running: Installation) -> None:
