@@ -90,6 +90,19 @@ def test_sql_that_does_not_parse_is_reported_at_its_place(running: Installation,
     assert 'Encountered "FORM" at line 3, column 1.' in record.reasons[0]
 
 
+def test_a_job_that_always_fails_ends_with_its_reason(running: Installation, tmp_path: Path) -> None:
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "SELECT `key`, CAST(1 / (CHAR_LENGTH(`value`) - CHAR_LENGTH(`value`)) AS STRING) AS `value` FROM records\n"
+    )
+    attempts = "flink_conf.restart-strategy.fixed-delay.attempts=3"
+    done = running.run("run", "query", f"job={job}", "engine=flink", "fault=none", attempts)
+    record = Record.model_validate_json(done.stdout)
+    reason = "Flink's job failed and its restart attempts are used up; driver-0.log: Caused by: "
+    assert record.status == "failed" and record.reasons[0].endswith(f"{reason}java.lang.ArithmeticException: / by zero")
+    assert not _processes_of(record.attempt)
+
+
 def test_a_checkpoint_that_cannot_be_restored_ends_the_run_with_its_reason(running: Installation) -> None:
     """The files of the state are deleted between the kill of the JobManager and its restart."""
     before = set(running.results.glob("attempts/*"))

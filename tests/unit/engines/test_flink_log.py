@@ -160,6 +160,16 @@ def test_a_paused_process_is_detected_by_its_missed_heartbeat() -> None:
     assert found is not None and found.wall_ns == at_ns(42)
 
 
+def test_the_loss_of_a_task_manager_in_reserve_has_no_effect() -> None:
+    """The resource manager reports it, but no task fails."""
+    events = events_of([parse_job_log(LOSS[-1:], "driver-0.log")], [])
+    hit, flink = VictimGroup(EXECUTOR.name, [], FaultInterval(at_ns(19.9))), ENGINES.by_name["flink"]
+    assert flink.without_effect(hit, Traces("rank", events=tuple(events))) == "no task was lost"
+    events = events_of([parse_job_log(LOSS, "driver-0.log")], [])
+    assert flink.without_effect(hit, Traces("rank", events=tuple(events))) is None
+    assert flink.without_effect(replace(hit, role=DRIVER.name), Traces("rank")) is None
+
+
 def test_every_line_that_is_parsed_is_evidence() -> None:
     lines = [*LOSS, MANAGER_LOST, *deployment(30, 1, "ExecutionGraph"), line(5, "BlobServer", "Started"), "\tat x\n"]
     kept = [one for one in lines if is_job_event(one)]

@@ -146,7 +146,7 @@ class Flink(WithoutPrograms):
         return own.detect(hit, traces)
 
     def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
-        return None
+        return own.without_effect(hit, traces)
 
 
 def _check_query(query: QueryParameters) -> None:

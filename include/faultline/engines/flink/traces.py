@@ -172,6 +172,13 @@ def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     return min(found, key=_BY_TIME, default=None)
 
 
+def without_effect(hit: VictimGroup, traces: Traces) -> str | None:
+    """Return why a loss had no effect: a TaskManager in reserve ran no task, so none was lost or started again."""
+    kinds = ("task_lost", "task_started")
+    seen = [one for one in traces.events if one.kind in kinds and hit.span.contains(one.wall_ns)]
+    return "no task was lost" if hit.role == EXECUTOR and not seen else None
+
+
 def reached(commits: Sequence[Commit]) -> Offsets:
     """Return the offsets of the last commit."""
     return commits[-1].ends if commits else {}
