@@ -5,7 +5,7 @@ that introduced schema 2 wrote them. They are compared under the names of schema
 are placeholders. A commit that changes figures writes them again and names the differences, or adds them to
 `on_purpose`.
 
-The attempts have no `plan.json`; unpacking migrates them. List a new workload or fault action in PENDING until an
+Attempts of Spark have no `plan.json`; unpacking migrates them. List a new workload or fault action in PENDING until an
 attempt of it has been measured. Take that from a bundle (`./faultline results --sweep SWEEP --bundle FILE`), which
 replaces paths and names; add its three JSON files.
 """
@@ -62,10 +62,12 @@ def change_audit(name: str, audit: dict[str, Any]) -> None:
 
 def configuration(archive: Path) -> dict[str, object]:
     with tarfile.open(archive) as files:
-        (name,) = (name for name in files.getnames() if name.endswith("/attempt.json"))
+        plans = [name for name in files.getnames() if name.endswith("/plan.json")]
+        (name,) = plans or (name for name in files.getnames() if name.endswith("/attempt.json"))
         file = files.extractfile(name)
         assert file is not None
-        return dict(json.load(file)["config"])
+        content = json.load(file)
+        return dict(content["order"]["config"] if plans else content["config"])
 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))

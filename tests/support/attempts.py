@@ -61,11 +61,12 @@ def prepared(
 
 
 def unpacked(archive: Path, target: Path) -> Path:
-    """Unpack a golden attempt into `target` and migrate it; return its folder."""
+    """Unpack a golden attempt into `target`, migrate it if it is older than plans, and return its folder."""
     with tarfile.open(archive) as files:
         files.extractall(target, filter="data")
     (folder,) = (path for path in target.iterdir() if path.is_dir())
-    add_plan(folder)
+    if not (folder / "plan.json").exists():
+        add_plan(folder)
     return folder
 
 
