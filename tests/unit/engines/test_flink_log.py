@@ -158,6 +158,9 @@ def test_a_paused_process_is_detected_by_its_missed_heartbeat() -> None:
     exited = replace(traces, process_runs=(ProcessRun(0, at_ns(1), at_ns(42)),))
     found = detect(VictimGroup(DRIVER.name, [], FaultInterval(at_ns(41))), exited)
     assert found is not None and found.wall_ns == at_ns(42)
+    ended = replace(traces, process_runs=(ProcessRun(0, at_ns(1), at_ns(55)),))
+    found = detect(VictimGroup(DRIVER.name, [], FaultInterval(at_ns(41))), ended)
+    assert found is not None and found.wall_ns == at_ns(47), "the exit at the end of the run is not the detection"
 
 
 def test_the_loss_of_a_task_manager_in_reserve_has_no_effect() -> None:

@@ -161,14 +161,14 @@ _REPORTS = {
 
 
 def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
-    """Return the first report of the loss after t0: an exit of the JobManager, else what the others logged.
+    """Return the first report of the loss after t0: an exit of the JobManager, or what the others logged.
 
     TaskManagers report a paused JobManager; a failed task, a closed connection or a missed heartbeat a TaskManager.
     """
-    if hit.role == DRIVER and (exited := driver_exited(hit, traces)):
-        return exited
     reports = _REPORTS.get(hit.role, set())
     found = [one for one in traces.events if (one.kind, one.role) in reports and hit.span.contains(one.wall_ns)]
+    if hit.role == DRIVER and (exited := driver_exited(hit, traces)):
+        found.append(exited)  # a paused JobManager exits at the end of the run
     return min(found, key=_BY_TIME, default=None)
 
 
