@@ -28,7 +28,6 @@ from fault.fault_spec import FaultSpec
 from fault.identity import VICTIM_PHRASES, VICTIMS
 from fault.registry import ACTIONS
 from faultline.cli.main import app
-from faultline.engines.flink.distribution import WORKLOADS as FLINK_WORKLOADS
 from faultline.engines.registry import ENGINES
 from faultline.experiment.axes import axis_text
 from faultline.experiment.common_parameters import CommitMode, limits
@@ -82,7 +81,8 @@ def workload_table() -> str:
     for name, one in WORKLOADS.items():
         mine = ", ".join(f"`{key}`" for key in own if name in owners(key)) or "-"
         engine = ENGINES.of_values({"workload": name})
-        engines = [engine.name, *(["flink"] if name in FLINK_WORKLOADS else [])]
+        others = (one.name for one in ENGINES.by_name.values() if name in (one.capabilities.workloads or ()))
+        engines = (engine.name, *others)
         modes = _commit_modes(one, engine.capabilities.commit_modes)
         rows.append((f"`{name}`", _first(one), ", ".join(engines), f"`{one.latency_method}`", modes, mine))
     return table("workload | purpose | engines | latency method | commit modes (first engine) | own parameters", rows)
