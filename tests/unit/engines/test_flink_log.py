@@ -130,6 +130,14 @@ def test_only_an_execution_in_which_all_tasks_ran_restored_state() -> None:
     assert [one.task for one in starts] == [one.task for one in loads]
 
 
+def test_executions_of_two_job_managers_are_apart() -> None:
+    """Each counts from 0; a TaskManager outlives both."""
+    managers = [parse_job_log(deployment(at, 0, "ExecutionGraph"), f"driver-{n}.log") for n, at in enumerate((30, 60))]
+    worker = parse_job_log([*deployment(30, 0, "Task"), *deployment(60, 0, "Task")], "taskmanager-0-0.log")
+    starts = [one.task for one in events_of(managers, [worker]) if one.kind == "task_started"]
+    assert starts and len(set(starts)) == len(starts)
+
+
 def test_the_first_report_of_a_loss_is_its_detection() -> None:
     log = parse_job_log(LOSS, "driver-0.log")
     traces = Traces("rank", events=tuple(events_of([log], [])))

@@ -120,10 +120,12 @@ def _restored(manager: JobLog, workers: Sequence[JobLog]) -> list[EngineEvent]:
             continue
         stateful = {one.task for one in changes if not one.is_source} or tasks
         begin, end = changes[0].wall_ns, changes[-1].wall_ns
+        # Each JobManager counts executions from 0.
+        run = f"{changes[0].file.removesuffix('.log')}.{execution}"
         for log in workers:
             for one in log.transitions:
                 if one.execution == execution and begin <= one.wall_ns <= end and one.task in stateful:
-                    found += _of_transition(one)
+                    found += _of_transition(one, run)
     return found
 
 
@@ -136,14 +138,14 @@ def _by_execution(transitions: Iterable[Transition]) -> Mapping[int, list[Transi
     return found
 
 
-def _of_transition(one: Transition) -> list[EngineEvent]:
+def _of_transition(one: Transition, run: str) -> list[EngineEvent]:
     process = one.file.removesuffix(".log")
     kind = {("DEPLOYING", "INITIALIZING"): "task_started", ("INITIALIZING", "RUNNING"): "state_loaded"}.get(
         (one.before, one.after)
     )
     if kind is None:
         return []
-    task = f"{one.task}#{one.execution}"
+    task = f"{one.task}#{run}"
     store = one.task if kind == "state_loaded" else None
     return [EngineEvent(kind, EXECUTOR, process, one.wall_ns, one.file, one.text, task=task, store=store)]
 
