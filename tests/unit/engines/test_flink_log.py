@@ -132,8 +132,8 @@ def test_only_an_execution_in_which_all_tasks_ran_restored_state() -> None:
 
 def test_executions_of_two_job_managers_are_apart() -> None:
     """Each counts from 0; a TaskManager outlives both."""
-    managers = [parse_job_log(deployment(at, 0, "ExecutionGraph"), f"driver-{n}.log") for n, at in enumerate((30, 60))]
-    worker = parse_job_log([*deployment(30, 0, "Task"), *deployment(60, 0, "Task")], "taskmanager-0-0.log")
+    managers = [parse_job_log(deployment(at, 0, "ExecutionGraph"), f"driver-{n}.log") for n, at in enumerate((30, 40))]
+    worker = parse_job_log([*deployment(30, 0, "Task"), *deployment(40, 0, "Task")], "taskmanager-0-0.log")
     starts = [one.task for one in events_of(managers, [worker]) if one.kind == "task_started"]
     assert starts and len(set(starts)) == len(starts)
 
