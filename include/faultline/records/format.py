@@ -7,6 +7,7 @@ from typing import Any
 
 from fault.fault_spec import RULES
 from fault.registry import ACTIONS
+from faultline.experiment.commit_modes import DEFAULT_ENGINE
 from faultline.experiment.workloads.registry import workload_of
 from faultline.records.record import LatencyMs, Record, RecoveryPart
 
@@ -155,7 +156,13 @@ def title_of(config: Mapping[str, Any]) -> str:
     if title is None:
         state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
         title = f"state {state} MB, interval {interval} s"
-    return f"{title}, {fault_of(config)}"
+    return f"{title}{on_engine(config)}, {fault_of(config)}"
+
+
+def on_engine(config: Mapping[str, Any]) -> str:
+    """Return ` on flink` for an engine that is not the default; else an empty text."""
+    engine = config.get("engine", DEFAULT_ENGINE)
+    return "" if engine == DEFAULT_ENGINE else f" on {engine}"
 
 
 # ---- Names of timeline events: those of fault n > 1 have the suffix `#n`; `gate` is T0, the start of the load ----

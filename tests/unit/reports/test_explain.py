@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.format import EDGES, LABELS, WORDS, split_name
+from faultline.records.format import EDGES, LABELS, WORDS, split_name, title_of
 from faultline.records.judge.timeline import CHAIN
 from faultline.records.record import Record
 from faultline.reports.figures.attempt import MARKS
 from faultline.reports.terminal import BAR_WIDTH, bar_text, explain, explain_json, render_run
 from faultline.reports.views.experiment_report import RecoverySpan, recovery_lines, repeated_parts
 from faultline.reports.views.run import run_view
-from faultline.reports.views.runs import rerun_command
+from faultline.reports.views.runs import load_parts, rerun_command
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
@@ -390,3 +390,11 @@ def test_several_recoveries_have_numbers_and_excluded_ones_a_reason() -> None:
 
 def test_different_faults_of_a_plan_are_not_repetitions() -> None:
     assert repeated_parts(sample(recovery=RECOVERED, recoveries=[RECOVERED, CENSORED])) == []
+
+
+def test_a_title_names_an_engine_that_is_not_the_default() -> None:
+    config = {"workload": "word_count", "state_mb": 1, "checkpoint_interval_s": 2, "fault": "none"}
+    assert " on " not in title_of({**config, "engine": "spark"}) + load_parts(config)[0]
+    assert " on flink" in title_of({**config, "engine": "flink"}) and load_parts({**config, "engine": "flink"})[
+        0
+    ].endswith("flink")

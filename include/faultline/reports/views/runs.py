@@ -11,7 +11,19 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.catalogue import MACRO, TAIL, columns_in
 from faultline.records.columns import Metric, Sheet
-from faultline.records.format import CONTROL, FAULT_KEYS, NONE, cores, count, fault_of, macro, plain, tail, title_of
+from faultline.records.format import (
+    CONTROL,
+    FAULT_KEYS,
+    NONE,
+    cores,
+    count,
+    fault_of,
+    macro,
+    on_engine,
+    plain,
+    tail,
+    title_of,
+)
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.views.experiment_report import repeated_parts
@@ -34,7 +46,7 @@ def load_parts(config: Mapping[str, Any]) -> list[str]:
     rate = config.get("rate", "?")
     offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
     offered = f"{offered} records/s" if has_schedule(config) else "unthrottled"
-    return [str(config.get("workload", "?")), *([title] if title else []), offered]
+    return [f"{config.get('workload', '?')}{on_engine(config)}", *([title] if title else []), offered]
 
 
 def run_name(record: Record) -> str:
