@@ -150,8 +150,9 @@ class TopicSchedule:
         self.end_offsets = _end_offsets(records)
 
     def tuples_per_record(self, tuples: Tuples) -> float:
-        """Return the mean number of tuples in a scheduled record; 1 without records."""
-        return int(tuples.produced["n"].sum()) / len(self._due_ms) if len(self._due_ms) else 1.0
+        """Return the mean number of tuples in a scheduled record; 1 without tuples or records."""
+        produced = int(tuples.produced["n"].sum())
+        return produced / len(self._due_ms) if produced and len(self._due_ms) else 1.0
 
     def due(self, wall_ns: int) -> int:
         """Return the number of records with an intended send time up to `wall_ns`."""

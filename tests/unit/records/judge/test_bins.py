@@ -121,6 +121,11 @@ def test_second_bins_count_records_of_several_tuples() -> None:
     assert bins["lag"].tolist() == [1.0, 0.0]
 
 
+def test_second_bins_without_tuples_are_empty() -> None:
+    per_record = TopicSchedule(_records([1_000_000])).tuples_per_record(NO_TUPLES)
+    assert bins_of_seconds(NO_TUPLES, WINDOW, per_record)["records"].tolist() == [0]
+
+
 def _emitted(*counts: tuple[int, int]) -> pd.DataFrame:
     return pd.DataFrame(list(counts), columns=["emitted_ms", "n"], dtype="int64")
 
