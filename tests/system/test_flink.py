@@ -87,7 +87,7 @@ def test_sql_that_does_not_parse_is_reported_at_its_place(running: Installation,
     record = Record.model_validate_json(done.stdout)
     assert record.status == "failed"
     assert "driver-0.log: Caused by: org.apache.flink.table.api.SqlParserException: " in record.reasons[0]
-    assert 'Encountered "FORM" at line 3, column 1.' in record.reasons[0]
+    assert 'Encountered "records" at line 3, column 6.' in record.reasons[0]
 
 
 def test_a_job_that_always_fails_ends_with_its_reason(running: Installation, tmp_path: Path) -> None:
