@@ -80,7 +80,7 @@ def test_a_full_disk_loses_no_record(installation: Installation, disk: SmallDisk
         try:
             wait_until(
                 lambda: step in phase_text(settings, known), timeout_s=END_S, every_s=0.02, what=step,
-                alive=lambda: None if run.poll() is None else f"it ended before: {(tmp_path / 'told').read_text()}",
+                alive=lambda: None if run.poll() is None else f"it ended before: {(tmp_path / 'output').read_text()}",
             )  # fmt: skip
             disk.fill()
             try:
