@@ -27,7 +27,7 @@ SHORT = (*SMALL, "fault=none", "warmup_s=5", "duration_s=10")
 # Phases and steps of the start, as shown in the progress line.
 STEPS = (
     "creating topics", "launching processes", "waiting for the generator", "waiting for the engine",
-    "waiting for the start barrier", "warm-up", "measuring", "killed pid", "draining", "harvesting", "judging",
+    "waiting for the start barrier", "warm-up", "measuring", "killed executor", "draining", "harvesting", "judging",
 )  # fmt: skip
 # Time with a full disk, unless the experiment ends before.
 FULL_S = 20.0

@@ -147,7 +147,7 @@ def test_the_machine_lock(site: Site) -> None:
 
     with running_as_other_user(claim) as (pipe, pid):
         assert pipe.poll(120)
-        assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "it is reported"
+        assert any(f" pid {pid} of " in line for line in false_lock_holders()), "it is reported"
         assert MachineLock(site.settings.machine).holder() == holder, "and ignored"
     assert_refused(as_other_user(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
     assert MachineLock(site.settings.machine).holder() == holder
