@@ -14,9 +14,9 @@ from fault.identity import DRIVER, EXECUTOR
 from faultline.engines.flink.checkpoints import PREFIX, completed_in, newest_in, numbers_in
 from faultline.engines.flink.job_log import is_job_event, parse_job_log
 from faultline.engines.flink.live import LiveTraces
-from faultline.engines.flink.progress import JobProgress
+from faultline.engines.flink.progress import CheckpointCommits, JobProgress, LoggedPositions
 from faultline.engines.flink.sampler import CheckpointSampler, checkpoint_line
-from faultline.engines.flink.traces import commits_of, detect, events_of, read_logs
+from faultline.engines.flink.traces import commits_of, detect, events_of, positions_of, read_logs
 from faultline.engines.protocol import FaultInterval, ProcessRun, Traces, VictimGroup
 from faultline.engines.registry import ENGINES
 from faultline.engines.supervisor_journal import exit_reason, worker_exits_of
@@ -287,7 +287,8 @@ def test_a_checkpoint_counts_once_it_is_complete(tmp_path: Path) -> None:
 
 def test_progress_and_samples_remember_removed_checkpoints(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 1, split("in", 0, 5))
-    progress, sampler = JobProgress(tmp_path, "in"), CheckpointSampler("a", tmp_path, "in")
+    progress = JobProgress(tmp_path, CheckpointCommits(tmp_path, "in"))
+    sampler = CheckpointSampler("a", tmp_path, "in")
     assert progress.committed() == {"0": 5} and len(list(sampler.sample())) == 1
     (tmp_path / f"{PREFIX}1" / "_metadata").unlink()
     make_checkpoint(tmp_path, 2, split("in", 0, 9))
@@ -311,6 +312,33 @@ def test_commits_have_the_instants_of_the_log_and_the_offsets_of_the_samples() -
     assert (first.number, first.planned_ns, first.committed_ns) == (3, 1795832402000 * 1_000_000, at_ns(3))
     # A checkpoint whose completion was not logged counts from its file's time; a partition keeps its last offset.
     assert (second.committed_ns, second.ends) == (99 * NS, {"0": 9, "1": 2})
+
+
+# ---- Source positions, in commit mode `none` ----
+
+
+def report(second: float, **emitted: int) -> list[str]:
+    """Return a report of metrics; `emitted`: the last offset that each partition emitted, as p0=…"""
+    gauge = "h.taskmanager.tm-1.job.Source__lines[1].0.KafkaSourceReader.topic.in.partition"
+    lines = [f"{gauge}.{name[1:]}.currentOffset: {offset}\n" for name, offset in emitted.items()]
+    head = ["\n", "=========================== Starting metrics report ===========================\n", "\n"]
+    return [line(second, "Slf4jReporter", ""), *head, "-- Gauges ------\n", *lines, "\n", "=== Finished ===\n"]
+
+
+def test_positions_follow_the_reports_of_one_task_manager(tmp_path: Path) -> None:
+    """A partition without an emitted record has offset -1; the positions of other TaskManagers are added."""
+    first = [*report(2, p0=-1), *report(4, p0=9), LOSS[1], *report(6, p0=19), *report(8, p0=19)]
+    second = [*report(1, p1=4), *report(5, p1=6), *report(7, p1=7)]
+    logs = {f"taskmanager-{number}-0.log": lines for number, lines in enumerate((first, second))}
+    for name, lines in logs.items():
+        (tmp_path / name).write_text("".join(one for one in lines if is_job_event(one)))
+    expected = [(at_ns(4), {"0": 10, "1": 5}), (at_ns(6), {"0": 20, "1": 7}), (at_ns(8), {"0": 20, "1": 8})]
+    parsed = [parse_job_log(lines, name) for name, lines in logs.items()]
+    for commits in (positions_of(parsed), LoggedPositions(tmp_path)()):
+        assert [(one.committed_ns, one.ends) for one in commits] == expected
+    progress = JobProgress(tmp_path / "none", LoggedPositions(tmp_path))
+    assert progress.covering({"0": 20}) == 2 and progress.last_commit_ns() == at_ns(8)
+    assert progress.await_cycle("checkpoint", 0, 0) is None
 
 
 # ---- Live reading ----

@@ -147,7 +147,12 @@ _MODES: Mapping[str, Mapping[str, str]] = {
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.unaligned.enabled": "true",
     },
-    "none": {},
+    # Source positions, which replace commits: TaskManagers log them.
+    "none": {
+        "metrics.reporters": "slf4j",
+        "metrics.reporter.slf4j.factory.class": "org.apache.flink.metrics.slf4j.Slf4jReporterFactory",
+        "metrics.reporter.slf4j.filter.includes": "*:currentOffset:gauge",
+    },
 }
 
 
@@ -155,11 +160,13 @@ def _configured(config: Configuration) -> dict[str, str]:
     """Return the settings that follow from parameters."""
     slots = config.executors * config.executor_cores
     interval_ms = round(config.checkpoint_interval_s * 1000)
-    periodic = {
-        "execution.checkpointing.interval": f"{interval_ms}ms",
-        # Without it, a slow checkpoint is followed by several at once.
-        "execution.checkpointing.min-pause": f"{interval_ms // 2}ms",
-    }
+    interval = f"{interval_ms}ms"
+    if config.commit_mode == "none":
+        periodic = {"metrics.reporter.slf4j.interval": interval}
+    else:
+        # Without the pause, a slow checkpoint is followed by several at once.
+        pause = f"{interval_ms // 2}ms"
+        periodic = {"execution.checkpointing.interval": interval, "execution.checkpointing.min-pause": pause}
     return {
         "parallelism.default": str(slots),
         "restart-strategy.fixed-delay.attempts": str(JOB_RESTARTS * max(1, len(config.planned_faults()))),
@@ -167,7 +174,7 @@ def _configured(config: Configuration) -> dict[str, str]:
         "taskmanager.cpu.cores": f"{config.executor_cores}.0",
         "state.backend.type": "rocksdb" if config.state_store == "rocksdb" else "hashmap",
         **Memory(config.executor_memory_mb).settings(),
-        **(periodic if config.commit_mode != "none" else {}),
+        **periodic,
         **_MODES[config.commit_mode],
     }
 

@@ -13,7 +13,7 @@ from faultline.engines.batches import write_batches
 from faultline.engines.flink import traces as own
 from faultline.engines.flink.distribution import VERSION, WORKLOADS, FlinkDistribution
 from faultline.engines.flink.live import LiveTraces
-from faultline.engines.flink.progress import JobProgress
+from faultline.engines.flink.progress import CheckpointCommits, JobProgress, LoggedPositions
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
@@ -42,7 +42,7 @@ class Flink(WithoutPrograms):
     exclusive_workloads: frozenset[str] = frozenset()
     roles = frozenset({"executor", "driver", "kafka", "kafka_connection"})
     capabilities = Capabilities(
-        commit_modes=frozenset({"aligned", "at-least-once", "unaligned-barriers"}),
+        commit_modes=frozenset({"none", "aligned", "at-least-once", "unaligned-barriers"}),
         cycles=frozenset({"checkpoint"}),
         granularity=frozenset({"record"}),
         workloads=WORKLOADS,
@@ -83,6 +83,11 @@ class Flink(WithoutPrograms):
     def check(self, config: Configuration) -> None:
         if isinstance(config.own, QueryParameters):
             _check_query(config.own)
+        if config.commit_mode == "none" and config.fault != "none":
+            raise ConfigError(
+                f"fault: got {config.fault}; expected none with commit_mode none on {self.name}, which could not "
+                "restore its state"
+            )
         for key in IGNORED:
             if getattr(config, key) != type(config).model_fields[key].default:
                 raise ConfigError(f"{key}: unsupported by the engine {self.name}; fix: omit it")
@@ -110,7 +115,10 @@ class Flink(WithoutPrograms):
         return CheckpointSampler(run.attempt.id, _checkpoints(run), _input(run))
 
     def progress(self, run: Run) -> Progress:
-        return JobProgress(_checkpoints(run), _input(run))
+        folder = _checkpoints(run)
+        positions = run.plan.commit_mode == "none"
+        read = LoggedPositions(run.attempt.engine_logs) if positions else CheckpointCommits(folder, _input(run))
+        return JobProgress(folder, read)
 
     def live_reader(self, run: Run) -> Callable[[], Traces]:
         return LiveTraces(run.attempt).traces
@@ -121,7 +129,10 @@ class Flink(WithoutPrograms):
             *read_finished(attempt.recorder_journal),
             *CheckpointSampler("", _checkpoints(run), _input(run)).sample(),
         ]
-        commits = own.commits_of(own.read_logs(attempt.engine_logs, own.JOB_MANAGER_LOGS), samples)
+        managers, workers = (
+            own.read_logs(attempt.engine_logs, pattern) for pattern in (own.JOB_MANAGER_LOGS, own.TASK_MANAGER_LOGS)
+        )
+        commits = own.commits_of(managers, samples) or own.positions_of(workers)
         write_batches(attempt.folder, commits, method=run.plan.method, reached=own.reached(commits))
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:

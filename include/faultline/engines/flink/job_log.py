@@ -1,7 +1,8 @@
 """Logs of JobManagers and TaskManagers: what happened to a job, with instants of 1 ms.
 
-The JobManager's log reports lost TaskManagers, restarts and checkpoints; a TaskManager's log reports its tasks. A task
-is named by vertex, subtask and attempt: `<execution graph>_<vertex>_<subtask>_<attempt>`.
+The JobManager's log reports lost TaskManagers, restarts and checkpoints; a TaskManager's log reports its tasks, and in
+commit mode `none` its source positions. A task is named by vertex, subtask and attempt:
+`<execution graph>_<vertex>_<subtask>_<attempt>`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ _MANAGER_LOST = re.compile(
 _DISCONNECTED = re.compile(r"Node -?\d+ disconnected|Connection to node .* could not be established")
 # Exception that names the TaskManager whose connection closed; a line without a time, which follows a failed task.
 _CLOSED = re.compile(r"remote task manager '\S*\s*\[ (\S+) \]")
+# Offset of the last record that a source emitted; a line without a time in a report of metrics, whose text is empty.
+_EMITTED = re.compile(r"\.KafkaSourceReader\.topic\..*\.partition\.(\d+)\.currentOffset: (\d+)$", re.MULTILINE)
+_REPORT = re.compile(r"^$")
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class JobLog:
     """Content of one log. `triggered`, `completed`: instants of checkpoints by number; `bytes`: their sizes.
 
     `checkpoints`: spans of completed checkpoints by number. `failed`: tasks that failed while they ran. `restarts`:
-    instants at which the job switched to RESTARTING. `managers_lost`: reports by a TaskManager.
+    instants at which the job switched to RESTARTING. `managers_lost`: reports by a TaskManager. `positions`: instants
+    with the next offset of each partition that the sources of this process read.
     """
 
     triggered: dict[int, int] = field(default_factory=dict)
@@ -96,6 +101,7 @@ class JobLog:
     restarts: list[int] = field(default_factory=list)
     managers_lost: list[LogLine] = field(default_factory=list)
     disconnects: list[LogLine] = field(default_factory=list)
+    positions: list[tuple[int, dict[str, int]]] = field(default_factory=list)
 
 
 def read_job_log(path: Path) -> JobLog:
@@ -118,6 +124,8 @@ def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None)
             _read_transition(found, wall_ns, text, file)
         elif source in ("StandaloneResourceManager", "JobMaster"):
             _read_task_manager(found, wall_ns, text, file)
+        elif source == "Slf4jReporter" and (emitted := _EMITTED.findall(text)):
+            found.positions.append((wall_ns, {partition: int(offset) + 1 for partition, offset in emitted}))
         elif source == "TaskExecutor" and _MANAGER_LOST.match(text):
             found.managers_lost.append(LogLine(wall_ns, file, "", _shortened(text)))
         elif source == "NetworkClient" and _DISCONNECTED.search(text):
@@ -126,21 +134,26 @@ def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None)
 
 
 def is_job_event(line: str) -> bool:
-    """Return whether the traces need this line of a log; exceptions that name a TaskManager count."""
+    """Return whether the traces need this line of a log; lines that name a TaskManager or a position count."""
     match = _LINE.match(line)
     if match is None:
-        return _CLOSED.search(line) is not None
+        return (_CLOSED.search(line) or _EMITTED.search(line)) is not None
     source, text = match[2], match[3]
     patterns = (_TRIGGERED, _COMPLETED, _TASK, _JOB, _REGISTERED, _LOST)
     known = source in ("CheckpointCoordinator", "ExecutionGraph", "Task", "StandaloneResourceManager", "JobMaster")
-    others = {"NetworkClient": _DISCONNECTED, "Slf4jTraceReporter": _SPAN, "TaskExecutor": _MANAGER_LOST}
+    others = {
+        "NetworkClient": _DISCONNECTED,
+        "Slf4jTraceReporter": _SPAN,
+        "Slf4jReporter": _REPORT,
+        "TaskExecutor": _MANAGER_LOST,
+    }
     return (known and any(one.match(text) for one in patterns)) or bool(
         source in others and others[source].search(text)
     )
 
 
 def _messages(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield time, class and text of each message; the first line of an exception is appended to its message."""
+    """Yield time, class and text of each message, with the first line of its exception and the lines of positions."""
     held: tuple[int, str, str] | None = None
     for line in lines:
         match = _LINE.match(line)
@@ -149,7 +162,7 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
                 yield held
             instant, source, text = match.groups()
             held = log_instant_ns(instant), source, text
-        elif held is not None and "\n" not in held[2] and not line.startswith("\t"):
+        elif held is not None and (_EMITTED.search(line) or ("\n" not in held[2] and not line.startswith("\t"))):
             held = *held[:2], f"{held[2]}\n{line.rstrip()}"
     if held is not None:
         yield held

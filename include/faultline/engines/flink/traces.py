@@ -1,13 +1,13 @@
 """Traces of a run on Flink, read from the raw files of its attempt.
 
-`batches.json` holds the checkpoints, `spark-logs/` the logs of JobManager (`driver-<k>.log`) and TaskManagers
+`batches.json` holds the commits, `spark-logs/` the logs of JobManager (`driver-<k>.log`) and TaskManagers
 (`taskmanager-<n>-<k>.log`), `recorder.jsonl` the offsets of each checkpoint, and `supervisor.jsonl` the process runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from faultline.engines.batches import read_batches
@@ -74,6 +74,22 @@ def commits_of(managers: Sequence[JobLog], samples: Iterable[Line]) -> list[Comm
         at_ns = completed.get(number, int(line["completed_ns"]))
         found[number] = Commit(0, number, triggered.get(number), at_ns, dict(ends))
     return [found[number] for number in sorted(found)]
+
+
+def positions_of(workers: Sequence[JobLog]) -> list[Commit]:
+    """Return the source positions that the TaskManagers report in commit mode `none`, in place of commits.
+
+    Each report of the first TaskManager that reads counts, with the newest reported positions of the others.
+    """
+    leader = next((log for log in workers if log.positions), None)
+    ends: dict[str, int] = {}
+    found: list[Commit] = []
+    reports = ((at_ns, read, log is leader) for log in workers for at_ns, read in log.positions)
+    for at_ns, read, counts in sorted(reports, key=itemgetter(0)):
+        ends = ends | read
+        if counts:
+            found.append(Commit(0, len(found), None, at_ns, dict(ends)))
+    return found
 
 
 def checkpoints_of(managers: Iterable[JobLog]) -> list[CheckpointReport]:
