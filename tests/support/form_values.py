@@ -33,7 +33,7 @@ CHANGED: dict[str, Any] = {
     "pass_header": True,
     "data": None, "data_key": None, "data_time": None, "data_time_unit": None, "data_pace": "rate",
     "data_speed": 1, "spark_build": None,
-    "target": "embedded", "engine": "spark", "flink_conf": None, "spares": 0,
+    "target": "embedded", "engine": "spark", "flink_conf": None, "spares": 0, "delivery_guarantee": "at-least-once",
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {

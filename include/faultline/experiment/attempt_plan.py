@@ -13,7 +13,7 @@ from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
-from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT, baseline_commits, phase_of
+from faultline.experiment.common_parameters import EXACTLY_ONCE, SECONDS_AFTER_FAULT, baseline_commits, phase_of
 from faultline.experiment.prerequisites import Companion, PreloadGoal, Prepared
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -131,9 +131,10 @@ class AttemptPlan:
     `topics`: by role. `seed`: selects the victims of `faults`. `aim`: None if faults have fixed times. `generator`:
     None if the engine creates the events. `program`: configuration of the program, without the engine's additions.
     `filling`: preload goal; if None, `primed_batches` are awaited before T0. `drained_batches`: awaited at the end of
-    the schedule. `stop_s`: longest shutdown of the workload. `method`, `tuples`: latency method and tuple definition.
-    `gated`: whether the workload uses the Kafka auth proxy. `warmup_max_s`: latest start of the measured window, which
-    waits for a steady engine; None if it starts at `warmup_s`. `not_measured`: reason by figure, if a target lacks it.
+    the schedule; transactions end by the second. `stop_s`: longest shutdown of the workload. `method`, `tuples`:
+    latency method and tuple definition. `gated`: whether the workload uses the Kafka auth proxy. `warmup_max_s`: latest
+    start of the measured window, which waits for a steady engine; None if it starts at `warmup_s`. `not_measured`:
+    reason by figure, if a target lacks it.
     """
 
     order: Ordered
@@ -286,7 +287,7 @@ def resolve(
         companions=kind.companions(own),
         filling=kind.filling(own, config),
         primed_batches=kind.primed_batches(own),
-        drained_batches=kind.drained_batches(own),
+        drained_batches=2 if config.delivery_guarantee == EXACTLY_ONCE else kind.drained_batches(own),
         stop_s=kind.stop_s,
         method=matching[0],
         tuples=matching[1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -46,6 +46,8 @@ else:  # choices shown in forms, tables and errors
     Action = Literal[tuple(ACTIONS)]
 
 
+EXACTLY_ONCE: Final = "exactly-once"
+DeliveryGuarantee = Literal["at-least-once", "exactly-once"]
 # Seconds added to the default baseline, since commit times vary.
 BASELINE_MARGIN_S = 1.0
 # Default measured window: at least SHORTEST_DURATION_S; after the baseline, these intervals and seconds for the fault
@@ -212,6 +214,10 @@ class Common(BaseModel):
     )
     commit_mode: CommitMode = Field(
         "aligned", description="How the query commits state; see docs/explanation/commit-modes.md."
+    )
+    delivery_guarantee: DeliveryGuarantee = Field(
+        "at-least-once",
+        description="`exactly-once` writes outputs in transactions, which end with the checkpoints (Flink).",
     )
     executors: int = Field(2, ge=1, le=64, description="Number of executors: Spark's, or Flink's TaskManagers.")
     spares: int = Field(0, ge=0, le=8, description="TaskManagers in reserve, which replace a lost one (Flink).")

@@ -265,7 +265,7 @@ def admin_client(settings: Settings) -> Any:
 
 
 def grant_workload_rights(client: Any) -> None:
-    """Allow the workload user to read and write topics of attempts, in any group. Idempotent."""
+    """Allow the workload user to read and write topics of attempts, in any group, with transactions. Idempotent."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AclBinding,
@@ -281,6 +281,7 @@ def grant_workload_rights(client: Any) -> None:
     on_topics = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     rights = [allow(ResourceType.TOPIC, TOPICS, ResourcePatternType.PREFIXED, operation) for operation in on_topics]
     rights.append(allow(ResourceType.GROUP, "*", ResourcePatternType.LITERAL, AclOperation.READ))
+    rights.append(allow(ResourceType.TRANSACTIONAL_ID, TOPICS, ResourcePatternType.PREFIXED, AclOperation.WRITE))
     try:
         for future in client.create_acls(rights, request_timeout=TIMEOUTS["request_timeout"]).values():
             future.result()

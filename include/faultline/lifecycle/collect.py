@@ -13,6 +13,7 @@ from faultline.engines.protocol import uncommitted_count
 from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
+from faultline.experiment.common_parameters import EXACTLY_ONCE
 from faultline.experiment.run import Run
 from faultline.lifecycle.attempt_processes import last_line
 from faultline.system.errors import InfrastructureError
@@ -37,12 +38,14 @@ def collect_raw_data(run: Run) -> Path:
     engine_of_plan(plan).collect(run)
     copy_service_starts(attempt, run.settings)
     fetch_recordings(run)
+    # Outputs of open and aborted transactions do not count.
+    isolation = {"kafka.isolation.level": "read_committed"} if run.config.delivery_guarantee == EXACTLY_ONCE else {}
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
         {
             "bootstrap": plan.endpoints.kafka,
-            "kafka_options": kafka_options(run.there),
+            "kafka_options": {**kafka_options(run.there), **isolation},
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES_FILE),

@@ -43,6 +43,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     **{name: workload_section_fields(name) for name in workload_sections()},
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
+        "delivery_guarantee",
     ),
     "Cluster": (
         "target", "executors", "spares", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions",

@@ -154,6 +154,8 @@ METRICS = (
            better=LESS),
     Metric("checkpoints.persisted_bytes.max", "Checkpoints", "Records in flight in a checkpoint, maximum", "bytes",
            better=LESS),
+    Metric("visible_delay_ms.p50", "Latency", "Emission to end of transaction, p50", "ms", better=LESS),
+    Metric("visible_delay_ms.max", "Latency", "Emission to end of transaction, maximum", "ms", better=LESS),
     Metric("unplanned_exits", "Work", "Unplanned exits of workers", better=LESS, over=Over.TOTAL),
     Metric("state_bytes.logical", "Memory and state", "State, logical", "bytes", _in("state", _RESOURCES)),
     Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes",

@@ -75,6 +75,8 @@ DEFINITIONS: Mapping[str, str] = {
     "checkpoints.alignment_ms.<key>": "First to last barrier, in the slowest subtask of a checkpoint.",
     "checkpoints.written_bytes.<key>": "Bytes uploaded for a checkpoint.",
     "checkpoints.persisted_bytes.<key>": "Bytes of records in flight in a checkpoint.",
+    "visible_delay_ms.<key>": "`exactly-once` only: an output's emission to the completion of the checkpoint that "
+    "ends its transaction, before the first fault.",
     "unplanned_exits": "Supervised workers that ended by themselves between T0 and the end of the measured window; "
     "victims of faults are excluded.",
     "state_bytes.logical": "Live state rows × mean row size (key in UTF-8 and 8 bytes per number); word counts and "

@@ -26,6 +26,7 @@ from faultline.records.work_parts import (
     GarbagePart,
     KeySkewPart,
     LateRecordsPart,
+    MedianAndMax,
     StagesPart,
     WaitedPart,
     WorkPart,
@@ -196,8 +197,9 @@ class Metrics(Part):
     to the end of the last recovery, `latency_after_ms` later. `recoveries`: one per fault, in order; `recovery`: the
     first, or the median over several injections of one fault. `injections`: null for a single one. `warmup`: null if of
     fixed length. `checkpoints`: null for engines without barriers. `unplanned_exits`: of supervised workers, null
-    without any. `placebo`: the recovery rule applied to a control run. `not_measured`: reasons by figure, for user
-    jobs. Older records may lack figures after `recoveries`, which are then null.
+    without any. `visible_delay_ms`: of outputs in transactions, null without them. `placebo`: the recovery rule applied
+    to a control run. `not_measured`: reasons by figure, for user jobs. Older records may lack figures after
+    `recoveries`, which are then null.
     """
 
     latency_ms: LatencyMs
@@ -234,6 +236,7 @@ class Metrics(Part):
     waited: WaitedPart | None = None
     checkpoints: CheckpointsPart | None = None
     unplanned_exits: int | None = None
+    visible_delay_ms: MedianAndMax | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -31,6 +31,7 @@ from faultline.engines.registry import ENGINES, engine_of
 from faultline.engines.supervisor_journal import exit_reason
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.sql_file import read_sql
+from faultline.installation.kafka import TOPICS
 from faultline.lifecycle.prepare import check_engine
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
@@ -85,6 +86,7 @@ def test_settings_of_the_user_come_last() -> None:
         ({"shuffle_partitions": 4}, "shuffle_partitions"),
         ({"snapshot_interval_s": 30}, "snapshot_interval_s"),
         ({"commit_mode": "none"}, "fault"),
+        ({"delivery_guarantee": "exactly-once", "commit_mode": "at-least-once"}, "delivery_guarantee"),
         ({"spark_build": "snapshot"}, "spark_build"),
         ({"target": "lab"}, "target"),
     ],
@@ -109,9 +111,10 @@ def test_a_commit_mode_of_another_engine_is_refused_with_the_nearest(values: dic
 
 
 def test_parameters_of_flink_are_refused_elsewhere() -> None:
-    for values, key in (({"spares": 1}, "spares"), ({"flink_conf": {"heartbeat.timeout": "5s"}}, "flink_conf")):
+    refused = {"spares": 1, "flink_conf": {"heartbeat.timeout": "5s"}, "delivery_guarantee": "exactly-once"}
+    for key, value in refused.items():
         with pytest.raises(ConfigError, match=f"^{key}: "):
-            check_engine(parse_configuration({"workload": "word_count", **values}))
+            check_engine(parse_configuration({"workload": "word_count", key: value}))
 
 
 def test_the_engine_is_part_of_the_identity_only_if_it_is_named() -> None:
@@ -208,6 +211,18 @@ def test_the_script_names_topics_and_client_properties() -> None:
     script = sql.word_count(tables, "it's")
     for part in ("'topic' = 'in'", "'topic' = 'out'", "'properties.sasl.mechanism' = 'SCRAM-SHA-512'", "'it''s'"):
         assert part in script
+
+
+@pytest.mark.parametrize("mode", ["update", "append"])
+def test_only_transactional_outputs_have_a_guarantee(mode: str) -> None:
+    """The prefix of the transactions is one that the workload may use, and their timeout exceeds the default 60 s."""
+    options = ("'sink.delivery-guarantee' = 'exactly-once'", f"'sink.transactional-id-prefix' = '{TOPICS}1'",
+               "'properties.transaction.timeout.ms' = '600000'")  # fmt: skip
+    for transactional in (True, False):
+        tables = sql.KafkaTables("h:1", "in", "out", f"{TOPICS}1", {}, transactional)
+        script = sql.user_query(tables, "q", read_sql(f"{SELECT};").statements({}), mode)
+        source, sink = script.split("CREATE TABLE results")
+        assert all((one in sink) == transactional and one not in source for one in options)
 
 
 def test_a_user_query_keeps_the_places_of_its_file() -> None:

@@ -41,8 +41,6 @@ FINAL_STATUSES: Mapping[int, str] = {
     2: "Flink could not start or restore the job",
     1443 % 256: "Flink's job failed and its restart attempts are used up",
 }
-# Above the longest outage; after the usual 60 s a healthy TaskManager ends itself.
-TRANSACTION_TIMEOUT_MS = 600_000
 
 LOGGING_FILE = "log4j2.properties"
 # Timestamps in UTC, with milliseconds.

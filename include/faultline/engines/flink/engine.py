@@ -17,6 +17,7 @@ from faultline.engines.flink.progress import CheckpointCommits, JobProgress, Log
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
+from faultline.experiment.common_parameters import EXACTLY_ONCE
 from faultline.experiment.job_file import COUNT, ID, NEWEST, NOTHING, is_sql
 from faultline.experiment.run import Run
 from faultline.experiment.workloads.user_query import QueryParameters, jars_of, job_of
@@ -28,6 +29,8 @@ from faultline.system.settings import Settings, free_port, load_settings
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
+# Commit modes whose checkpoints can end transactions.
+EXACTLY_ONCE_MODES = ("aligned", "unaligned-barriers")
 # Shared parameters without a meaning here.
 IGNORED = ("shuffle_partitions", "snapshot_interval_s")
 
@@ -48,7 +51,7 @@ class Flink(WithoutPrograms):
         workloads=WORKLOADS,
     )
     packages: Mapping[str, str] = MappingProxyType({})
-    parameters = frozenset({"flink_conf", "spares"})
+    parameters = frozenset({"flink_conf", "spares", "delivery_guarantee"})
     programs: str | None = None
     replacer = "the workload supervisor"
     job_settings = "table."
@@ -87,6 +90,11 @@ class Flink(WithoutPrograms):
             raise ConfigError(
                 f"fault: got {config.fault}; expected none with commit_mode none on {self.name}, which could not "
                 "restore its state"
+            )
+        if config.delivery_guarantee == EXACTLY_ONCE and config.commit_mode not in EXACTLY_ONCE_MODES:
+            raise ConfigError(
+                f"delivery_guarantee: got {EXACTLY_ONCE} with commit_mode {config.commit_mode}; expected commit_mode "
+                f"{' or '.join(EXACTLY_ONCE_MODES)}"
             )
         for key in IGNORED:
             if getattr(config, key) != type(config).model_fields[key].default:

@@ -18,19 +18,25 @@ RECORDS = (
     "`number` AS (UNIX_TIMESTAMP(DATE_FORMAT(`timestamp`, 'yyyy-MM-dd HH:mm:ss')) * 1000 "
     "+ EXTRACT(MILLISECOND FROM `timestamp`)) * 1024 + `partition`)"
 )
+# Above the longest outage: after 60 s a healthy TaskManager ends itself.
+TRANSACTION_TIMEOUT_MS = 600_000
 # Option by which a record's value does not repeat its key.
 _NO_KEY = {"value.fields-include": "EXCEPT_KEY"}
 
 
 @dataclass(frozen=True)
 class KafkaTables:
-    """Input and output topic of an attempt, and the client properties of both."""
+    """Input and output topic of an attempt, and the client properties of both.
+
+    `group`: consumer group, and prefix of the transactions. `transactional`: whether outputs are written in them.
+    """
 
     bootstrap: str
     input_topic: str
     output_topic: str
     group: str
     properties: Mapping[str, str]
+    transactional: bool = False
 
     def input(self, columns: str) -> str:
         """Return the DDL of the table `lines`: the value as text, and `columns` of metadata."""
@@ -45,7 +51,7 @@ class KafkaTables:
         keyed = {"format": "raw", "key.format": "raw", "key.fields": "k", **_NO_KEY}
         return _table(
             "results (k STRING, v STRING)",
-            {"connector": "kafka", "topic": self.output_topic, **self._client(), **keyed},
+            {"connector": "kafka", **self._sink(), **keyed},
         )
 
     def output(self) -> str:
@@ -54,8 +60,7 @@ class KafkaTables:
             "results (k STRING, v STRING, PRIMARY KEY (k) NOT ENFORCED)",
             {
                 "connector": "upsert-kafka",
-                "topic": self.output_topic,
-                **self._client(),
+                **self._sink(),
                 "key.format": "raw",
                 "value.format": "raw",
                 **_NO_KEY,
@@ -72,6 +77,14 @@ class KafkaTables:
             # The topic's partitions never change.
             "scan.topic-partition-discovery.interval": "0",
         }
+
+    def _sink(self) -> dict[str, str]:
+        options = {"topic": self.output_topic, **self._client()}
+        if self.transactional:
+            options["sink.delivery-guarantee"] = "exactly-once"
+            options["sink.transactional-id-prefix"] = self.group
+            options["properties.transaction.timeout.ms"] = str(TRANSACTION_TIMEOUT_MS)
+        return options
 
     def _client(self) -> dict[str, str]:
         properties = {"bootstrap.servers": self.bootstrap, **self.properties}

@@ -25,7 +25,7 @@ from faultline.engines.flink.tls import make_stores
 from faultline.engines.flink.traces import DRIVER
 from faultline.engines.runtime import Program, Runtime, Submission, SupervisedProgram
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.common_parameters import MAX_RESTARTS
+from faultline.experiment.common_parameters import EXACTLY_ONCE, MAX_RESTARTS
 from faultline.experiment.run import Run
 from faultline.system.kafka import kafka_options
 from faultline.system.process_tags import RUN_MARK, run_option, run_token
@@ -102,6 +102,7 @@ def script_of(run: Run) -> str:
         output_topic=plan.topics["output"].name,
         group=f"faultline-{run.attempt.id}",
         properties=options,
+        transactional=run.config.delivery_guarantee == EXACTLY_ONCE,
     )
     name = f"{plan.workload} {run.attempt.id}"
     if statements := plan.program.get("sql"):

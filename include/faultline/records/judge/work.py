@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.protocol import Traces
+from faultline.engines.protocol import Commit, Traces
 from faultline.engines.work import CheckpointReport, Collections, Pause, Totals
 from faultline.experiment.commit_modes import COMMIT_MODES
+from faultline.experiment.common_parameters import EXACTLY_ONCE
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.journals import InjectedFault
 from faultline.records.judge.signals import SHORTEST_SPAN_NS, Signals, TopicSchedule, median_span_s
 from faultline.records.judge.steady import sustained
-from faultline.records.judge.tuples import Tuples
+from faultline.records.judge.tuples import MS, Tuples, nearest_rank
 from faultline.records.record import ScheduleLagMs
 from faultline.records.work_parts import CheckpointsPart, GarbagePart, MedianAndMax, WorkPart
 from faultline.system.journal import Events
@@ -44,6 +45,7 @@ class WorkFigures:
     data: Mapping[str, Any] | None
     checkpoints: CheckpointsPart | None
     unplanned_exits: int | None
+    visible_delay_ms: MedianAndMax | None
 
 
 def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> WorkFigures:
@@ -66,6 +68,9 @@ def work_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool) -> 
         data=evidence.generator.data,
         checkpoints=checkpoint_figures(traces.checkpoints, window.start_ns, signals.baseline_until_ns),
         unplanned_exits=unplanned_exits(traces, evidence.scheduler.injected, window),
+        visible_delay_ms=visible_delay_ms(traces.commits, tuples.emitted, window.start_ns, signals.baseline_until_ns)
+        if config.delivery_guarantee == EXACTLY_ONCE
+        else None,
         effective_interval_s=median_span_s(signals.baseline_commits),
         sustained=sustained(signals.growth, signals.offered_rps) if config.paced else None,
     )
@@ -113,6 +118,25 @@ def unplanned_exits(traces: Traces, injected: Iterable[InjectedFault], window: W
         return None
     victims = {victim.get("pid") for fault in injected for victim in fault.victims}
     return sum(window.t0_ns <= one.wall_ns <= window.end_ns and one.pid not in victims for one in traces.worker_exits)
+
+
+def visible_delay_ms(
+    commits: Sequence[Commit], emitted: pd.DataFrame, after_ns: int, until_ns: int
+) -> MedianAndMax | None:
+    """Return how long the tuples emitted in (after, until] waited for the end of their transaction, in ms.
+
+    `emitted`: columns emitted_ms and n. The first checkpoint triggered after an output ends its transaction. None if
+    the end of none was observed.
+    """
+    known = sorted((one.planned_ns, one.committed_ns) for one in commits if one.planned_ns is not None)
+    instants = emitted["emitted_ms"].to_numpy(dtype=np.int64) * MS
+    index = np.searchsorted(np.array([planned for planned, _ in known], dtype=np.int64), instants)
+    chosen = (instants > after_ns) & (instants <= until_ns) & (index < len(known))
+    if not chosen.any():
+        return None
+    ends = np.array([committed for _, committed in known], dtype=np.int64)[index[chosen]]
+    delays, weights = ends - instants[chosen], emitted["n"].to_numpy(dtype=np.int64)[chosen]
+    return MedianAndMax(p50=(nearest_rank(delays, weights, permille=500) or 0.0) / MS, max=float(delays.max()) / MS)
 
 
 def throughput_rps(bins: pd.DataFrame, window: Window) -> float:

@@ -17,7 +17,7 @@ from faultline.engines.spark.traces import totals_of
 from faultline.engines.work import Batch, CheckpointReport, Collections, Pause, ProcessExit, Totals
 from faultline.records.judge.journals import InjectedFault, SettledFault
 from faultline.records.judge.signals import TopicSchedule
-from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
+from faultline.records.judge.tuples import MS, TUPLE_COLUMNS, fold
 from faultline.records.judge.work import (
     checkpoint_figures,
     gc_pauses,
@@ -26,6 +26,7 @@ from faultline.records.judge.work import (
     non_compute_ms,
     source_rps,
     unplanned_exits,
+    visible_delay_ms,
     window_work,
 )
 from faultline.records.work_parts import GarbagePart, WorkPart
@@ -70,6 +71,28 @@ def test_checkpoint_figures_are_those_before_the_fault(checkpoints: list[tuple[i
     for one in figures:
         assert (one and (one.p50, one.max)) == ((float(np.median(inside)), inside[-1]) if inside else None)
     assert checkpoint_figures([], WINDOW.start_ns, WINDOW.end_ns) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 4_000)), max_size=8),
+    st.dictionaries(st.integers(0, 20_000), st.integers(1, 9), max_size=10),
+)
+def test_an_output_is_visible_after_the_next_triggered_checkpoint(
+    cycles: list[tuple[int, int]], outputs: dict[int, int]
+) -> None:
+    """`cycles`: ms since the previous trigger, and duration. `outputs`: number by ms after T0."""
+    triggers = np.cumsum([gap for gap, _ in cycles]).tolist()
+    spans = [(begin, begin + duration) for begin, (_, duration) in zip(triggers, cycles, strict=True)]
+    commits = [Commit(0, n, T0 + a * MS, T0 + b * MS, {"0": n}) for n, (a, b) in enumerate(spans)]
+    commits.append(Commit(0, len(commits), None, T0 + 1, {"0": 0}))
+    emitted = pd.DataFrame({"emitted_ms": [T0 // MS + at for at in outputs], "n": list(outputs.values())})
+    found = visible_delay_ms(commits, emitted.astype("int64"), WINDOW.start_ns, T0 + 15 * NS)
+    delays = []
+    for at, n in outputs.items():
+        ends = [end for begin, end in spans if begin >= at]
+        delays += [ends[0] - at] * n if ends and 10_000 < at <= 15_000 else []
+    delays.sort()
+    assert (found and (found.p50, found.max)) == ((delays[(len(delays) - 1) // 2], delays[-1]) if delays else None)
 
 
 def test_victims_and_exits_outside_the_run_are_not_unplanned() -> None:
@@ -144,7 +167,6 @@ def test_non_compute_time_needs_one_state_epoch_and_timed_batches() -> None:
 
 START, END = 1_000 * NS, 1_060 * NS
 MINUTE = Window(START - 10 * NS, START, END, NS)
-MS = 1_000_000
 pauses = st.lists(st.tuples(st.integers(START - 99 * MS, END + 99 * MS), st.integers(0, 400 * MS)), max_size=30).map(
     lambda drawn: tuple(Pause(start, start + length) for start, length in drawn)
 )
