@@ -238,7 +238,6 @@ class AttemptPlan:
         """
         if values["schema"] != SCHEMA:
             raise PlanError(f"schema: got {values['schema']}; expected {SCHEMA}")
-        aim = values["aim"]
         return cls(
             **{
                 **{one.name: values[one.name] for one in fields(cls)},
@@ -250,7 +249,7 @@ class AttemptPlan:
                 "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
                 "companions": tuple(Companion(one["role"], tuple(one["command"])) for one in values["companions"]),
                 "filling": values["filling"] and PreloadGoal(**values["filling"]),
-                "aim": aim and FaultPhase(**{**aim, "later": tuple(aim["later"])}),
+                "aim": (aim := values["aim"]) and FaultPhase(**{**aim, "later": tuple(aim["later"])}),
             }
         )
 
