@@ -137,7 +137,8 @@ class Traces:
 
     `state_rows`: live rows after the last batch that reported them. `state_bytes`: size of the last snapshot and the
     later changelog, which a recovery would read; None if not measured. `late_rows`: rows dropped as late. `settings`:
-    settings of a user job or program; None if not collected.
+    settings of a user job or program; None if not collected. `per_record`: outputs do not come in batches; always so
+    with `rank`.
     """
 
     method: str
@@ -156,6 +157,12 @@ class Traces:
     state_bytes: int | None = None
     late_rows: int = 0
     settings: Mapping[str, str] | None = None
+    per_record: bool = False
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether a commit ends a batch of outputs."""
+        return not (self.per_record or self.method == "rank")
 
     def events_of(self, kind: str) -> list[EngineEvent]:
         """Return the events of a kind, sorted by time."""

@@ -180,6 +180,7 @@ METRICS = (
     Metric("injections.made", "Recovery", "Injections in one run", heads=_in("Faults", _RUNS)),
     Metric("injections.planned", "Others", "Injections · planned", listed=False),
     Metric("recovery.settled_s", "Recovery", "Settled", "s", _in("settled", _RECOVERY), better=LESS),
+    Metric("recovery.durable_s", "Recovery", "Input at the fault committed", "s", better=LESS),
     Metric("recovery.silence_s", "Recovery", "Longest silence", "s", _in("silence", _RECOVERY), better=LESS),
     Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", _in("dip", _RECOVERY), better=LESS),
     Metric("recovery.replacement_up_s", "Recovery", "Replacement up", "s", _in("replacement up", _RECOVERY)),

@@ -96,6 +96,7 @@ DEFINITIONS: Mapping[str, str] = {
     "injections.made": "Injections made; null for runs with a single planned injection.",
     "injections.planned": "Injections planned.",
     "recovery.settled_s": "t0 to the start of the last level of the latency, a change point of the p99 per time bin.",
+    "recovery.durable_s": "t0 to the first commit that covers the input present at the fault.",
     "recovery.silence_s": "Longest gap between two outputs that overlaps [t0, t6], at its full length.",
     "recovery.dip_depth": "1 − lowest throughput of a time bin in (t0, t7] ÷ median of the baseline window, in [0, 1].",
     "recovery.replacement_up_s": "t0 to the registration of the first new executor.",

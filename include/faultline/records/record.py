@@ -107,10 +107,10 @@ class RecoveryPart(Part):
     `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. Recovery thresholds:
     `latency_limit_ms` (L*), `lag_limit` (lag*, records), held for `hold_s` (H). `settled_s`: t0 to the start of the
     last latency level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: largest schedule lag until
-    the end of the recovery. `restarts`: of the job by the engine, until t6. Only with several injections of one fault:
-    `injection`, its number from 1; `at_s`, its t0 after T0; `trigger`; `note`, why this recovery alone is limited or
-    unusable; `drift_since_first_s`, `macro_s` minus its value by the first baseline window. Keys with a default are
-    missing in older records.
+    the end of the recovery. `restarts`: of the job by the engine, until t6. `durable_s`: t0 to the first commit that
+    covers the input present at the fault. Only with several injections of one fault: `injection`, its number from 1;
+    `at_s`, its t0 after T0; `trigger`; `note`, why this recovery alone is limited or unusable; `drift_since_first_s`,
+    `macro_s` minus its value by the first baseline window. Keys with a default are missing in older records.
     """
 
     recovered: bool | None
@@ -136,6 +136,7 @@ class RecoveryPart(Part):
     phase: float | None = None
     lateness_ms: float | None = None
     restarts: float | None = None
+    durable_s: float | None = None
     injection: int | None = None
     at_s: float | None = None
     drift_since_first_s: float | None = None

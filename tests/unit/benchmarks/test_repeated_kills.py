@@ -54,6 +54,7 @@ def evidence_of(made: Simulated) -> Any:
         ),
         is_repeated=True,
         identifies_tuples=True,
+        emits_at_once=False,
         planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
         traces=made.traces,
         engine=ENGINE,

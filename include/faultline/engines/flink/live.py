@@ -55,6 +55,7 @@ class LiveTraces:
         commits = own.commits_of(managers, self._checkpoints) or own.positions_of(workers)
         return Traces(
             method=own.METHOD,
+            per_record=True,
             commits=tuple(commits),
             events=tuple(own.events_of(managers, workers)),
             process_runs=process_runs_of(self._supervised),

@@ -37,6 +37,7 @@ def read_traces(folder: Path) -> Traces:
     supervised = read_finished(folder / SUPERVISOR_JOURNAL)
     return Traces(
         method=method,
+        per_record=True,
         commits=commits,
         reached=reached,
         events=tuple(events_of(managers, workers)),

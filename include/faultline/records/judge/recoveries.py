@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from faultline.engines.protocol import covers
 from faultline.experiment.common_parameters import required_commits
 from faultline.records.judge.end import limits_between, placebo_of, threshold_fields
 from faultline.records.judge.evidence import Evidence
@@ -34,6 +35,7 @@ from faultline.records.judge.timeline import (
     other_events,
     read_timeline,
 )
+from faultline.records.judge.tuples import MS, first_outputs_until
 from faultline.records.record import RecoveryPart
 from faultline.records.recoveries import run_value
 from faultline.system.measured_window import NS
@@ -134,6 +136,8 @@ def _recovery_of(
         production=signals.tuples.production,
         limits=baseline.limits,
         emissions_ms=signals.tuples.emissions_ms,
+        emits_at_once=evidence.emits_at_once,
+        emitted_ns=_emitted_ns(evidence, fault) if evidence.emits_at_once else None,
         window=window,
         services=evidence.services,
         undo_lines=fault.undo_lines,
@@ -190,6 +194,18 @@ def _baseline_of(
     return BaselineWindow(bins, limits, None if moved is None else f"not-steady: {moved}")
 
 
+def _emitted_ns(evidence: Evidence, fault: InjectedFault) -> int | None:
+    """Return the last first output of the tuples due at the fault, or None if some of them were never processed.
+
+    t0 if all of them were emitted before. Lost tuples, which a commit covers, do not count.
+    """
+    t0_ns = fault.t0_ns or 0
+    found = first_outputs_until(evidence.tuples_path, t0_ns // MS)
+    if found.missing and not covers(evidence.traces.reached, fault.end_offsets or {}):
+        return None
+    return max(t0_ns, found.last_ns)
+
+
 def _exclude_if_invalid(found: FaultRecovery) -> FaultRecovery:
     """Return the recovery from a later injection; if it is invalid, with a note instead of figures.
 
@@ -226,7 +242,7 @@ def _impact(
     silence = longest_silence(fault_evidence.emissions_ms, t0_ns, t6_ns)
     area = (
         signals.schedule.lag_area(evidence.traces.commits, t0_ns, t7_ns)
-        if evidence.traces.method != "rank"
+        if evidence.traces.has_batches
         else lag_area_of_bins(bins, t0_ns, t7_ns)
     )
     lateness_ms = largest_schedule_lag_ms(evidence.generator.latest, t0_ns, t7_ns)
@@ -234,6 +250,7 @@ def _impact(
     phase = phase_at(signals.commits, t0_ns, config.checkpoint_interval_s) if config.paced else None
     job_restarts = evidence.traces.job_restarts
     restarts = None if job_restarts is None else sum(t0_ns <= at_ns <= t6_ns for at_ns in job_restarts)
+    durable = timeline.get("durable" if evidence.emits_at_once else "t5")
     settled = last_level_start_ns(bins, t0_ns, min(fault_evidence.watched_until_ns, ended_ns))
     return {
         **thresholds,
@@ -243,5 +260,6 @@ def _impact(
         "phase": phase,
         "lateness_ms": lateness_ms,
         "restarts": restarts,
+        "durable_s": None if durable is None else (durable.wall_ns - t0_ns) / NS,
         "settled_s": None if settled is None else (settled - t0_ns) / NS,
     }

@@ -1,8 +1,8 @@
 """Signals of one attempt from its raw files: measured window, schedule, tuples, time bins and baseline window.
 
 Throughput, latency and lag are given per time bin. For a micro-batch engine, a time bin is one committed batch and
-spans the time from the previous commit to its own, so no figure is interpolated. For an engine without batches (latency
-method `rank`), a bin is 1 s; its commits are then separate (`Signals.commits`).
+spans the time from the previous commit to its own, so no figure is interpolated. For an engine that emits per record, a
+bin is 1 s; its commits are then separate (`Signals.commits`).
 
 The raw files name two concepts otherwise: column `lineage` is the state epoch, column `primer` marks the preload, i.e.
 the records sent before T0 to warm up and fill state.
@@ -67,24 +67,24 @@ def signals_of(evidence: Evidence) -> Signals:
     window = Window.of(
         evidence.barrier.t0_wall_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, scheduler.bounds
     )
-    by_rank = traces.method == "rank"
+    per_record = not traces.has_batches
     tuples = fold_tuples(evidence.tuples_path, window)
     schedule = TopicSchedule(evidence.records) if config.paced else CommitSchedule(traces.commits)
-    if by_rank:
-        per_record = schedule.tuples_per_record(tuples) if config.kind.counts == RECORDS else 1.0
-        bins = bins_of_seconds(tuples, window, per_record)
+    if per_record:
+        unit = schedule.tuples_per_record(tuples) if config.kind.counts == RECORDS else 1.0
+        bins = bins_of_seconds(tuples, window, unit)
     else:
         bins = bins_of_batches(traces.commits, schedule, tuples, window)
     until = min([window.end_ns, *(fault.t0_ns for fault in scheduler.injected if fault.t0_ns is not None)])
     baseline = bins_between(bins, window.start_ns, until)
     # Each stage of a topology commits by itself, and only the first one's commits are known.
-    commits = commit_spans(traces.commits, window) if by_rank and not evidence.stages else bins
+    commits = commit_spans(traces.commits, window) if per_record and not evidence.stages else bins
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
     drift_bins, min_bins = baseline, 0
     if scheduler.adaptive and len(baseline):
         # Like the fault scheduler, use the shortest steady stretch, which may reach back into the warm-up.
         drift_bins = bins_between(bins, window.t0_ns, int(baseline["end_ns"].iloc[-1]))
-        bins_per_commit = max(1, round(config.checkpoint_interval_s)) if by_rank else 1
+        bins_per_commit = max(1, round(config.checkpoint_interval_s)) if per_record else 1
         min_bins = baseline_commits(config.checkpoint_interval_s) * bins_per_commit
     interval_s, offered_rps = config.checkpoint_interval_s, offered_rate(schedule, baseline)
     drift_columns = bin_columns(drift_bins, window)
@@ -101,7 +101,7 @@ def signals_of(evidence: Evidence) -> Signals:
         commits=commits,
         baseline_commits=bins_between(commits, window.start_ns, until),
         baseline_until_ns=until,
-        resolution_s=1.0 if by_rank else median_span_s(baseline) or 0.0,
+        resolution_s=1.0 if per_record else median_span_s(baseline) or 0.0,
         deaths={
             "generator": evidence.generator.death if config.paced else None,
             "recorder": evidence.recorder_death,

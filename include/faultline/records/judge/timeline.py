@@ -1,7 +1,7 @@
 """Timeline of a fault: the instants t0 … t7, each with its evidence (the file and line it is read from).
 
 t0: signal delivered. t1: last output before the silence. t2: loss detected. t3: task launched. t4: its state loaded.
-t5: all input that preceded the fault committed. t6: lag normal. t7: tuples on time, the end of the recovery.
+t5: all input that preceded the fault processed. t6: lag normal. t7: tuples on time, the end of the recovery.
 
 The engine determines t2, because detection depends on the victim's role. Module `end` determines t6 and t7. The other
 instants come from the engine's traces between t0 and the next fault's t0.
@@ -10,7 +10,7 @@ instants come from the engine's traces between t0 and the next fault's t0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,11 @@ class FaultEvidence:
 
     `engine`: reader of the `traces`. `victim`: planned role, used if the lines of `victims` name none. `victims`: lines
     on the processes hit, from the fault scheduler's journal (conductor.jsonl). `end_offsets`: of the broker, read just
-    before the signal. `production`: tuples by production cell (see `tuples`). `limits`: recovery thresholds; None
-    without a baseline. `services`: lines on started services. `undo_lines`: the journal's lines on the undo of this
-    fault; empty if it has no undo. `until_ns`: t0 of the next fault, where observation of this one ends; None for the
-    last fault.
+    before the signal. `emits_at_once`: whether outputs wait neither for a batch nor for event time. `emitted_ns`: last
+    first output of the input below these offsets, of such an engine; None if not all of it was processed. `production`:
+    tuples by production cell (see `tuples`). `limits`: recovery thresholds; None without a baseline. `services`: lines
+    on started services. `undo_lines`: the journal's lines on the undo of this fault; empty if it has no undo.
+    `until_ns`: t0 of the next fault, where observation of this one ends; None for the last fault.
     """
 
     engine: EvidenceReader
@@ -67,6 +68,8 @@ class FaultEvidence:
     limits: Limits | None
     emissions_ms: npt.NDArray[np.int64]
     window: Window
+    emits_at_once: bool = False
+    emitted_ns: int | None = None
     services: Sequence[Line] = ()
     undo_lines: Sequence[Line] = ()
     until_ns: int | None = None
@@ -127,10 +130,15 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
     _add_if_found(found, t2)
     # The engine may commit during a fault that lasts, so commits before t2 do not end its replay.
     has_lasted = undo_event(evidence) is not None
-    _add_if_found(found, _end_of_replay(evidence, t2.wall_ns if has_lasted and t2 is not None else evidence.t0_ns))
+    from_ns = t2.wall_ns if has_lasted and t2 is not None else evidence.t0_ns
+    covered = _covering_commit(evidence, from_ns)
+    t5 = _last_waiting_output(evidence, from_ns) if evidence.emits_at_once else covered
     if t2 is not None:
-        for event in _redeploy_and_load(evidence, t2, found.get("t5")):
+        for event in _redeploy_and_load(evidence, t2, t5, covered):
             _add_if_found(found, event)
+    if evidence.emits_at_once:
+        _add_if_found(found, covered and replace(covered, name="durable"))
+    _add_if_found(found, t5 and _not_before(t5, found.get("t4") if evidence.emits_at_once else None))
     for event in _end_of_recovery(evidence, found.get("t5")):
         _add_if_found(found, event)
     _add_if_found(found, _last_output(evidence, found.get("t6")))
@@ -184,8 +192,21 @@ def _add_if_found(found: dict[str, EvidenceEvent], event: EvidenceEvent | None) 
         found[event.name] = event
 
 
-def _end_of_replay(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
-    """Return t5: the first commit from `from_ns` on that covers the broker's end offsets at the signal.
+def _not_before(t5: EvidenceEvent, t4: EvidenceEvent | None) -> EvidenceEvent:
+    """Return t5, at t4 at the earliest: state was loaded even if no output was missing at the fault."""
+    return t5 if t4 is None or t5.wall_ns >= t4.wall_ns else replace(t4, name="t5")
+
+
+def _last_waiting_output(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
+    """Return t5 of an engine that emits at once: the last first output of the input present at the fault, or None."""
+    at_ns, until_ns, source = evidence.emitted_ns, evidence.until_ns, "last first output of the tuples due at the fault"
+    if at_ns is None or (until_ns is not None and at_ns >= until_ns):
+        return None
+    return EvidenceEvent("t5", max(at_ns, from_ns), f"harvest/tuples.parquet: {source}")
+
+
+def _covering_commit(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
+    """Return t5 of other engines: the first commit from `from_ns` on that covers the broker's offsets at the signal.
 
     A new state epoch starts after those offsets, so its first commit counts.
     """
@@ -196,18 +217,22 @@ def _end_of_replay(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | Non
             continue
         if epochs or commit.covers(evidence.end_offsets):
             of_epoch = f" of lineage {commit.epoch}" if epochs else ""
-            return EvidenceEvent("t5", commit.committed_ns, f"batches.json: commit of batch {commit.number}{of_epoch}")
+            source = f"batches.json: commit of batch {commit.number}{of_epoch}"
+            return EvidenceEvent("t5", commit.committed_ns, source)
     return None
 
 
-def _redeploy_and_load(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | None) -> list[EvidenceEvent]:
+def _redeploy_and_load(
+    evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | None, covered: EvidenceEvent | None
+) -> list[EvidenceEvent]:
     """Return t4, the last state load, and t3, the launch of its task; without state loads, both are the first launch.
 
-    The search starts at the last start of a driver or state epoch before t5: loads of a driver or epoch that ended
-    before t5 are not part of the recovery. A new epoch has no state to load. If the fault hit only the broker, running
-    tasks may wait for it and commit t5 without a new launch; t3 and t4 are then t5.
+    The search starts at the last start of a driver or state epoch before t5 and `covered`, the covering commit: loads
+    of a driver or epoch that ended before are not part of the recovery. A new epoch has no state to load. If the fault
+    hit only the broker, running tasks may wait for it and reach t5 without a new launch; t3 and t4 are then t5.
     """
-    latest_ns = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
+    ends = [one.wall_ns for one in (t5, covered) if one is not None]
+    latest_ns = evidence.until_ns if covered is None else max(ends) + CLOCK_RESOLUTION_NS
     has_new_epochs = bool(evidence.new_epochs())
     start_ns = _last_start_ns(evidence, t2.wall_ns, latest_ns)
     launches = evidence.traces.events_of("task_started")
@@ -280,11 +305,8 @@ def _end_of_recovery(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[
             f"harvest/tuples.parquet: latency at most {limits.latency_ms:,.0f} ms for 95 % of the tuples of the next "
             f"{limits.hold_s:.0f} s"
         )
-    events = [
-        ("t6", recovery_end.t6_ns, lag),
-        ("t7", recovery_end.t7_ns, latency),
-        ("last_violation", recovery_end.last_violation_ns, recovery_end.violation),
-    ]
+    violation = ("last_violation", recovery_end.last_violation_ns, recovery_end.violation)
+    events = [("t6", recovery_end.t6_ns, lag), ("t7", recovery_end.t7_ns, latency), violation]
     return [EvidenceEvent(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
 
 

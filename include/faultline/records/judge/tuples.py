@@ -68,6 +68,14 @@ class Tuples:
         return self.emitted["emitted_ms"].to_numpy(dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class FirstOutputs:
+    """First outputs of some tuples: instant of the last one, 0 without any, and the number of tuples without one."""
+
+    last_ns: int
+    missing: int
+
+
 def fold_tuples(path: Path, window: Window) -> Tuples:
     """Count the tuples of `tuples.parquet`, a file or a folder of parts.
 
@@ -80,6 +88,16 @@ def fold_tuples(path: Path, window: Window) -> Tuples:
         return tuples
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise InfrastructureError(f"{path}: reading failed: {error}; fix: clear the task `harvest`") from error
+
+
+def first_outputs_until(path: Path, due_ms: int) -> FirstOutputs:
+    """Return the first outputs of the tuples due up to `due_ms`, without the preload."""
+    last_ms, missing = 0, 0
+    for chunk in _chunks(path):
+        tuples = chunk[~chunk["primer"].astype(bool) & (chunk["produced_ms"] <= due_ms)]
+        missing += int(tuples.loc[tuples["emitted_ms"].isna(), "n"].sum())
+        last_ms = max(last_ms, int(tuples["emitted_ms"].fillna(0).max()) if len(tuples) else 0)
+    return FirstOutputs(last_ms * MS, missing)
 
 
 def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:

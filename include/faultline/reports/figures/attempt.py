@@ -37,6 +37,7 @@ MARKS = {
     "state_epoch": "bowtie-open",
     "replacement_up": "triangle-down-open",
     "snapshot": "circle-open",
+    "durable": "circle-dot-open",
     "last_violation": "x-thin-open",
 }
 # Vertical ranges of the event strip and the four rows, as shares of the height.

@@ -151,7 +151,7 @@ class RunView:
         shades = " Dashed: the recovery thresholds L* and lag*. Shaded: p99 or lag above its threshold." * bool(
             recovery_bounds(self.record)
         )
-        by_second = self.record.metrics.latency_ms.method == "rank"
+        by_second = self.record.metrics.latency_ms.method == "rank" or self.record.metrics.checkpoints
         bins = "throughput and lag by second" if by_second else "throughput per committed batch; lag at each commit"
         figure = f"Latency by second of output; {bins}; CPU stacked by role."
         return f"{figure}{marks}{shades} Drag to zoom, double-click to reset."

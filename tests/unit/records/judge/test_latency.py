@@ -16,8 +16,11 @@ from faultline.records.judge.latency import summarise
 from faultline.records.judge.samples import PROCESS_COLUMNS
 from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.tuples import (
+    MS,
     PERMILLES,
     TUPLE_COLUMNS,
+    FirstOutputs,
+    first_outputs_until,
     fold,
     fold_tuples,
     grouped_rank,
@@ -52,6 +55,21 @@ def test_grouped_percentiles_equal_percentiles_of_each_group(rows: list[tuple[in
 def _tuples(rows: list[tuple[int, int | None, bool, int]]) -> pd.DataFrame:
     filled = [(0, None if emitted is None else 1, made, emitted, primer, n) for made, emitted, primer, n in rows]
     return pd.DataFrame(filled, columns=TUPLE_COLUMNS)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 90), st.booleans(), st.integers(1, 9))),
+    st.integers(0, 50),
+)
+def test_first_outputs_are_those_of_the_tuples_due(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int | None, bool, int]], due_ms: int
+) -> None:
+    path = tmp_path_factory.mktemp("tuples") / "tuples.parquet"
+    _tuples(rows).astype({"emitted_ms": "Int64", "batch": "Int64"}).to_parquet(path)
+    due = [(emitted, n) for made, emitted, primer, n in rows if made <= due_ms and not primer]
+    last_ms = max([0, *(emitted for emitted, _ in due if emitted is not None)])
+    missing = sum(n for emitted, n in due if emitted is None)
+    assert first_outputs_until(path, due_ms) == FirstOutputs(last_ms * MS, missing)
 
 
 def test_preload_negative_unreflected_and_outside_tuples_are_separate() -> None:

@@ -187,6 +187,26 @@ def test_batch_resumed_after_a_broker_fault_has_no_launch(victim: str, later_s: 
         assert problems, "a lost executor implies a launch"
 
 
+@pytest.mark.parametrize(
+    ("emitted_s", "until_s", "t5_s"),
+    [(0.4, None, 0.4), (-9.0, None, 0.0), (None, None, None), (0.4, 0.3, None)],
+    ids=["waiting", "nothing missing", "never processed", "after the next fault"],
+)
+def test_input_is_processed_at_its_last_output_if_outputs_do_not_wait(
+    emitted_s: float | None, until_s: float | None, t5_s: float | None
+) -> None:
+    """Seconds after t4. The commit that covers the input comes later, or never; it bounds no load then."""
+    t4 = SYNTHETIC.t4
+    at_ns, until_ns, t5_ns = (None if one is None else t4 + round(one * NS) for one in (emitted_s, until_s, t5_s))
+    seen = dataclasses.replace(EVIDENCE, emits_at_once=True, emitted_ns=at_ns, until_ns=until_ns)
+    for traces in (EVIDENCE.traces, dataclasses.replace(EVIDENCE.traces, commits=())):
+        timeline = read_timeline(dataclasses.replace(seen, traces=traces))
+        assert measure(timeline)[1] == () and timeline["t4"].wall_ns == t4
+        instants = {name: event.wall_ns for name, event in timeline.items()}
+        assert instants.get("t5") == t5_ns
+        assert instants.get("durable") == (SYNTHETIC.t5 if traces.commits and until_ns is None else None)
+
+
 def undone(wall_ns: int) -> list[dict[str, Any]]:
     return [{"event": "undone", "undo": "SIGCONT", "wall_ns": wall_ns}]
 
