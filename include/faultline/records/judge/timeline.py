@@ -298,7 +298,8 @@ def _end_of_recovery(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[
         watched_until_ns=evidence.watched_until_ns,
         until_ns=evidence.until_ns,
     )
-    lag = f"batches.json: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
+    file = "batches.json" if evidence.traces.has_batches else "harvest/tuples.parquet"
+    lag = f"{file}: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
     latency = f"{lag}; no output tells of which input it is"
     if limits.latency_ms is not None:
         latency = (
