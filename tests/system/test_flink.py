@@ -67,6 +67,31 @@ def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fa
     assert not (folder / "flink").exists(), "certificates and passwords are removed"
 
 
+@pytest.mark.parametrize(
+    ("values", "is_exact"),
+    [
+        (("commit_mode=none", "fault=none"), True),
+        (("commit_mode=at-least-once", "fault=executor"), False),
+        (("commit_mode=unaligned-barriers", "fault=executor"), True),
+        (("delivery_guarantee=exactly-once", "fault=executor"), True),
+    ],
+)
+def test_each_commit_mode_and_guarantee_keeps_its_promise(
+    running: Installation, values: tuple[str, ...], is_exact: bool
+) -> None:
+    """Without alignment, records can be counted twice; a transactional sink emits nothing again."""
+    done = running.run("run", "word_count", "engine=flink", *PARAMETERS, *values)
+    record = Record.model_validate_json(done.stdout)
+    metrics, audit = record.metrics, record.metrics.audit
+    assert audit.expected and metrics.recovery.recovered is not False, (record.reasons, done.stderr[-2000:])
+    assert (audit.lost, audit.unexpected, audit.undrained) == (0, 0, 0)
+    assert (audit.overcounted, audit.checksum_mismatches) == (0, 0) or not is_exact
+    assert metrics.effective_interval_s == pytest.approx(2, rel=0.2)
+    is_transactional = values[0].startswith("delivery")
+    assert (metrics.visible_delay_ms is not None) == is_transactional
+    assert not (is_transactional and audit.reemitted)
+
+
 def test_the_same_sql_file_is_exact_on_both_engines(running: Installation) -> None:
     expected, fixed = set(), "warmup_max_s=0"  # the same number of records
     for words in (("engine=flink", *HEARTBEATS), ("engine=spark",)):
