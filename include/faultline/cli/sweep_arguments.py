@@ -110,7 +110,7 @@ def _typed_form(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, A
     def first(key: str) -> Any:
         """Return the value in the first configuration that has the key; control runs have no fault time."""
         those = matrix.only_of.get(key)
-        having = [point for point in points if those is None or point["workload"] in those]
+        having = [one for one in points if those is None or not {one["workload"], one["engine"]}.isdisjoint(those)]
         return next((point[key] for point in having if point[key] is not None), None)
 
     typed = {key: first(key) for key in fixed}

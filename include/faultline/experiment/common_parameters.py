@@ -33,6 +33,13 @@ RECOVERED_WITHIN = 0.25
 MAX_RESTARTS = 5
 
 EngineName = Literal["spark", "flink"]
+# Parameters that only one engine reads.
+OF_ENGINE: Mapping[str, tuple[str, ...]] = {
+    "spark": (
+        "generator_on", "jvm_options", "shuffle_partitions", "snapshot_interval_s", "spark_build", "spark_conf",
+    ),
+    "flink": ("delivery_guarantee", "flink_conf", "spares"),
+}  # fmt: skip
 StateStore = Literal["rocksdb", "memory"]
 GeneratorPlace = Literal["host", "executors"]
 DataPace = Literal["rate", "recorded"]

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from faultline.experiment.cell import Cell
+from faultline.experiment.common_parameters import OF_ENGINE
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known
 from faultline.experiment.workloads.registry import owners
@@ -41,7 +42,7 @@ class Matrix:
     """Axes (values by field) over fixed parameters.
 
     `controls`: number of control runs, which repeat the first point without a fault. A parameter that only some of the
-    workloads on the axis `workload` have is omitted for the others.
+    workloads on the axis `workload` have, or some of the engines on `engine`, is omitted for the others.
     """
 
     axes: Mapping[str, Sequence[Any]]
@@ -123,19 +124,24 @@ class Matrix:
         """
         control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
         merged = {**self.fixed, **values, **control}
-        omitted = {key for key, workloads in self.only_of.items() if values["workload"] not in workloads}
+        able = {values.get("workload"), values.get("engine")}
+        omitted = {key for key, those in self.only_of.items() if able.isdisjoint(those)}
         return parse_configuration({key: value for key, value in merged.items() if key not in omitted})
 
     @cached_property
     def only_of(self) -> dict[str, list[str]]:
-        """Workloads by parameter, for parameters that only some workloads of the axis have."""
-        workloads = [str(name) for name in self.axes.get("workload", ())]
+        """Workloads or engines by parameter, for parameters that only some of those on the axis have."""
+        workloads, engines = ([str(name) for name in self.axes.get(axis, ())] for axis in ("workload", "engine"))
         found = {}
         for key in {**self.fixed, **self.axes}:
-            with_key = owners(key.partition(".")[0])
-            some = [name for name in workloads if name in with_key]
-            if some and len(some) < len(workloads):
-                found[key] = some
+            name = key.partition(".")[0]
+            with_key = owners(name)
+            for some, every in (
+                ([one for one in workloads if one in with_key], workloads),
+                ([one for one in engines if name in OF_ENGINE.get(one, ())], engines),
+            ):
+                if some and len(some) < len(every):
+                    found[key] = some
         return found
 
     def cells(self, series: str) -> list[PlannedCell]:

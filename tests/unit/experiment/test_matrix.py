@@ -68,6 +68,17 @@ def test_block_orders_differ_and_other_series_are_ignored() -> None:
     assert len({tuple(planned[4 * block : 4 * block + 4]) for block in range(8)}) > 4
 
 
+def test_parameter_of_one_engine_is_dropped_for_the_other() -> None:
+    """Points of the other engine that differ only in it coincide."""
+    tuned = {"heartbeat.timeout": "5s"}
+    both = Matrix({"engine": ["spark", "flink"], "flink_conf": [None, tuned]}, {"shuffle_partitions": 4})
+    assert both.only_of == {"shuffle_partitions": ["spark"], "flink_conf": ["flink"]}
+    found = [(one.engine, one.flink_conf, one.shuffle_partitions) for one in both.configurations()]
+    assert found == [("spark", None, 4), ("flink", None, 2), ("flink", tuned, 2)]
+    alone = Matrix({"engine": ["flink"]}, {"shuffle_partitions": 4})
+    assert [one.shuffle_partitions for one in alone.configurations()] == [4], "`Engine.check` refuses it"
+
+
 def test_parameter_of_some_workloads_is_dropped_for_the_others() -> None:
     some = Matrix({"workload": ["word_count", "query", "program"]}, {"job": "/j.py", "application": "/a.py"})
     assert some.only_of == {"job": ["query"], "application": ["program"]}

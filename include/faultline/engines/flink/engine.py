@@ -17,7 +17,7 @@ from faultline.engines.flink.progress import CheckpointCommits, JobProgress, Log
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
-from faultline.experiment.common_parameters import EXACTLY_ONCE
+from faultline.experiment.common_parameters import EXACTLY_ONCE, OF_ENGINE
 from faultline.experiment.job_file import COUNT, ID, NEWEST, NOTHING, is_sql
 from faultline.experiment.run import Run
 from faultline.experiment.workloads.user_query import QueryParameters, jars_of, job_of
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 # Commit modes whose checkpoints can end transactions.
 EXACTLY_ONCE_MODES = ("aligned", "unaligned-barriers")
-# Shared parameters without a meaning here.
-IGNORED = ("shuffle_partitions", "snapshot_interval_s")
 
 
 class Flink(WithoutPrograms):
@@ -51,7 +49,7 @@ class Flink(WithoutPrograms):
         workloads=WORKLOADS,
     )
     packages: Mapping[str, str] = MappingProxyType({})
-    parameters = frozenset({"flink_conf", "spares", "delivery_guarantee"})
+    parameters = frozenset(OF_ENGINE["flink"])
     programs: str | None = None
     replacer = "the workload supervisor"
     job_settings = "table."
@@ -96,9 +94,6 @@ class Flink(WithoutPrograms):
                 f"delivery_guarantee: got {EXACTLY_ONCE} with commit_mode {config.commit_mode}; expected commit_mode "
                 f"{' or '.join(EXACTLY_ONCE_MODES)}"
             )
-        for key in IGNORED:
-            if getattr(config, key) != type(config).model_fields[key].default:
-                raise ConfigError(f"{key}: unsupported by the engine {self.name}; fix: omit it")
         if config.target != EMBEDDED:
             raise ConfigError(f"target: got {config.target}; expected {EMBEDDED} with engine=flink")
         if load_settings().placement.is_spread:

@@ -18,6 +18,7 @@ from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared_storage import CHECKPOINT, PROGRAMS, find_hdfs
 from faultline.engines.spark.state_epochs import StateEpochManager
 from faultline.engines.spark.traces import DETECTORS, detect, is_evidence, read_traces, without_effect
+from faultline.experiment.common_parameters import OF_ENGINE
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
@@ -45,7 +46,7 @@ class Spark:
         granularity=frozenset({"batch", "record"}),
     )
     packages: Mapping[str, str] = MappingProxyType({"pyspark": "Spark"})
-    parameters = frozenset({"generator_on", "jvm_options", "spark_build", "spark_conf"})
+    parameters = frozenset(OF_ENGINE["spark"])
     programs: str | None = PROGRAMS
     replacer = "the Spark Master"
     job_settings = "spark.sql."
