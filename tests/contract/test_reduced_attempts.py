@@ -11,8 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from faultline.records.judge import file_reduction
 from faultline.records.judge.file_reduction import largest_error_ms as one_off_ms
 from faultline.records.judge.file_reduction import reduce_files
 from faultline.records.judge.judge import judge_readonly
@@ -29,6 +34,20 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
             yield from differences(one, other, path)
     elif before != after:
         yield path, before, after
+
+
+@given(st.lists(st.integers(0, 4_000), min_size=3, unique=True), st.integers(0, 4_000), st.integers(0, 3))
+def test_tuples_due_at_a_fault_stay_apart(produced: list[int], fault: int, wait_ms: int) -> None:
+    """The end of the replay depends on them."""
+    due, t0_ms = pa.array([7_000 + at for at in produced]), 7_000
+    table = pa.table({"produced_ms": due, "emitted_ms": pc.add(due, wait_ms), "n": [1] * len(produced)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_reduction, "MAX_ROWS", len(produced) // 3)
+        reduced, how = file_reduction.round_to_steps(table, t0_ms, [t0_ms + fault])
+    assert how, "instants are rounded"
+    for one in (table, reduced):
+        is_due = pc.less_equal(one["produced_ms"], t0_ms + fault)
+        assert pc.sum(one.filter(is_due)["n"]).as_py() == (sum(at <= fault for at in produced) or None)
 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))

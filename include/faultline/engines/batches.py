@@ -28,7 +28,7 @@ def write_batches(folder: Path, commits: Sequence[Commit], *, method: str, reach
     Raises InfrastructureError if there is no commit.
     """
     if not commits:
-        raise InfrastructureError(f"{folder.name}: missing commits in the checkpoint; fix: clear the whole run")
+        raise InfrastructureError(f"{folder.name}: missing commits; fix: clear the whole run")
     write_json(folder / BATCHES_FILE, batches_document(commits, method=method, reached=reached))
 
 

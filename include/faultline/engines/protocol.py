@@ -137,8 +137,7 @@ class Traces:
 
     `state_rows`: live rows after the last batch that reported them. `state_bytes`: size of the last snapshot and the
     later changelog, which a recovery would read; None if not measured. `late_rows`: rows dropped as late. `settings`:
-    settings of a user job or program; None if not collected. `per_record`: outputs do not come in batches; always so
-    with `rank`.
+    settings of a user job or program; None if not collected. `per_record`: outputs do not come in batches.
     """
 
     method: str
@@ -158,11 +157,6 @@ class Traces:
     late_rows: int = 0
     settings: Mapping[str, str] | None = None
     per_record: bool = False
-
-    @property
-    def has_batches(self) -> bool:
-        """Whether a commit ends a batch of outputs."""
-        return not (self.per_record or self.method == "rank")
 
     def events_of(self, kind: str) -> list[EngineEvent]:
         """Return the events of a kind, sorted by time."""

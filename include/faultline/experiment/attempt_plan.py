@@ -131,10 +131,10 @@ class AttemptPlan:
     `topics`: by role. `seed`: selects the victims of `faults`. `aim`: None if faults have fixed times. `generator`:
     None if the engine creates the events. `program`: configuration of the program, without the engine's additions.
     `filling`: preload goal; if None, `primed_batches` are awaited before T0. `drained_batches`: awaited at the end of
-    the schedule; transactions end by the second. `stop_s`: longest shutdown of the workload. `method`, `tuples`:
-    latency method and tuple definition. `gated`: whether the workload uses the Kafka auth proxy. `warmup_max_s`: latest
-    start of the measured window, which waits for a steady engine; None if it starts at `warmup_s`. `not_measured`:
-    reason by figure, if a target lacks it.
+    the schedule; the second later commit ends transactions. `stop_s`: longest shutdown of the workload. `method`,
+    `tuples`: latency method and tuple definition. `gated`: whether the workload uses the Kafka auth proxy.
+    `warmup_max_s`: latest start of the measured window, which waits for a steady engine; None if it starts at
+    `warmup_s`. `not_measured`: reason by figure, if a target lacks it.
     """
 
     order: Ordered
@@ -286,7 +286,7 @@ def resolve(
         companions=kind.companions(own),
         filling=kind.filling(own, config),
         primed_batches=kind.primed_batches(own),
-        drained_batches=2 if config.delivery_guarantee == EXACTLY_ONCE else kind.drained_batches(own),
+        drained_batches=kind.drained_batches(own) + 2 * (config.delivery_guarantee == EXACTLY_ONCE),
         stop_s=kind.stop_s,
         method=matching[0],
         tuples=matching[1],

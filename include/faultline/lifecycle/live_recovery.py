@@ -33,8 +33,9 @@ class LiveRecovery:
     """Recovery of one injection; instants in seconds after the signal, None if not observed (yet).
 
     `number` counts from 1; `injection` is its text. `has_loaded_state`: whether `ready_s` is the end of a state reload;
-    otherwise `ready_s` is the first task after the loss. `outcome`: why there is no recovery; empty if there is one.
-    `is_over`: whether a later poll adds nothing.
+    otherwise `ready_s` is the first task after the loss. `caught_up_s`: first commit that covers the input at the
+    fault; `emits_per_record`: outputs do not wait for it, so the record's t5 is earlier. `outcome`: why there is no
+    recovery; empty if there is one. `is_over`: whether a later poll adds nothing.
     """
 
     number: int
@@ -44,6 +45,7 @@ class LiveRecovery:
     ready_s: float | None = None
     has_loaded_state: bool = False
     caught_up_s: float | None = None
+    emits_per_record: bool = False
     outcome: str = ""
     is_over: bool = False
 
@@ -55,7 +57,7 @@ class LiveRecovery:
         seen = (
             ("detected", self.detected_s),
             ("state loaded" if self.has_loaded_state else "running again", self.ready_s),
-            ("caught up", self.caught_up_s),
+            ("input committed" if self.emits_per_record else "caught up", self.caught_up_s),
         )
         parts = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
         if self.is_over and not parts:
@@ -117,6 +119,7 @@ class RecoveryWatch:
             ready_s=_seconds_after(fault.t0_ns, ready),
             has_loaded_state=ready is not None and ("t3" not in seen or ready.wall_ns != seen["t3"].wall_ns),
             caught_up_s=_seconds_after(fault.t0_ns, caught_up),
+            emits_per_record=traces.per_record,
             is_over=is_complete or is_grace_over or is_ended,
         )
 

@@ -322,23 +322,34 @@ def report(second: float, **emitted: int) -> list[str]:
     gauge = "h.taskmanager.tm-1.job.Source__lines[1].0.KafkaSourceReader.topic.in.partition"
     lines = [f"{gauge}.{name[1:]}.currentOffset: {offset}\n" for name, offset in emitted.items()]
     head = ["\n", "=========================== Starting metrics report ===========================\n", "\n"]
-    return [line(second, "Slf4jReporter", ""), *head, "-- Gauges ------\n", *lines, "\n", "=== Finished ===\n"]
+    end = "=========================== Finished metrics report ===========================\n"
+    return [line(second, "Slf4jReporter", ""), *head, "-- Gauges ------\n", *lines, "\n", end]
 
 
 def test_positions_follow_the_reports_of_one_task_manager(tmp_path: Path) -> None:
-    """A partition without an emitted record has offset -1; the positions of other TaskManagers are added."""
-    first = [*report(2, p0=-1), *report(4, p0=9), LOSS[1], *report(6, p0=19), *report(8, p0=19)]
+    """Positions count one report later, with those of other TaskManagers. Without an emitted record, the offset is -1.
+
+    An incomplete report does not count.
+    """
+    first = [*report(2, p0=-1), *report(4, p0=9), LOSS[1], *report(6, p0=19), *report(7, p0=21)[:-1]]
+    first += [*report(8, p0=29), *report(9, p0=30)]
     second = [*report(1, p1=4), *report(5, p1=6), *report(7, p1=7)]
     logs = {f"taskmanager-{number}-0.log": lines for number, lines in enumerate((first, second))}
     for name, lines in logs.items():
-        (tmp_path / name).write_text("".join(one for one in lines if is_job_event(one)))
-    expected = [(at_ns(4), {"0": 10, "1": 5}), (at_ns(6), {"0": 20, "1": 7}), (at_ns(8), {"0": 20, "1": 8})]
+        (tmp_path / name).write_text("".join(lines))
+    expected = [(at_ns(6), {"0": 10, "1": 5}), (at_ns(8), {"0": 20, "1": 7}), (at_ns(9), {"0": 30, "1": 8})]
     parsed = [parse_job_log(lines, name) for name, lines in logs.items()]
     for commits in (positions_of(parsed), LoggedPositions(tmp_path)()):
         assert [(one.committed_ns, one.ends) for one in commits] == expected
     progress = JobProgress(tmp_path / "none", LoggedPositions(tmp_path))
-    assert progress.covering({"0": 20}) == 2 and progress.last_commit_ns() == at_ns(8)
+    assert progress.covering({"0": 20}) == 2 and progress.last_commit_ns() == at_ns(9)
     assert progress.await_cycle("checkpoint", 0, 0) is None
+
+
+def test_the_hindmost_of_several_sources_of_a_partition_counts() -> None:
+    lines = report(2, p0=9)
+    lines[-2:-2] = report(2, p0=4)[5:-2]
+    assert parse_job_log(lines, "taskmanager-0-0.log").positions == [(at_ns(2), {"0": 5})]
 
 
 # ---- Live reading ----

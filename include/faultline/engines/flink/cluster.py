@@ -145,8 +145,9 @@ _MODES: Mapping[str, Mapping[str, str]] = {
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.unaligned.enabled": "true",
     },
-    # Source positions, which replace commits: TaskManagers log them.
+    # TaskManagers log source positions, which replace commits. A restarted job would read the input again.
     "none": {
+        "restart-strategy.type": "disable",
         "metrics.reporters": "slf4j",
         "metrics.reporter.slf4j.factory.class": "org.apache.flink.metrics.slf4j.Slf4jReporterFactory",
         "metrics.reporter.slf4j.filter.includes": "*:currentOffset:gauge",

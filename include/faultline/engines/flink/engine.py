@@ -29,7 +29,7 @@ from faultline.system.settings import Settings, free_port, load_settings
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
-# Commit modes whose checkpoints can end transactions.
+# Commit modes with exactly-once checkpoints.
 EXACTLY_ONCE_MODES = ("aligned", "unaligned-barriers")
 
 

@@ -40,7 +40,7 @@ _DISCONNECTED = re.compile(r"Node -?\d+ disconnected|Connection to node .* could
 _CLOSED = re.compile(r"remote task manager '\S*\s*\[ (\S+) \]")
 # Offset of the last record that a source emitted; a line without a time in a report of metrics, whose text is empty.
 _EMITTED = re.compile(r"\.KafkaSourceReader\.topic\..*\.partition\.(\d+)\.currentOffset: (\d+)$", re.MULTILINE)
-_REPORT = re.compile(r"^$")
+_REPORTED = "Finished metrics report"
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None)
             _read_transition(found, wall_ns, text, file)
         elif source in ("StandaloneResourceManager", "JobMaster"):
             _read_task_manager(found, wall_ns, text, file)
-        elif source == "Slf4jReporter" and (emitted := _EMITTED.findall(text)):
-            found.positions.append((wall_ns, {partition: int(offset) + 1 for partition, offset in emitted}))
+        elif source == "Slf4jReporter" and _REPORTED in text:
+            _read_positions(found, wall_ns, text)
         elif source == "TaskExecutor" and _MANAGER_LOST.match(text):
             found.managers_lost.append(LogLine(wall_ns, file, "", _shortened(text)))
         elif source == "NetworkClient" and _DISCONNECTED.search(text):
@@ -134,26 +134,21 @@ def parse_job_log(lines: Iterable[str], file: str, before: JobLog | None = None)
 
 
 def is_job_event(line: str) -> bool:
-    """Return whether the traces need this line of a log; lines that name a TaskManager or a position count."""
+    """Return whether the traces need this line of a log; exceptions that name a TaskManager count."""
     match = _LINE.match(line)
     if match is None:
-        return (_CLOSED.search(line) or _EMITTED.search(line)) is not None
+        return _CLOSED.search(line) is not None
     source, text = match[2], match[3]
     patterns = (_TRIGGERED, _COMPLETED, _TASK, _JOB, _REGISTERED, _LOST)
     known = source in ("CheckpointCoordinator", "ExecutionGraph", "Task", "StandaloneResourceManager", "JobMaster")
-    others = {
-        "NetworkClient": _DISCONNECTED,
-        "Slf4jTraceReporter": _SPAN,
-        "Slf4jReporter": _REPORT,
-        "TaskExecutor": _MANAGER_LOST,
-    }
+    others = {"NetworkClient": _DISCONNECTED, "Slf4jTraceReporter": _SPAN, "TaskExecutor": _MANAGER_LOST}
     return (known and any(one.match(text) for one in patterns)) or bool(
         source in others and others[source].search(text)
     )
 
 
 def _messages(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield time, class and text of each message, with the first line of its exception and the lines of positions."""
+    """Yield time, class and text of each message, with the first line of its exception and the lines of a report."""
     held: tuple[int, str, str] | None = None
     for line in lines:
         match = _LINE.match(line)
@@ -162,10 +157,23 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
                 yield held
             instant, source, text = match.groups()
             held = log_instant_ns(instant), source, text
-        elif held is not None and (_EMITTED.search(line) or ("\n" not in held[2] and not line.startswith("\t"))):
+        elif held is not None and (_is_of_report(line) or ("\n" not in held[2] and not line.startswith("\t"))):
             held = *held[:2], f"{held[2]}\n{line.rstrip()}"
     if held is not None:
         yield held
+
+
+def _is_of_report(line: str) -> bool:
+    return _REPORTED in line or _EMITTED.search(line) is not None
+
+
+def _read_positions(found: JobLog, wall_ns: int, text: str) -> None:
+    """Add the positions of a complete report; of several sources of a partition, the hindmost counts."""
+    ends: dict[str, int] = {}
+    for partition, offset in _EMITTED.findall(text):
+        ends[partition] = min(int(offset) + 1, ends.get(partition, int(offset) + 1))
+    if ends:
+        found.positions.append((wall_ns, ends))
 
 
 def _read_checkpoint(found: JobLog, wall_ns: int, text: str) -> None:

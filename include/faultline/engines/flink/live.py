@@ -52,11 +52,10 @@ class LiveTraces:
         self._checkpoints += [line for line in self._samples.poll() if line.get("kind") == CHECKPOINT]
         self._supervised += self._supervisor.poll()
         managers, workers = self._logs.read(own.JOB_MANAGER_LOGS), self._logs.read(own.TASK_MANAGER_LOGS)
-        commits = own.commits_of(managers, self._checkpoints) or own.positions_of(workers)
         return Traces(
             method=own.METHOD,
             per_record=True,
-            commits=tuple(commits),
+            commits=tuple(own.commits_of(managers, self._checkpoints)),
             events=tuple(own.events_of(managers, workers)),
             process_runs=process_runs_of(self._supervised),
         )

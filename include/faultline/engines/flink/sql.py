@@ -18,7 +18,7 @@ RECORDS = (
     "`number` AS (UNIX_TIMESTAMP(DATE_FORMAT(`timestamp`, 'yyyy-MM-dd HH:mm:ss')) * 1000 "
     "+ EXTRACT(MILLISECOND FROM `timestamp`)) * 1024 + `partition`)"
 )
-# Above the longest outage: after 60 s a healthy TaskManager ends itself.
+# Longer than an outage, after which a healthy TaskManager would end itself. The broker allows 900 s.
 TRANSACTION_TIMEOUT_MS = 600_000
 # Option by which a record's value does not repeat its key.
 _NO_KEY = {"value.fields-include": "EXCEPT_KEY"}

@@ -80,16 +80,20 @@ def commits_of(managers: Sequence[JobLog], samples: Iterable[Line]) -> list[Comm
 def positions_of(workers: Sequence[JobLog]) -> list[Commit]:
     """Return the source positions that the TaskManagers report in commit mode `none`, in place of commits.
 
-    Each report of the first TaskManager that reads counts, with the newest reported positions of the others.
+    Each report of the first TaskManager that reads counts, with the newest reported positions of the others. Positions
+    count one report later: until then, records that were read may not have been processed.
     """
     leader = next((log for log in workers if log.positions), None)
     ends: dict[str, int] = {}
+    read_before: dict[str, int] | None = None
     found: list[Commit] = []
     reports = ((at_ns, read, log is leader) for log in workers for at_ns, read in log.positions)
     for at_ns, read, counts in sorted(reports, key=itemgetter(0)):
         ends = ends | read
         if counts:
-            found.append(Commit(0, len(found), None, at_ns, dict(ends)))
+            if read_before is not None:
+                found.append(Commit(0, len(found), None, at_ns, read_before))
+            read_before = ends
     return found
 
 

@@ -106,6 +106,7 @@ def read_traces(folder: Path) -> Traces:
         # Each record has its own key, and no state is on disk.
         state_rows=sum(reached.values()) if commits else None,
         state_bytes=0,
+        per_record=style == "record",
     )
 
 

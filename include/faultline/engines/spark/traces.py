@@ -62,6 +62,7 @@ def read_traces(folder: Path) -> Traces:
         state_bytes=_state_bytes(folder / "checkpoint.json"),
         late_rows=sum(late),
         settings=application_settings(folder),
+        per_record=method == "rank",
     )
 
 

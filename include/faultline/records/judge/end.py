@@ -160,7 +160,7 @@ def end_of(
 ) -> RecoveryEnd:
     """Return the end of the recovery from a fault at `t0_ns`.
 
-    `bins`: columns start_ns, end_ns and lag, sorted. `t5_ns`: None if the input before the fault was never committed.
+    `bins`: columns start_ns, end_ns and lag, sorted. `t5_ns`: None if the input before the fault was never processed.
     `produced_until_ns`: end of the usable production: the end of the load, or L* before the next fault.
     `watched_until_ns`: latest usable commit. `until_ns`: the next fault; nothing after it is used.
     """
@@ -200,7 +200,7 @@ def _lag_violations(
 ) -> list[tuple[int, str]]:
     """Return the last commit before `end_ns` above lag*, and the last one before t5, each with its description."""
     high_lag_ns = _last_between(usable_bins.loc[usable_bins["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
-    # Commits before t5 do not cover the input that preceded the fault.
+    # Until t5, the input that preceded the fault is not processed.
     uncovered_ns = _last_between(usable_bins.loc[usable_bins["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
     if t7_ns is None:
         uncovered_ns = max(uncovered_ns, t5_ns)

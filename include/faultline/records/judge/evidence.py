@@ -87,8 +87,8 @@ class Evidence:
     `services`: journal lines on started services. `stages`: events of a topology's stages. `stored`: content of their
     result store, None without one. `recorder_death`: why samples are missing, or None. `processes`: samples of all
     hosts; this host is named "". `broker_ahead_ms`: lead of the broker's clock, which times the outputs; None if the
-    engine's clock does. `emits_at_once`: whether outputs wait neither for a batch nor for event time. `clock_jump_ms`:
-    see `system.measured_window`. `not_measured`: by figure, why it cannot be measured.
+    engine's clock does. `clock_jump_ms`: see `system.measured_window`. `not_measured`: by figure, why it cannot be
+    measured.
     """
 
     folder: Path
@@ -110,7 +110,6 @@ class Evidence:
     records: pd.DataFrame
     broker_ahead_ms: int | None
     clock_jump_ms: float | None
-    emits_at_once: bool = False
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -122,6 +121,16 @@ class Evidence:
     def identifies_tuples(self) -> bool:
         """True if outputs identify their input."""
         return self.traces.method != NO_METHOD and "latency_ms" not in self.not_measured
+
+    @property
+    def emits_per_record(self) -> bool:
+        """True if outputs identify their input and do not come in batches: bins are then seconds."""
+        return self.traces.per_record and self.identifies_tuples
+
+    @property
+    def emits_at_once(self) -> bool:
+        """True if no output waits for a batch, as those of a topology's stages do."""
+        return self.emits_per_record and not self.stages
 
     @property
     def is_repeated(self) -> bool:
@@ -176,7 +185,6 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
         records=records,
         broker_ahead_ms=(files["harvest_config.json"] or {}).get("emitted_ahead_ms"),
         clock_jump_ms=clock_step_ms(recorder),
-        emits_at_once=not (traces.has_batches or config.kind.can("event_time") or plan.tuples.get("event_time")),
         not_measured=not_measured,
     )
 

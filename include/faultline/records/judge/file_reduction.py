@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from faultline.records.bundle import sha256
 from faultline.records.judge.counts import CHECKSUMS
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
+from faultline.system.journal import by_event, read_journal
 from generators.state_preload import WORD_CHARACTERS
 
 JOURNALS = (
@@ -92,19 +93,22 @@ def _read_table(path: Path) -> pa.Table:
 def _reduce_table(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:
     if name == "tuples":
         # T0 is rounded up, so that no step crosses the edge of a production cell.
-        return round_to_steps(table, -(-read_document(folder / "gate.json")["t0_wall_ns"] // 1_000_000))
+        t0_ms = -(-read_document(folder / "gate.json")["t0_wall_ns"] // 1_000_000)
+        delivered = by_event(read_journal(folder / "conductor.jsonl"))["delivered"]
+        return round_to_steps(table, t0_ms, sorted({int(line["wall_ns"]) // 1_000_000 for line in delivered}))
     if name == "counts" and not (folder / "stored.json").exists():
         return reduce_counts(table)
     return table, ""
 
 
-def round_to_steps(table: pa.Table, t0_ms: int) -> tuple[pa.Table, str]:
+def round_to_steps(table: pa.Table, t0_ms: int, faults_ms: Sequence[int] = ()) -> tuple[pa.Table, str]:
     """Return the tuples summed over steps of production and output from T0 on, and a description of the steps.
 
-    Sums are placed in the middle of their steps. Tuples without output keep a null instant.
+    Sums are placed in the middle of their steps. Tuples without output keep a null instant. Tuples due up to a fault
+    stay apart from later ones.
     """
     for produced, emitted in STEPS_MS:
-        summed = table if (produced, emitted) == (1, 1) else _sum_by_step(table, t0_ms, produced, emitted)
+        summed = table if (produced, emitted) == (1, 1) else _sum_by_step(table, t0_ms, produced, emitted, faults_ms)
         if summed.num_rows <= MAX_ROWS:
             break
     if summed is table:
@@ -142,14 +146,19 @@ def reduce_counts(table: pa.Table) -> tuple[pa.Table, str]:
     return kept.sort_by("key"), f"filler words numbered, sums that agree as 0, without {', '.join(_UNUSED_COLUMNS)}"
 
 
-def _sum_by_step(table: pa.Table, t0_ms: int, produced: int, emitted: int) -> pa.Table:
+def _sum_by_step(table: pa.Table, t0_ms: int, produced: int, emitted: int, faults_ms: Sequence[int]) -> pa.Table:
     def middle(column: pa.ChunkedArray, step: int) -> pa.ChunkedArray:
         steps = pc.floor(pc.divide(pc.cast(pc.subtract(column, t0_ms), pa.float64()), float(step)))
         return pc.add(pc.multiply(pc.cast(steps, pa.int64()), step), t0_ms + step // 2)
 
     columns = {name: table[name] for name in table.column_names}
     is_emitted_after = pc.greater_equal(columns["emitted_ms"], columns["produced_ms"])
-    columns["produced_ms"] = middle(columns["produced_ms"], produced)
+    produced_ms = middle(columns["produced_ms"], produced)
+    for fault_ms in faults_ms:
+        is_due = pc.less_equal(columns["produced_ms"], fault_ms)
+        before, after = pc.min_element_wise(produced_ms, fault_ms), pc.max_element_wise(produced_ms, fault_ms + 1)
+        produced_ms = pc.if_else(is_due, before, after)
+    columns["produced_ms"] = produced_ms
     emitted_ms = middle(columns["emitted_ms"], emitted)
     # Rounding must not make a latency negative.
     columns["emitted_ms"] = pc.if_else(

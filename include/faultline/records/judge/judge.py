@@ -55,8 +55,8 @@ def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
     """
     evidence = read_evidence(folder, within)
     signals = signals_of(evidence)
-    recoveries = recoveries_of(evidence, signals)
     counts = counts_of(evidence, signals)
+    recoveries = recoveries_of(evidence, signals, is_mapping_known=counts.is_mapping_known)
     work = work_of(evidence, signals, is_mapping_known=counts.is_mapping_known)
     latency = latency_of(evidence, signals, recoveries, is_mapping_known=counts.is_mapping_known)
     resources = resources_of(evidence, signals, work.throughput_rps)

@@ -44,7 +44,7 @@ def latency_of(
         if not (is_mapping_known and evidence.identifies_tuples):
             return LatencyMs.model_validate({**dict.fromkeys(LatencyMs.model_fields), "method": method})
         batches = None
-        if evidence.traces.has_batches:
+        if not evidence.emits_per_record:
             intervals = spans if spans is not None else [(window.start_ns, window.end_ns)]
             batches = sum(int(((ends > start) & (ends <= until)).sum()) for start, until in intervals)
         return summarise(tuples, method, batches, spans)

@@ -87,14 +87,15 @@ class BaselineWindow:
     note: str | None = None
 
 
-def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
+def recoveries_of(evidence: Evidence, signals: Signals, *, is_mapping_known: bool = True) -> Recoveries:
     """Return the recovery from each planned fault, observed until the next delivered fault.
 
     If one fault is injected repeatedly, each injection has its own baseline, which starts at the end of the previous
-    recovery. The faults of a plan share the baseline before the first fault.
+    recovery. The faults of a plan share the baseline before the first fault. `is_mapping_known`: whether the tuples of
+    each output are known; t5 is otherwise a commit.
     """
     injected, recoveries = evidence.scheduler.injected, list[FaultRecovery]()
-    placebo = placebo_of(evidence, signals)
+    placebo, emits_at_once = placebo_of(evidence, signals), evidence.emits_at_once and is_mapping_known
     if any(signals.deaths.values()):  # A recovery would be unobserved or cut short.
         recoveries = [FaultRecovery(fault.settled, RecoveryPart.empty()) for fault in injected]
     elif injected:
@@ -104,16 +105,25 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
         for fault in injected:
             is_later = fault.index > 0 and evidence.is_repeated
             baseline = _baseline_of(evidence, signals, fault, recoveries[-1], first) if is_later else first
-            recovery = _recovery_of(evidence, signals, fault, baseline, first)
+            recovery = _recovery_of(evidence, signals, fault, baseline, first, emits_at_once=emits_at_once)
             recoveries.append(_exclude_if_invalid(recovery) if is_later else recovery)
     parts = [one.recovery for one in recoveries]
     return Recoveries(tuple(recoveries), run_value(parts if evidence.is_repeated else parts[:1]), placebo)
 
 
 def _recovery_of(
-    evidence: Evidence, signals: Signals, fault: InjectedFault, baseline: BaselineWindow, first: BaselineWindow
+    evidence: Evidence,
+    signals: Signals,
+    fault: InjectedFault,
+    baseline: BaselineWindow,
+    first: BaselineWindow,
+    *,
+    emits_at_once: bool,
 ) -> FaultRecovery:
-    """Return the recovery from one fault, with its problems. `first`: baseline before the first fault."""
+    """Return the recovery from one fault, with its problems.
+
+    `first`: baseline before the first fault. `emits_at_once`: whether t5 is an output instead of a commit.
+    """
     injected, window = evidence.scheduler.injected, signals.window
     empty, injection_fields = RecoveryPart.empty(), dict[str, Any]()
     if evidence.is_repeated:
@@ -136,8 +146,8 @@ def _recovery_of(
         production=signals.tuples.production,
         limits=baseline.limits,
         emissions_ms=signals.tuples.emissions_ms,
-        emits_at_once=evidence.emits_at_once,
-        emitted_ns=_emitted_ns(evidence, fault) if evidence.emits_at_once else None,
+        emits_at_once=emits_at_once,
+        emitted_ns=_emitted_ns(evidence, fault) if emits_at_once else None,
         window=window,
         services=evidence.services,
         undo_lines=fault.undo_lines,
@@ -242,7 +252,7 @@ def _impact(
     silence = longest_silence(fault_evidence.emissions_ms, t0_ns, t6_ns)
     area = (
         signals.schedule.lag_area(evidence.traces.commits, t0_ns, t7_ns)
-        if evidence.traces.has_batches
+        if not evidence.emits_per_record
         else lag_area_of_bins(bins, t0_ns, t7_ns)
     )
     lateness_ms = largest_schedule_lag_ms(evidence.generator.latest, t0_ns, t7_ns)
@@ -250,7 +260,7 @@ def _impact(
     phase = phase_at(signals.commits, t0_ns, config.checkpoint_interval_s) if config.paced else None
     job_restarts = evidence.traces.job_restarts
     restarts = None if job_restarts is None else sum(t0_ns <= at_ns <= t6_ns for at_ns in job_restarts)
-    durable = timeline.get("durable" if evidence.emits_at_once else "t5")
+    durable = timeline.get("durable" if fault_evidence.emits_at_once else "t5")
     settled = last_level_start_ns(bins, t0_ns, min(fault_evidence.watched_until_ns, ended_ns))
     return {
         **thresholds,

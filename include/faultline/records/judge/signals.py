@@ -67,7 +67,7 @@ def signals_of(evidence: Evidence) -> Signals:
     window = Window.of(
         evidence.barrier.t0_wall_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, scheduler.bounds
     )
-    per_record = not traces.has_batches
+    per_record = evidence.emits_per_record
     tuples = fold_tuples(evidence.tuples_path, window)
     schedule = TopicSchedule(evidence.records) if config.paced else CommitSchedule(traces.commits)
     if per_record:
@@ -255,7 +255,7 @@ def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: 
 
 
 def bins_of_seconds(tuples: Tuples, window: Window, tuples_per_record: float = 1.0) -> pd.DataFrame:
-    """Return bins of 1 s from T0 on, for engines without batches.
+    """Return bins of 1 s from T0 on, for engines that emit per record.
 
     `records`: tuples emitted in the second, in units of one record. `lag`: tuples produced and not emitted by its end,
     in the same unit. Both are whole numbers if each record is one tuple.

@@ -50,11 +50,11 @@ class FaultEvidence:
 
     `engine`: reader of the `traces`. `victim`: planned role, used if the lines of `victims` name none. `victims`: lines
     on the processes hit, from the fault scheduler's journal (conductor.jsonl). `end_offsets`: of the broker, read just
-    before the signal. `emits_at_once`: whether outputs wait neither for a batch nor for event time. `emitted_ns`: last
-    first output of the input below these offsets, of such an engine; None if not all of it was processed. `production`:
-    tuples by production cell (see `tuples`). `limits`: recovery thresholds; None without a baseline. `services`: lines
-    on started services. `undo_lines`: the journal's lines on the undo of this fault; empty if it has no undo.
-    `until_ns`: t0 of the next fault, where observation of this one ends; None for the last fault.
+    before the signal. `emits_at_once`: whether outputs do not wait for a batch. `emitted_ns`: last first output of the
+    tuples due at t0, of such an engine; None if some were never processed. `production`: tuples by production cell (see
+    `tuples`). `limits`: recovery thresholds; None without a baseline. `services`: lines on started services.
+    `undo_lines`: the journal's lines on the undo of this fault; empty if it has no undo. `until_ns`: t0 of the next
+    fault, where observation of this one ends; None for the last fault.
     """
 
     engine: EvidenceReader
@@ -128,9 +128,9 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
     found: dict[str, EvidenceEvent] = {"t0": EvidenceEvent("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
     t2 = detect(evidence)
     _add_if_found(found, t2)
-    # The engine may commit during a fault that lasts, so commits before t2 do not end its replay.
-    has_lasted = undo_event(evidence) is not None
-    from_ns = t2.wall_ns if has_lasted and t2 is not None else evidence.t0_ns
+    # The engine may commit, or emit at once, until it loses a process; this does not end its replay.
+    goes_on = evidence.emits_at_once or undo_event(evidence) is not None
+    from_ns = t2.wall_ns if goes_on and t2 is not None else evidence.t0_ns
     covered = _covering_commit(evidence, from_ns)
     t5 = _last_waiting_output(evidence, from_ns) if evidence.emits_at_once else covered
     if t2 is not None:
@@ -206,7 +206,7 @@ def _last_waiting_output(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent
 
 
 def _covering_commit(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
-    """Return t5 of other engines: the first commit from `from_ns` on that covers the broker's offsets at the signal.
+    """Return the first commit from `from_ns` on that covers the broker's end offsets at the signal, as t5.
 
     A new state epoch starts after those offsets, so its first commit counts.
     """
@@ -298,7 +298,7 @@ def _end_of_recovery(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[
         watched_until_ns=evidence.watched_until_ns,
         until_ns=evidence.until_ns,
     )
-    file = "batches.json" if evidence.traces.has_batches else "harvest/tuples.parquet"
+    file = "batches.json" if not evidence.traces.per_record else "harvest/tuples.parquet"
     lag = f"{file}: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
     latency = f"{lag}; no output tells of which input it is"
     if limits.latency_ms is not None:

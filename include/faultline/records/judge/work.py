@@ -123,10 +123,10 @@ def unplanned_exits(traces: Traces, injected: Iterable[InjectedFault], window: W
 def visible_delay_ms(
     commits: Sequence[Commit], emitted: pd.DataFrame, after_ns: int, until_ns: int
 ) -> MedianAndMax | None:
-    """Return how long the tuples emitted in (after, until] waited for the end of their transaction, in ms.
+    """Return how long the tuples emitted in (after, until] waited at most for the end of their transaction, in ms.
 
-    `emitted`: columns emitted_ms and n. The first checkpoint triggered after an output ends its transaction. None if
-    the end of none was observed.
+    `emitted`: columns emitted_ms and n. The first checkpoint triggered after an output ends its transaction at the
+    latest. None if the end of none was observed.
     """
     known = sorted((one.planned_ns, one.committed_ns) for one in commits if one.planned_ns is not None)
     instants = emitted["emitted_ms"].to_numpy(dtype=np.int64) * MS

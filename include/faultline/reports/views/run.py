@@ -151,10 +151,10 @@ class RunView:
         shades = " Dashed: the recovery thresholds L* and lag*. Shaded: p99 or lag above its threshold." * bool(
             recovery_bounds(self.record)
         )
-        by_second = self.record.metrics.latency_ms.method == "rank" or self.record.metrics.checkpoints
+        latency = self.record.metrics.latency_ms
+        by_second = latency.batches is None and latency.method != "none"
         bins = "throughput and lag by second" if by_second else "throughput per committed batch; lag at each commit"
-        figure = f"Latency by second of output; {bins}; CPU stacked by role."
-        return f"{figure}{marks}{shades} Drag to zoom, double-click to reset."
+        return f"Latency by second of output; {bins}; CPU by role.{marks}{shades} Drag to zoom, double-click to reset."
 
     @property
     def tiles(self) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from faultline.engines.batches import write_batches
+from faultline.engines.spark.engine import Spark
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.records.judge.evidence import read_attempt
@@ -432,9 +434,12 @@ def test_commits_of_a_rank_based_engine_are_apart_from_its_bins(killed: Path) ->
     assert [one for one in judge(killed).reasons if one.startswith("interval-not-held: 2.0")]
 
 
-def test_recovery_without_latency_ends_by_lag(killed: Path) -> None:
-    """Unknown figures are null and have a reason."""
+@pytest.mark.parametrize("per_record", [False, True])
+def test_recovery_without_latency_ends_by_lag(killed: Path, per_record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown figures are null and have a reason. `per_record`: outputs do not come in batches, as on Flink."""
     before, why = judge(killed).metrics, {"latency_ms": "unidentified outputs", "audit": "no batch"}
+    read = Spark.traces
+    monkeypatch.setattr(Spark, "traces", lambda self, folder: replace(read(self, folder), per_record=per_record))
     edit_table(killed / "harvest" / "tuples.parquet", lambda rows: rows.iloc[:0])
     (killed / "harvest" / "notes.json").write_text(json.dumps(why))
     edit_json(killed / "batches.json", method="none")
