@@ -16,7 +16,7 @@ from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, fr
 # Reason codes that a busy machine may cause; such an attempt is invalid, but complete, with exact counts.
 BUSY_MACHINE_REASONS = (
     "schedule-lag", "background-load", "not-steady", "overloaded", "interval-not-held", "baseline-too-short",
-    "backlog-at-t0", "missed-window", "drain-incomplete",
+    "backlog-at-t0", "missed-window", "drain-incomplete", "timeline-incomplete: missing: the broker's end offsets",
 )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ settings = load_settings()
 there, folder, shared = settings.endpoints, settings.home / "of-a-target", settings.results / "shared"
 folder.mkdir(mode=0o700)
 shared.mkdir()
-conf = {key: value for key, value in AUTHENTICATED.items() if not key.startswith("spark.authenticate")}
+conf = {key: value for key, value in AUTHENTICATION.items() if not key.startswith("spark.authenticate")}
 write_private(folder / "kafka.json", json.dumps(kafka_client(there.kafka, secrets=settings.secrets)))
 write_private(folder / "spark.json", json.dumps({"secret": read_secrets(settings.secrets).spark, "ui": there.engine_ui,
                                                  "conf": conf}))

@@ -152,7 +152,9 @@ def test_an_experiment_in_an_external_airflow_survives_a_killed_task(
     done = installation.run("airflow", "install", *where)
     assert done.returncode == 0, done.stderr
     use_this_python(external.dags / "ext" / INSTALLATION_FILE, installation.home / "faultline")
-    external.call("dags", "reserialize")
+    # The DAG processor adds them; a second writer, such as `dags reserialize`, would collide with it.
+    added = "SELECT 1 FROM serialized_dag WHERE dag_id = 'ext_experiment'"
+    wait_until(lambda: external.rows(added), timeout_s=180, every_s=0.5, what="external Airflow: the installed DAGs")
 
     conf = {key: value for key, value in form("ext", [100.0], 1).items() if key not in SWEEP_ONLY}
     external.call("dags", "trigger", "ext_experiment", "--conf", json.dumps({**conf, "rate": 100.0}))
