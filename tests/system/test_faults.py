@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
 from benchmarks.ground_truth.scenarios import SCENARIOS
 from faultline.records.record import Record
-from faultline.system.journal import read_journal
 from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.settings import HOST, free_port
 from faultline.system.waiting import wait_until
@@ -83,8 +83,8 @@ def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken
     running: Installation, tmp_path: Path
 ) -> None:
     port = free_port()
-    for name in ("key", "known_hosts"):
-        (tmp_path / name).touch(0o600)
+    paramiko.RSAKey.generate(2048).write_private_key_file(str(tmp_path / "key"))
+    (tmp_path / "known_hosts").touch(0o600)
     host = {"host": HOST, "port": port, "user": "nobody"}
     paths = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "known_hosts")}
     file = running.home / "ssh_hosts.json"
@@ -97,9 +97,7 @@ def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken
     record = json.loads(done.stdout)
     assert (done.returncode, record["status"]) == (1, "failed")
     (reason,) = record["reasons"]
-    assert HOST in reason and "inject_fault" in reason and "SSH" in reason, reason
+    assert "start_recorder" in reason and f"host node1: {HOST}: " in reason, reason
     folder = running.results / "attempts" / record["attempt"]
     assert not (folder / "gate.json").exists(), "nothing was measured"
-    events = [line["event"] for line in read_journal(folder / "conductor.jsonl")]
-    assert "delivered" not in events and events[-1] == "failed"
     assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
