@@ -33,7 +33,7 @@ from tests.support.attempts import unpacked
 # Attempt: number of offsets that were not committed at its end.
 UNDRAINED = {"topo-bp": 20_866}
 # Workloads, fault actions and commit modes without a golden attempt.
-PENDING: frozenset[str] = frozenset({"at-least-once", "unaligned-barriers"})
+PENDING: frozenset[str] = frozenset()
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.tar.xz"))
 
 
