@@ -46,6 +46,10 @@ class Replay:
         """Write everything that the run had written by an instant."""
         for journal in self.whole.glob("*.jsonl"):
             lines = [line for line in journal.read_text().splitlines() if json.loads(line)["wall_ns"] <= wall_ns]
+            if any('"settled"' in line for line in lines):
+                # After the last injection, the fault scheduler writes the end of the window in advance.
+                end = {"event": "measured_until", "wall_ns": self.instant("measured_until")}
+                lines.append(json.dumps(end))
             (self.attempt.folder / journal.name).write_text("".join(f"{line}\n" for line in lines))
         for log in self.whole.glob("spark-logs/*/*/stderr"):
             target = self.settings.spark_work / "worker-1" / log.relative_to(self.whole / "spark-logs")

@@ -208,7 +208,8 @@ class Common(BaseModel):
         description="Spark build registered with `./faultline build add`. Empty: the installed one.",
     )
     flink_conf: dict[str, Any] | None = Field(
-        None, description='Flink settings by name, such as {"heartbeat.timeout": "5s"}.'
+        None,
+        description='Flink settings by name, such as {"heartbeat.interval": "1s", "heartbeat.timeout": "5s"}.',
     )
     spark_conf: dict[str, Any] | None = Field(
         None, description='Spark settings by name, such as {"spark.sql.adaptive.enabled": "false"}.'

@@ -20,7 +20,7 @@ ARGUMENTS = "arguments"
 # Parameters with settings by name, each with an example.
 OBJECTS = {
     "spark_conf": '{"spark.sql.adaptive.enabled": "false"}',
-    "flink_conf": '{"heartbeat.timeout": "5s"}',
+    "flink_conf": '{"heartbeat.interval": "1s", "heartbeat.timeout": "5s"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
     JVM_OPTIONS: '{"executors": "-XX:+UseZGC"}',
     ARGUMENTS: '{"window_s": "10"}',

@@ -110,7 +110,9 @@ class RecoveryWatch:
         ready = seen.get("t4") if caught_up is not None else None
         is_complete = {"t2", "t4", "t5"} <= seen.keys()
         is_grace_over = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
-        is_ended = until_ns is not None or any(events(self._lines, name) for name in FINAL_EVENTS)
+        # The end of the window is written in advance.
+        final = (line for name in FINAL_EVENTS for line in events(self._lines, name))
+        is_ended = until_ns is not None or any(int(line["wall_ns"]) <= now_ns for line in final)
         return LiveRecovery(
             number,
             injection,

@@ -109,7 +109,9 @@ def phase_of(
     )
     if config.paced and (late := ScheduleCheck(attempt).late_count()):
         seen = f"{seen}; {pluralize(late, 'record')} sent late"
-    if elapsed > window_s or find_last(conductor, event="measured_until"):
+    # The fault scheduler writes the end of the window in advance, after the last injection.
+    until = find_last(conductor, event="measured_until")
+    if elapsed > window_s or (until is not None and now >= int(until["wall_ns"])):
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "measuring" if measured or elapsed >= config.warmup_s else "warm-up"
     if delivered := find_last(conductor, event="delivered"):

@@ -24,6 +24,7 @@ from faultline.engines.flink.cluster import (
     job_id,
     write_configuration,
 )
+from faultline.engines.flink.conf_rules import check_conf, known_settings
 from faultline.engines.flink.distribution import LOCKS, FlinkDistribution
 from faultline.engines.flink.launch import incarnation_command
 from faultline.engines.flink.tls import make_stores, rest_certificate
@@ -71,6 +72,19 @@ def test_a_job_may_restart_for_each_fault() -> None:
     assert experiment_settings(configuration(fault="none"))[name] == str(JOB_RESTARTS)
 
 
+def test_other_settings_are_the_users() -> None:
+    """Declared ones, and those of plugins, which resemble none."""
+    check_conf(("heartbeat.interval", "table.exec.mini-batch.enabled", "restart-strategy.fixed-delay.attempts",
+                "s3.endpoint.of.a.plugin"))  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", sorted(ENGINES.by_name["flink"].capabilities.commit_modes))
+def test_no_setting_that_an_experiment_has_is_misspelled(mode: str) -> None:
+    settings = experiment_settings(configuration(commit_mode=mode))
+    free = {name for name in settings if not name.startswith(("metrics.reporter.", "traces.reporter."))}
+    assert free <= known_settings()
+
+
 def test_settings_of_the_user_come_last() -> None:
     config = configuration(flink_conf={"restart-strategy.fixed-delay.delay": "5s"})
     assert experiment_settings(config)["restart-strategy.fixed-delay.delay"] == "5s"
@@ -89,6 +103,10 @@ def test_settings_of_the_user_come_last() -> None:
         ({"delivery_guarantee": "exactly-once", "commit_mode": "at-least-once"}, "delivery_guarantee"),
         ({"spark_build": "snapshot"}, "spark_build"),
         ({"target": "lab"}, "target"),
+        ({"flink_conf": {"heartbeat.timout": "5s"}}, "flink_conf.heartbeat.timout"),
+        ({"flink_conf": {"execution.checkpointing.interval": "5s"}}, "flink_conf.execution.checkpointing.interval"),
+        ({"flink_conf": {"taskmanager.memory.task.heap.size": "1g"}}, "flink_conf.taskmanager.memory.task.heap.size"),
+        ({"flink_conf": {"security.ssl.rest.enabled": "false"}}, "flink_conf.security.ssl.rest.enabled"),
     ],
 )
 def test_what_flink_lacks_is_refused_by_key(values: dict[str, Any], key: str) -> None:

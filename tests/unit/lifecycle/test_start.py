@@ -179,6 +179,10 @@ def test_a_fault_is_described_by_action_and_victim(tmp_path: Path, action: str, 
     phase = phase_of(attempt, T0 + 45 * NS)
     assert phase.name == "measuring"
     assert phase.detail == f"T0 + 45 s; {words} 4 s ago; recorder not started"
+    # The end of the window is written in advance, after the last injection.
+    with attempt.conductor_journal.open("a") as journal:
+        journal.write(at(47, "measured_until"))
+    assert [phase_of(attempt, T0 + second * NS).name for second in (45, 48)] == ["measuring", "draining"]
 
 
 def test_of_two_attempts_in_work_the_one_whose_turn_it_is_is_shown(tmp_path: Path) -> None:

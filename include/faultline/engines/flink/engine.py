@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.engines.batches import write_batches
 from faultline.engines.flink import traces as own
+from faultline.engines.flink.conf_rules import check_conf
 from faultline.engines.flink.distribution import VERSION, WORKLOADS, FlinkDistribution
 from faultline.engines.flink.live import LiveTraces
 from faultline.engines.flink.progress import CheckpointCommits, JobProgress, LoggedPositions
@@ -94,6 +95,7 @@ class Flink(WithoutPrograms):
                 f"delivery_guarantee: got {EXACTLY_ONCE} with commit_mode {config.commit_mode}; expected commit_mode "
                 f"{' or '.join(EXACTLY_ONCE_MODES)}"
             )
+        check_conf(config.flink_conf or {})
         if config.target != EMBEDDED:
             raise ConfigError(f"target: got {config.target}; expected {EMBEDDED} with engine=flink")
         if load_settings().placement.is_spread:
