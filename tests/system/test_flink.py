@@ -76,7 +76,7 @@ def test_counts_are_exact_and_the_timeline_is_complete(running: Installation, fa
         (("delivery_guarantee=exactly-once", "fault=executor"), True),
     ],
 )
-def test_each_commit_mode_and_guarantee_keeps_its_promise(
+def test_each_commit_mode_and_delivery_guarantee_holds(
     running: Installation, values: tuple[str, ...], is_exact: bool
 ) -> None:
     """Without alignment, records can be counted twice; a transactional sink emits nothing again."""

@@ -55,6 +55,7 @@ def evidence_of(made: Simulated) -> Any:
         is_repeated=True,
         identifies_tuples=True,
         emits_at_once=False,
+        emits_per_record=made.traces.method == "rank",
         planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
         traces=made.traces,
         engine=ENGINE,

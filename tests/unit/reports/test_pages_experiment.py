@@ -65,7 +65,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
 def test_an_engine_that_emits_per_record_has_bins_of_seconds_and_restarts(tmp_path: Path) -> None:
     made = made_of(tmp_path, Scenario())
     assert "throughput per committed batch" in experiment_page(site_with(tmp_path, made), made.attempt)
-    latency = made.metrics.latency_ms.model_copy(update={"method": "rank"})
+    latency = made.metrics.latency_ms.model_copy(update={"method": "rank", "batches": None})
     recovery = made.metrics.recovery.model_copy(update={"restarts": 22.0})
     metrics = made.metrics.model_copy(update={"latency_ms": latency, "recovery": recovery, "recoveries": [recovery]})
     changed = made.model_copy(update={"metrics": metrics})
