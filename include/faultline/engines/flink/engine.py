@@ -134,10 +134,10 @@ class Flink(WithoutPrograms):
             *read_finished(attempt.recorder_journal),
             *CheckpointSampler("", _checkpoints(run), _input(run)).sample(),
         ]
-        managers, workers = (
-            own.read_logs(attempt.engine_logs, pattern) for pattern in (own.JOB_MANAGER_LOGS, own.TASK_MANAGER_LOGS)
-        )
-        commits = own.commits_of(managers, samples) or own.positions_of(workers)
+        logs = attempt.engine_logs
+        commits = own.commits_of(own.read_logs(logs, own.JOB_MANAGER_LOGS), samples)
+        if run.plan.commit_mode == "none":
+            commits = own.positions_of(own.read_logs(logs, own.TASK_MANAGER_LOGS))
         write_batches(attempt.folder, commits, method=run.plan.method, reached=own.reached(commits))
 
     def harvester(self, run: Run) -> Callable[[Path], None] | None:

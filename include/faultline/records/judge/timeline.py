@@ -138,7 +138,8 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
             _add_if_found(found, event)
     if evidence.emits_at_once:
         _add_if_found(found, covered and replace(covered, name="durable"))
-    _add_if_found(found, t5 and _not_before(t5, found.get("t4") if evidence.emits_at_once else None))
+        t5 = t5 and _not_before(t5, found.get("t4"))
+    _add_if_found(found, t5)
     for event in _end_of_recovery(evidence, found.get("t5")):
         _add_if_found(found, event)
     _add_if_found(found, _last_output(evidence, found.get("t6")))
