@@ -63,6 +63,7 @@ BENCHMARKS: Mapping[str, str] = {
     "noise": "ground_truth.recovery_rule_noise",
     "workloads": "workloads",
     "nexmark": "nexmark",
+    "nexmark_both": "nexmark_both.comparison",
     "page": "speed.page_latency",
     "aggregate": "speed.aggregate",
     "harvest": "speed.harvest",

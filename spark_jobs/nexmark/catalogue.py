@@ -20,6 +20,8 @@ from pyspark.sql import functions as F
 from workload_runner import NEWEST
 
 QUERIES = Path(__file__).parent / "queries"
+# Forms that keep everything and emit every change, as the suite's SQL does on Flink.
+UPDATING = "updating"
 SIDE_ROWS = 10_000
 _OPTION = re.compile(r"^--\s(mode|event\stime|key|beside):\s(.+)$", re.MULTILINE)
 
@@ -64,15 +66,19 @@ def names() -> list[str]:
     return sorted(found, key=lambda name: int(name[1:]))
 
 
-def load(name: str) -> NexmarkQuery:
-    """Return the query `name`.
+def load(name: str, *, updating: bool = False) -> NexmarkQuery:
+    """Return the query `name`; its updating form if there is one and it is wanted.
 
     Raises KeyError if it does not exist.
     """
     if name not in names():
         raise KeyError(name)
-    path = QUERIES / f"{name}.sql"
-    return _from_sql(path) if path.exists() else _from_module(name)
+    for folder in ((UPDATING,) if updating else ()) + ("",):
+        if (path := QUERIES / folder / f"{name}.sql").exists():
+            return _from_sql(path)
+        if path.with_suffix(".py").exists():
+            return _from_module(name, ".".join(filter(None, ("nexmark.queries", folder, name))))
+    raise KeyError(name)
 
 
 def _from_sql(path: Path) -> NexmarkQuery:
@@ -92,8 +98,8 @@ def _from_sql(path: Path) -> NexmarkQuery:
     return NexmarkQuery(path.stem, what, options["mode"], event_time, key, extra_columns, build)
 
 
-def _from_module(name: str) -> NexmarkQuery:
-    module = importlib.import_module(f"nexmark.queries.{name}")
+def _from_module(name: str, path: str) -> NexmarkQuery:
+    module = importlib.import_module(path)
     # Workers cannot import modules next to the program, so these are sent by value.
     for part in ("nexmark.distinct", module.__name__):
         cloudpickle.register_pickle_by_value(importlib.import_module(part))
@@ -155,6 +161,22 @@ def parse_events(records: DataFrame) -> Streams:
         for kind in ("person", "auction", "bid")
     )
     return Streams(person, auction, bid)
+
+
+# JSON records of `NexmarkEventSource.as_json`: times are ms since 1970, and the event time is outside its kind.
+_TIMED = f"n BIGINT, dateTime BIGINT, person STRUCT<{PERSON}>, auction STRUCT<{AUCTION}>, bid STRUCT<{BID}>"
+TIMED_SCHEMA = _TIMED.replace(", dateTime TIMESTAMP", "").replace("expires TIMESTAMP", "expires BIGINT")
+
+
+def parse_timed_events(records: DataFrame) -> Streams:
+    """Return the three streams of records written by `NexmarkEventSource.as_json`."""
+    events = records.select(F.from_json(F.col("value").cast("string"), TIMED_SCHEMA).alias("event"))
+    at = F.timestamp_millis("event.dateTime").alias("dateTime")
+    person, auction, bid = (
+        events.where(f"event.{kind} IS NOT NULL").select("event.n", at, f"event.{kind}.*")
+        for kind in ("person", "auction", "bid")
+    )
+    return Streams(person, auction.withColumn("expires", F.timestamp_millis("expires")), bid)
 
 
 # Winning bids of expired auctions, for queries 4, 6 and 9.

@@ -144,6 +144,23 @@ class NexmarkEventSource:
         """Return the columns BID and `n`."""
         return self._made("bid")
 
+    def as_json(self) -> DataFrame:
+        """Return `n` and `value`: each event as a JSON object with `n`, `dateTime` and its kind, in the given order.
+
+        Times are ms since 1970. `extra` is text that no compression shortens much, unlike cuts from a small pool.
+        """
+        value = F.lit(None).cast("string")
+        for kind in KINDS:
+            fields = self._fields(kind)
+            at = F.unix_millis(fields.pop("dateTime"))
+            if "expires" in fields:
+                fields["expires"] = F.unix_millis(fields["expires"])
+            fields["extra"] = _random_text(F.length(fields["extra"]))
+            own = F.struct(*(column.alias(name) for name, column in fields.items())).alias(kind)
+            event = F.to_json(F.struct(F.col("n"), at.alias("dateTime"), own))
+            value = F.when(self._is(kind), event).otherwise(value)
+        return self._numbers.select("n", value.alias("value"))
+
     def _person(self) -> dict[str, Column]:
         rules = self._rules
         a, b, c = (_hash(rules, salt) for salt in (1, 2, 3))
@@ -272,6 +289,12 @@ def _extra(word: Column, rest: Column) -> Column:
     """Return letters that fill the event to its mean size, within 20 %."""
     length = F.greatest((rest * (F.lit(0.8) + _bits(word, 48, 16) * (0.4 / 65536))).cast("int"), F.lit(0))
     return _cut(_LETTERS, _bits(word, 32, 16) % (POOL_BYTES - 1024), length)
+
+
+def _random_text(length: Column) -> Column:
+    """Return up to 516 random characters of base64."""
+    parts = (F.unhex(F.sha2(F.concat(F.col("n").cast("string"), F.lit(f" {part}")), 512)) for part in range(6))
+    return F.substring(F.regexp_replace(F.concat(*(F.base64(part) for part in parts)), "=", ""), F.lit(1), length)
 
 
 def _price(word: Column) -> Column:

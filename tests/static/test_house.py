@@ -194,8 +194,10 @@ def test_other_rooms_do_not_import_an_engine() -> None:
         assert not named, f"{where} imports {sorted(named)}"
 
 
-# Names that are allowed everywhere: fields of configurations and records, an artifact, Connections.
-ALLOWED = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob")
+# Names that are allowed everywhere: fields of configurations and records, an artifact, a matrix, Connections.
+ALLOWED = re.compile(
+    r"spark_(conf|build|logs|default|local|and_flink_recovery)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob"
+)
 # Further modules that may name Spark: the embedded installation, commands for its services, example values, workload
 # programs that a user job must not shadow, Airflow's preloaded modules, a caveat of published pages.
 NAME_SPARK = (

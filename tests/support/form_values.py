@@ -6,11 +6,12 @@ from typing import Any
 
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
-from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import DEFAULT, MatrixSpec
 from faultline.experiment.nightly_file import NIGHTLY, SPEED
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
-PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}
+PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 60}]}
 STEP = {"kind": "step", "at_s": 30, "to": 400}
 # Valid values that differ from the defaults, and are valid in combination.
 CHANGED: dict[str, Any] = {
@@ -23,7 +24,7 @@ CHANGED: dict[str, Any] = {
     "preload_events": 400_000, "state_store": "memory", "state_mb": 2.5, "state_touch": 0.05,
     "checkpoint_interval_s": 6, "snapshot_interval_s": 20,
     "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
-    "partitions": 4, "shuffle_partitions": 4, "fault": "driver", "fault_action": "term", "fault_at_s": 45,
+    "partitions": 4, "shuffle_partitions": 4, "fault": "driver", "fault_action": "term", "fault_at_s": 60,
     "fault_plan": PLAN, "restart_delay_s": 1.5, "recovered_within": 0.5, "seed": 7, "injections": 1,
     "max_wait_s": 90, "warmup_max_s": 60,
     "spark_conf": {"spark.sql.adaptive.enabled": "false"}, "topic_conf": {"compression.type": "lz4"},

@@ -107,7 +107,7 @@ def answer(events: Path, query: str) -> pd.DataFrame:
             times = "dateTime, expires" if stream == "auction" else "dateTime"
             plain = ", ".join(f"CAST({time} AS TIMESTAMP) AS {time}" for time in times.split(", "))
             database.execute(f"CREATE VIEW {stream} AS SELECT * REPLACE ({plain}) FROM '{events / stream}/*.parquet'")
-        return _sorted(database.sql(ANSWERS[query]).df())
+        return sort_rows(database.sql(ANSWERS[query]).df())
 
 
 def streamed(out: Path, query: str, key: Sequence[str], extra: Sequence[str] = ()) -> pd.DataFrame:
@@ -117,13 +117,14 @@ def streamed(out: Path, query: str, key: Sequence[str], extra: Sequence[str] = (
     rows = pd.concat([part for part in parts if len(part)], ignore_index=True)
     if query == "q12":  # its processing-time windows differ between runs, but their sums do not
         rows = rows.drop_duplicates(list(key), keep="last")
-        return _sorted(rows.groupby("bidder", as_index=False)["bid_count"].sum())
+        return sort_rows(rows.groupby("bidder", as_index=False)["bid_count"].sum())
     if key:
         rows = rows.drop_duplicates(list(key), keep="last")
-    return _sorted(rows.drop(columns=["newest", *extra]))
+    return sort_rows(rows.drop(columns=["newest", *extra]))
 
 
-def _sorted(rows: pd.DataFrame) -> pd.DataFrame:
+def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows sorted, with times in microseconds and prices in thousandths."""
     for name in rows.columns:
         if isinstance(rows[name].dtype, pd.DatetimeTZDtype):
             rows[name] = rows[name].dt.tz_localize(None)

@@ -2,8 +2,9 @@
 
     nexmark_stream.py FOLDER EVENTS BATCH [--hold BATCH] QUERY…
 
-Writes FOLDER/out/QUERY/batch=N for each batch, and FOLDER/done/QUERY when all events are processed. With --hold, the
-query blocks in that batch before it is written; the file FOLDER/held/QUERY then exists.
+A query is `q4` or, in its updating form, `q4-updating`. Writes FOLDER/out/QUERY/batch=N for each batch, and
+FOLDER/done/QUERY when all events are processed. With --hold, the query blocks in that batch before it is written; the
+file FOLDER/held/QUERY then exists.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "spark_jobs"))
 
-from nexmark.catalogue import Streams, load  # noqa: E402
+from nexmark.catalogue import UPDATING, NexmarkQuery, Streams, load  # noqa: E402
 from nexmark.events import EventRules, NexmarkEventSource  # noqa: E402
 
 # From 18:59:50: ten dense seconds with many events per millisecond, then 5.5 hours with a few events per second, so
@@ -37,6 +38,12 @@ DELAY = "4 seconds"
 # Advance of event time after the last event, so that all windows close.
 AFTERWARDS_S = 3600
 MAX_PARALLEL = 3
+
+
+def load_form(name: str) -> NexmarkQuery:
+    """Return the query of a name, in the named form."""
+    number, _, form = name.partition("-")
+    return load(number, updating=form == UPDATING)
 
 
 def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
@@ -64,7 +71,7 @@ class Run:
 
     def query(self, name: str) -> None:
         last = -(-self._events // self._batch) + 2
-        query = load(name)
+        query = load_form(name)
         session = self._spark.newSession()
         rows = (
             session.readStream.format("rate-micro-batch").option("rowsPerBatch", self._batch)

@@ -32,4 +32,6 @@ def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installati
     # A result appears after the watermark passes its window, at least 4 s after the last bid.
     tuples = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "tuples.parquet")
     tuples = tuples[~tuples["primer"]]  # their event time is ahead of the clock
-    assert len(tuples) >= 2 and (tuples["emitted_ms"] - tuples["produced_ms"]).min() > 3900
+    # Closing events end the last window at once.
+    delays = (tuples["emitted_ms"] - tuples["produced_ms"])[tuples["produced_ms"] < tuples["produced_ms"].max()]
+    assert len(delays) >= 2 and delays.min() > 3900

@@ -65,7 +65,7 @@ def test_a_failed_job_shows_its_own_error(installation: Installation, tmp_path: 
     assert done.returncode == 1, done.stderr
     record = json.loads(done.stdout)
     assert record["status"] == "failed" and "ValueError: the job says no" in record["reasons"][0], record["reasons"]
-    assert record["reasons"][0].endswith("exit reason in driver-0.log: ValueError: the job says no")
+    assert record["reasons"][0].endswith("driver-0.log: ValueError: the job says no")
     starts = (installation.results / "attempts" / record["attempt"] / "supervisor.jsonl").read_text()
     assert starts.count('"start"') == 1, "it would say no again"
 

@@ -12,8 +12,8 @@ from typing import Any
 from faultline.experiment.axes import axis_text, parse_axis
 from faultline.experiment.config import BUILT_IN_PATHS, Configuration
 from faultline.experiment.fault_fields import take_object
-from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
-from faultline.experiment.matrix import Matrix
+from faultline.experiment.matrices import MATRICES, OWN
+from faultline.experiment.matrix import Matrix, MatrixSpec
 from faultline.experiment.named_settings import OBJECTS, fold_settings, require_known, take_settings
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.prepare import Order, check_configuration

@@ -18,8 +18,8 @@ from rich.text import Text
 from faultline.comparison.decisions import decided_in_plan
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.matrices import DEFAULT, MATRICES
-from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import DEFAULT, PlannedCell
 from faultline.experiment.nightly_file import due_nights, is_nightly, schedule
 from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of

@@ -1,6 +1,6 @@
 """Commit modes, the ways in which a query commits its state, and their requirements.
 
-An engine's capabilities list the modes that it supports.
+Each mode names the engines that support it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class CommitMode:
     """
 
     name: str
+    engines: tuple[str, ...]
     real_time: bool = False
     snapshots: bool = False
     nearest: str | None = None
@@ -63,11 +64,16 @@ class CommitMode:
 COMMIT_MODES = {
     one.name: one
     for one in (
-        CommitMode("none", nearest="at-least-once"),
-        CommitMode("unaligned", real_time=True, nearest="unaligned-barriers"),
-        CommitMode("aligned"),
-        CommitMode("aligned-changelog", snapshots=True, nearest="aligned"),
-        CommitMode("at-least-once", nearest="unaligned"),
-        CommitMode("unaligned-barriers", nearest="aligned"),
+        CommitMode("none", ("spark", "flink"), nearest="at-least-once"),
+        CommitMode("unaligned", ("spark",), real_time=True, nearest="unaligned-barriers"),
+        CommitMode("aligned", ("spark", "flink")),
+        CommitMode("aligned-changelog", ("spark",), snapshots=True, nearest="aligned"),
+        CommitMode("at-least-once", ("flink",), nearest="unaligned"),
+        CommitMode("unaligned-barriers", ("flink",), nearest="aligned"),
     )
 }
+
+
+def modes_of(engine: str) -> frozenset[str]:
+    """Return the names of the modes that an engine supports."""
+    return frozenset(name for name, mode in COMMIT_MODES.items() if engine in mode.engines)

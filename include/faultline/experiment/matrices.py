@@ -8,83 +8,17 @@ tolerance); Shi and others 2020 (stock trading).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.common_parameters import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
-from faultline.experiment.config import Configuration
-from faultline.experiment.matrix import Matrix
+from faultline.experiment.matrix import DEFAULT, MatrixSpec
 from faultline.experiment.workloads.nexmark_events import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_rules import TOPOLOGY_PRESETS
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 
 # Default attempts per cell.
 MOST_MEASUREMENTS = 3
-DEFAULT = "default"
 # Matrix without axes of its own; the user names them.
 OWN = "sweep"
-
-
-@dataclass(frozen=True)
-class MatrixSpec:
-    """One matrix: `axes` are field names; a preset maps each axis to its values, and other fields to one value.
-
-    A sweep may have further axes, of any parameter.
-    """
-
-    name: str
-    title: str
-    text: str
-    axes: tuple[str, ...]
-    presets: Mapping[str, Mapping[str, Any]]
-    # Whether a search for the highest sustained rate can follow.
-    search: bool = False
-    # By parameter, the axis for whose preset values a preset sets it; it is dropped if that axis has other values.
-    bound: Mapping[str, str] = field(default_factory=dict)
-
-    def values(self, preset: str) -> dict[str, Any]:
-        """Return the values of `preset`. Raises ConfigError for an unknown preset."""
-        if preset not in self.presets:
-            raise ConfigError(f"preset: got {preset!r}; expected a known preset{suggest(preset, self.presets)}")
-        return {"repetitions": 1, "controls": 0, **self.presets[preset]}
-
-    def preset_values(self, name: str) -> dict[str, Any]:
-        """Return the values of a parameter by preset; presets without a value are omitted."""
-        found = ((preset, self.values(preset)) for preset in self.presets)
-        return {preset: values[name] for preset, values in found if name in values}
-
-    def resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a sweep: those of `params`, with preset values for empty ones.
-
-        A parameter without either value is omitted and derived from the others, as in a single experiment. Each axis
-        becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
-        """
-        defaults = self.values(str(params.get("preset") or DEFAULT))
-        given = {name: value for name, value in params.items() if value not in (None, "")}
-        further = parse_axes(given.pop("axes", None))
-        for name in further.keys() & given.keys() & Configuration.model_fields.keys():
-            raise ConfigError(f"{name}: got an axis and a single value; fix: remove one")
-        for name in self.axes:
-            if name in given:
-                given[name] = parse_axis(name, given[name])
-        for name, axis in self.bound.items():
-            if name in defaults and axis in given and given[axis] != list(defaults[axis]):
-                del defaults[name]
-        others = {name: None for name in params if name not in Configuration.model_fields}
-        found = {**others, **defaults, **given, **further}
-        axes = (*(name for name in self.axes if name in found), *(name for name in further if name not in self.axes))
-        return {**found, "axes": axes}
-
-    def matrix(self, params: Mapping[str, Any]) -> Matrix:
-        """Return the matrix of resolved parameters."""
-        return Matrix.under(params, params["axes"])
-
-    def preset_matrix(self, preset: str = DEFAULT) -> Matrix:
-        """Return the matrix of a preset without further parameters."""
-        return self.matrix(self.resolve({"preset": preset}))
 
 
 # Fault-tolerance paper: 5,000 records/s; both papers: five repetitions.
@@ -317,6 +251,53 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "word_count_python",
                     "state_mb": 10.0,
                     **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "spark_and_flink_recovery",
+            "Recovery: Spark and Flink side by side",
+            "Recovery of the same word count on both engines, after the kill of a worker process (`executor`) and of "
+            "the coordinating process (`driver`). Spark with snapshots and with the changelog that its guide "
+            "recommends; Flink with its default heartbeats and with short ones. Needs `./faultline engine add flink`.",
+            ("engine", "commit_mode", "state_mb", "checkpoint_interval_s", "fault"),
+            {
+                "smoke": {
+                    **SHORT,
+                    "engine": ["spark"],
+                    "commit_mode": ["aligned"],
+                    "state_mb": [0.1],
+                    "checkpoint_interval_s": [2.0],
+                    "fault": ["none"],
+                },
+                DEFAULT: {
+                    "engine": ["spark", "flink"],
+                    "commit_mode": ["aligned", "aligned-changelog"],
+                    "state_mb": [1.0, 50.0],
+                    "checkpoint_interval_s": [2.0, 10.0],
+                    "fault": ["executor", "driver"],
+                    # The default of 10 s, and a short one; after two missed heartbeats Flink gives a process up.
+                    "axes": {"flink_conf.heartbeat.interval": ["10s", "1s"]},
+                    "injections": 2,
+                    "repetitions": 3,
+                },
+            },
+            bound=dict.fromkeys(("commit_mode", "flink_conf.heartbeat.interval"), "engine"),
+        ),
+        MatrixSpec(
+            "flink_alignment",
+            "Flink: skew × alignment mode",
+            "Cost of barrier alignment on Flink under skewed keys, at a high load: without checkpoints, without "
+            "alignment, with it, and with barriers that overtake records. Needs `./faultline engine add flink`.",
+            ("skew", "commit_mode"),
+            {
+                "smoke": {**SHORT, "engine": "flink", "skew": [1.0], "commit_mode": ["aligned"]},
+                DEFAULT: {
+                    "engine": "flink",
+                    "skew": [0.0, 0.75, 1.5],
+                    "commit_mode": ["none", "at-least-once", "aligned", "unaligned-barriers"],
+                    "checkpoint_interval_s": 5.0,
+                    **_FAULTLESS,
                 },
             },
         ),

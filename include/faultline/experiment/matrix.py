@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.cell import Cell
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.common_parameters import OF_ENGINE
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known
 from faultline.experiment.workloads.registry import owners
 from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 MAX_CONFIGURATIONS = 1024
+# Preset of a form without one.
+DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Matrix:
     """Axes (values by field) over fixed parameters.
 
     `controls`: number of control runs, which repeat the first point without a fault. A parameter that only some of the
-    workloads on the axis `workload` have, or some of the engines on `engine`, is omitted for the others.
+    workloads on the axis `workload` have, or some of the engines on `engine`, is omitted for the others. So is a value
+    of the axis `commit_mode`.
     """
 
     axes: Mapping[str, Sequence[Any]]
@@ -91,6 +97,8 @@ class Matrix:
         refused: dict[str, list[str]] = {}  # invalid points by key
         for values in itertools.product(*self.axes.values()):
             point = dict(zip(self.axes, values, strict=True))
+            if self._has_mode_of_another(point):
+                continue
             try:
                 found.append(self._point(point))
             except ConfigError as error:
@@ -128,6 +136,18 @@ class Matrix:
         omitted = {key for key, those in self.only_of.items() if able.isdisjoint(those)}
         return parse_configuration({key: value for key, value in merged.items() if key not in omitted})
 
+    def _has_mode_of_another(self, point: Mapping[str, Any]) -> bool:
+        """Return whether the point's engine lacks its commit mode, while others on the axes fit each of both."""
+        engines, modes = (self.axes.get(axis, ()) for axis in ("engine", "commit_mode"))
+
+        def fits(engine: Any, mode: Any) -> bool:
+            return mode in COMMIT_MODES and engine in COMMIT_MODES[mode].engines
+
+        if not engines or not modes or fits(point["engine"], point["commit_mode"]):
+            return False
+        is_used = any(fits(engine, point["commit_mode"]) for engine in engines)
+        return is_used and any(fits(point["engine"], mode) for mode in modes)
+
     @cached_property
     def only_of(self) -> dict[str, list[str]]:
         """Workloads or engines by parameter, for parameters that only some of those on the axis have."""
@@ -154,6 +174,67 @@ class Matrix:
             control = control_of(points[0])
             planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
         return list(dict.fromkeys(planned))
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """One matrix: `axes` are field names; a preset maps each axis to its values, and other fields to one value.
+
+    A sweep may have further axes, of any parameter; those of a preset are in its `axes`.
+    """
+
+    name: str
+    title: str
+    text: str
+    axes: tuple[str, ...]
+    presets: Mapping[str, Mapping[str, Any]]
+    # Whether a search for the highest sustained rate can follow.
+    search: bool = False
+    # By parameter, the axis for whose preset values a preset sets it; it is dropped if that axis has other values.
+    bound: Mapping[str, str] = field(default_factory=dict)
+
+    def values(self, preset: str) -> dict[str, Any]:
+        """Return the values of `preset`. Raises ConfigError for an unknown preset."""
+        if preset not in self.presets:
+            raise ConfigError(f"preset: got {preset!r}; expected a known preset{suggest(preset, self.presets)}")
+        return {"repetitions": 1, "controls": 0, **self.presets[preset]}
+
+    def preset_values(self, name: str) -> dict[str, Any]:
+        """Return the values of a parameter by preset; presets without a value are omitted."""
+        found = ((preset, self.values(preset)) for preset in self.presets)
+        return {preset: values[name] for preset, values in found if name in values}
+
+    def resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a sweep: those of `params`, with preset values for empty ones.
+
+        A parameter without either value is omitted and derived from the others, as in a single experiment. Each axis
+        becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
+        """
+        defaults = self.values(str(params.get("preset") or DEFAULT))
+        given = {name: value for name, value in params.items() if value not in (None, "")}
+        preset_axes, further = parse_axes(defaults.pop("axes", None)), parse_axes(given.pop("axes", None))
+        for name in further.keys() & given.keys() & Configuration.model_fields.keys():
+            raise ConfigError(f"{name}: got an axis and a single value; fix: remove one")
+        for name in self.axes:
+            if name in given:
+                given[name] = parse_axis(name, given[name])
+        for name, axis in self.bound.items():
+            if axis in given and given[axis] != list(defaults[axis]):
+                defaults.pop(name, None)
+                preset_axes.pop(name, None)
+        further = preset_axes | further
+        others = {name: None for name in params if name not in Configuration.model_fields}
+        found = {**others, **defaults, **given, **further}
+        axes = (*(name for name in self.axes if name in found), *(name for name in further if name not in self.axes))
+        return {**found, "axes": axes}
+
+    def matrix(self, params: Mapping[str, Any]) -> Matrix:
+        """Return the matrix of resolved parameters."""
+        return Matrix.under(params, params["axes"])
+
+    def preset_matrix(self, preset: str = DEFAULT) -> Matrix:
+        """Return the matrix of a preset without further parameters."""
+        return self.matrix(self.resolve({"preset": preset}))
 
 
 def control_of(config: Configuration) -> Configuration:

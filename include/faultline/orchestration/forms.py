@@ -170,14 +170,14 @@ def axis_param(name: str, presets: Mapping[str, Sequence[Any]]) -> Param:
     )
 
 
-def further_axes_param() -> Param:
-    """Return the form field for axes in addition to those of the matrix."""
+def further_axes_param(presets: Mapping[str, Any]) -> Param:
+    """Return the form field for axes in addition to those of the matrix; its help lists those of the `presets`."""
     return Param(
         None,
         type=["null", "string", "object"],
         examples=[EXAMPLE],
         title="axes",
-        description=f"Further axes, of any parameter, such as `{EXAMPLE}`.",
+        description=f"Further axes, of any parameter, such as `{EXAMPLE}`. {_empty_text(presets, 'none')}",
     )
 
 

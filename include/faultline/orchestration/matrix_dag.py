@@ -13,7 +13,8 @@ from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, tas
 from faultline.experiment.axes import axis_text
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.decide import EXAMPLE
-from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
+from faultline.experiment.matrices import MATRICES, MOST_MEASUREMENTS
+from faultline.experiment.matrix import DEFAULT, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import (
@@ -92,7 +93,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             description="Values of the fields left empty below.", description_md=presets_text(spec),
         ),
         **{name: axis_param(name, spec.preset_values(name)) for name in spec.axes},
-        "axes": further_axes_param(),
+        "axes": further_axes_param(spec.preset_values("axes")),
         "repetitions": integer_param(
             "repetitions", None, 1, 100,
             f"Repetitions of each configuration. Empty: {_preset_counts(spec, 'repetitions')}",

@@ -111,6 +111,11 @@ METRICS = (
     ),
     Metric(CPU_PER_MILLION, "CPU", "CPU per million records", "s", better=LESS),
     Metric("cpu_s_per_million.workers", "CPU", "CPU per million records, without the driver", "s", better=LESS),
+    *(
+        Metric(f"cpu_by_phase.{phase}", "CPU", f"CPU per million records, {phase} recoveries", "s",
+               _in(f"CPU {phase} (s per million)", _RECOVERY), better=LESS)
+        for phase in ("before", "during", "after")
+    ),
     Metric("background_cpu.processes", "CPU", "CPU of other processes", "cores", _in("other processes", _RESOURCES)),
     Metric("background_cpu.services", "CPU", "CPU of Airflow and other services", "cores",
            _in("of them Airflow and services", _RESOURCES)),

@@ -46,6 +46,8 @@ DEFINITIONS: Mapping[str, str] = {
     "cpu_by_host.<host>": "Cores used on that host by all roles except the generator.",
     "cpu_s_per_million.engine": "CPU seconds of driver, executors and Python workers per million committed records.",
     "cpu_s_per_million.workers": "The same without the driver.",
+    "cpu_by_phase.<key>": "CPU seconds of driver, executors and Python workers per million records due: `before` the "
+    "first fault, `during` recoveries and `after` them, in the phases of the latency.",
     "background_cpu.processes": "Cores used by all processes outside the experiment.",
     "background_cpu.services": "Part of them used by Airflow, its tasks and other services of Faultline.",
     "background_cpu.recorder": "Part of them used by the recorder.",

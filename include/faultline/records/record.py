@@ -21,6 +21,7 @@ from faultline.records.renames import RENAMED_SCHEMA, renamed_record
 from faultline.records.work_parts import (
     BackgroundCpuPart,
     CheckpointsPart,
+    CpuByPhase,
     CpuPerMillion,
     DataPart,
     GarbagePart,
@@ -199,8 +200,8 @@ class Metrics(Part):
     first, or the median over several injections of one fault. `injections`: null for a single one. `warmup`: null if of
     fixed length. `checkpoints`: null for engines without barriers. `unplanned_exits`: of supervised workers, null
     without any. `visible_delay_ms`: of outputs in transactions, null without them. `placebo`: the recovery rule applied
-    to a control run. `not_measured`: reasons by figure, for user jobs. Older records may lack figures after
-    `recoveries`, which are then null.
+    to a control run. `cpu_by_phase`: null without a fault. `not_measured`: reasons by figure, for user jobs. Older
+    records may lack figures after `recoveries`, which are then null.
     """
 
     latency_ms: LatencyMs
@@ -238,6 +239,7 @@ class Metrics(Part):
     checkpoints: CheckpointsPart | None = None
     unplanned_exits: int | None = None
     visible_delay_ms: MedianAndMax | None = None
+    cpu_by_phase: CpuByPhase | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -44,6 +44,14 @@ class CpuPerMillion(Part):
     workers: float | None
 
 
+class CpuByPhase(Part):
+    """CPU seconds of the engine per million records due, before, during and after recoveries."""
+
+    before: float | None
+    during: float | None
+    after: float | None
+
+
 class GarbagePart(Part):
     """Garbage-collection pauses in the measured window from the JVM logs, by role and in total.
 

@@ -14,6 +14,7 @@ from faultline.cli.nexmark_sweep import nexmark_dry_run, print_queries
 from faultline.cli.nexmark_sweep import parse_nexmark as queries_of
 from faultline.cli.sweep_arguments import SweepRequest, parse_sweep
 from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, table_of, without_results
+from faultline.engines.flink.distribution import FlinkDistribution
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
@@ -33,7 +34,10 @@ def is_waited_for(wanted: SweepRequest) -> bool:
 
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize(("words", "seeds"), [((), {1}), (("repetitions=2", "seed=9"), {9}), (("seed=[1,2]",), {1, 2})])
-def test_the_triggered_cells_are_the_described_ones(matrix: str, words: tuple[str, ...], seeds: set[int]) -> None:
+def test_the_triggered_cells_are_the_described_ones(
+    matrix: str, words: tuple[str, ...], seeds: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FlinkDistribution, "require", lambda self: None)
     wanted = parse_sweep([matrix, "preset=smoke", *words])
     assert is_waited_for(wanted) and {config.seed for config in wanted.matrix.configurations()} == seeds
 

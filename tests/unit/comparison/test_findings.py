@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from faultline.comparison.findings.claims import MISCOUNTS, identifies_tuples, m
 from faultline.experiment.matrices import MATRICES
 from faultline.records.record import AuditPart, Record
 from tests.unit.made_up_findings import (
+    AGREES,
     CORES,
     NOT_COVERED,
     NOT_TESTABLE,
@@ -26,6 +28,7 @@ from tests.unit.made_up_findings import (
     rates,
     run,
     states,
+    verdict,
 )
 from tests.unit.sample_records import sample
 
@@ -43,6 +46,32 @@ def test_claims_without_records_are_not_covered(matrix: str) -> None:
         found = {one.verdict for one in findings(matrix, records)}
         assert NOT_COVERED in found and found <= {NOT_COVERED, NOT_TESTABLE}
         assert all(one.evidence for one in findings(matrix, records))
+
+
+def test_flink_claims_exclude_other_engines_and_settings() -> None:
+    """The paper measured Flink with its default heartbeats."""
+
+    def killed(macro_s: float, **config: Any) -> Record:
+        record = kill(macro_s=macro_s)
+        return record.model_copy(update={"config": {**record.config, **config}})
+
+    slow = [killed(90.0, engine="spark"), killed(90.0, engine="flink", flink_conf={"heartbeat.interval": "1s"})]
+    claim = "a recovery takes less than 60 s"
+    assert verdict("spark_and_flink_recovery", claim, slow) is NOT_COVERED
+    fast = [killed(20.0 + number, engine="flink") for number in range(3)]
+    assert verdict("spark_and_flink_recovery", claim, [*slow, *fast]) is AGREES
+
+
+def test_alignment_of_flink_is_compared_with_at_least_once() -> None:
+    records = modes(**{"at-least-once": (1000, 1000), "aligned": (1001, 3000), "unaligned-barriers": (9000, 9000)})
+    assert verdict("flink_alignment", "with much skew", records) is AGREES
+    assert verdict("flink_alignment", "with even data", records) is AGREES
+
+
+def test_claims_on_spark_exclude_other_engines() -> None:
+    points = (100, 500, 2500, 12_500)
+    flink = rates(*((rate, {"non_compute_ms": 100.0 * rate}) for rate in points), engine="flink")
+    assert verdict(RATE, "the higher the rate, the larger", flink) is NOT_COVERED
 
 
 def sayings() -> dict[str, tuple[str, list[Record]]]:

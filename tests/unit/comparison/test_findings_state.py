@@ -193,7 +193,7 @@ def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
 ) -> None:
     found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
     assert [one.verdict for one in found.values()] == [much, little]
-    text = {NOT_TESTABLE: "barriers", NOT_COVERED: "requires two skews in commit mode unaligned (CP+NA)"}.get(much, "")
+    text = {NOT_TESTABLE: "barriers", NOT_COVERED: "requires two skews in commit mode unaligned"}.get(much, "")
     assert all(text in one.evidence for one in found.values())
 
 

@@ -34,7 +34,7 @@ PUBLISHED = ROOT / "docs" / "results" / "records" / "nexmark.json.gz"
 
 
 # Keys that schema 2 did not have.
-ADDED = re.compile(r"^metrics\.(checkpoints|unplanned_exits|visible_delay_ms)\b|\.(restarts|durable_s)$")
+ADDED = re.compile(r"^metrics\.(checkpoints|cpu_by_phase|unplanned_exits|visible_delay_ms)\b|\.(restarts|durable_s)$")
 
 
 def paths_of(schema: int) -> set[str]:

@@ -88,13 +88,14 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
         table = rows(found.text, heading)
         assert len(table) == 2 + len(configurations)
         assert len({len(row) for row in table}) == 1
-        axes = len(spec.axes) + ("fault" in table[0] and "fault" not in spec.axes)
+        axes = len(spec.axes) + len(spec.values(preset).get("axes", ()))
+        axes += "fault" in table[0] and "fault" not in spec.axes
         assert len({tuple(row[:axes]) for row in table[2:]}) == len(configurations), "each row is a point of its own"
     assert rows(found.text, "Latency and throughput")[2][-1].endswith(
         f"of {MATRICES[matrix].values(preset)['repetitions']}"
     )
     assert ("Recovery" in headings(found.text)) == any(record.config["fault"] != "none" for record in records)
-    assert ("Keys" in headings(found.text)) == (matrix == "skew_x_alignment_mode")
+    assert ("Keys" in headings(found.text)) == (matrix in ("skew_x_alignment_mode", "flink_alignment"))
     assert all(f"| {claim.text} | {claim.source} | " in found.text for claim in CLAIMS.get(matrix, ()))
     assert ("The paper's findings" in headings(found.text)) == (matrix not in ("nexmark", "network_faults", "sweep"))
     # Runs through Kafka do not measure the maximum throughput of a query.

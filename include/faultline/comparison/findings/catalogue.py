@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, PaperClaim
-from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, RECOVERY, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
+from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, PaperClaim, on_spark, restricted
+from faultline.comparison.findings.jiang import (
+    COMPUTE_AND_INTERVAL,
+    FLINK_RECOVERY,
+    RECOVERY,
+    SKEW_AND_ALIGNMENT,
+    STATE_AND_INTERVAL,
+)
 from faultline.comparison.findings.lu import TOPOLOGY
 from faultline.comparison.findings.shi import EXECUTOR_CORES, INPUT_RATE
 from faultline.comparison.statistics.estimate import ALPHA, false_discoveries
@@ -22,9 +28,11 @@ CLAIMS: Mapping[str, tuple[PaperClaim, ...]] = MappingProxyType(
         "state_size_x_checkpoint_interval": (*STATE_AND_INTERVAL, *RECOVERY),
         "skew_x_alignment_mode": SKEW_AND_ALIGNMENT,
         "compute_x_checkpoint_interval": COMPUTE_AND_INTERVAL,
-        "input_rate": INPUT_RATE,
-        "executor_cores": EXECUTOR_CORES,
+        "input_rate": restricted(INPUT_RATE, on_spark),
+        "executor_cores": restricted(EXECUTOR_CORES, on_spark),
         "recovery": RECOVERY,
+        "spark_and_flink_recovery": FLINK_RECOVERY,
+        "flink_alignment": SKEW_AND_ALIGNMENT,
         "topology_optimisation": TOPOLOGY,
     }
 )

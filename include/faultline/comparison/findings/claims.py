@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -66,6 +66,20 @@ class PaperClaim:
     text: str
     source: str
     test: Test
+
+
+def restricted(claims: Iterable[PaperClaim], chosen: Callable[[Record], bool]) -> tuple[PaperClaim, ...]:
+    """Return the claims with tests of the chosen records only."""
+
+    def narrowed(test: Test) -> Test:
+        return lambda records: test([record for record in records if chosen(record)])
+
+    return tuple(replace(claim, test=narrowed(claim.test)) for claim in claims)
+
+
+def on_spark(record: Record) -> bool:
+    """Return whether the record is of Spark, the engine of a record that names none."""
+    return bool(record.config.get("engine", "spark") == "spark")
 
 
 @dataclass(frozen=True)

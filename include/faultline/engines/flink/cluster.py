@@ -210,12 +210,14 @@ class JvmOptions:
     """Options of an attempt's JVMs.
 
     `mark`: process tag. `logging`: address of the logging configuration. `login`: file of the Kafka credentials.
+    `collector`: option of the garbage collector; empty for the JVM's choice.
     """
 
     mark: str
     logging: str
     login: str
     scratch: str
+    collector: str = "-XX:+UseSerialGC"
 
     def job_manager(self) -> list[str]:
         heap = (f"-Xms{JOB_MANAGER_HEAP_MB}m", f"-Xmx{JOB_MANAGER_HEAP_MB}m")
@@ -231,7 +233,7 @@ class JvmOptions:
 
     def _with(self, gc_file: str, sizes: tuple[str, ...]) -> list[str]:
         return [
-            *(self.mark, "-XX:+UseSerialGC", *sizes, *MODULE_OPTIONS),
+            *(self.mark, *filter(None, (self.collector,)), *sizes, *MODULE_OPTIONS),
             *(f"-Dlog4j2.configurationFile={self.logging}", f"-Dlog4j.configurationFile={self.logging}"),
             f"-Djava.security.auth.login.config={self.login}",
             f"-Djava.io.tmpdir={self.scratch}",

@@ -18,6 +18,7 @@ from faultline.engines.flink.progress import CheckpointCommits, JobProgress, Log
 from faultline.engines.flink.sampler import CheckpointSampler
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Runtime, Sampler, Submission, WithoutPrograms
+from faultline.experiment.commit_modes import modes_of
 from faultline.experiment.common_parameters import EXACTLY_ONCE, OF_ENGINE
 from faultline.experiment.job_file import COUNT, ID, NEWEST, NOTHING, is_sql
 from faultline.experiment.run import Run
@@ -44,7 +45,7 @@ class Flink(WithoutPrograms):
     exclusive_workloads: frozenset[str] = frozenset()
     roles = frozenset({"executor", "driver", "kafka", "kafka_connection"})
     capabilities = Capabilities(
-        commit_modes=frozenset({"none", "aligned", "at-least-once", "unaligned-barriers"}),
+        commit_modes=modes_of("flink"),
         cycles=frozenset({"checkpoint"}),
         granularity=frozenset({"record"}),
         workloads=WORKLOADS,

@@ -18,6 +18,7 @@ from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared_storage import CHECKPOINT, PROGRAMS, find_hdfs
 from faultline.engines.spark.state_epochs import StateEpochManager
 from faultline.engines.spark.traces import DETECTORS, detect, is_evidence, read_traces, without_effect
+from faultline.experiment.commit_modes import modes_of
 from faultline.experiment.common_parameters import OF_ENGINE
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
@@ -41,7 +42,7 @@ class Spark:
     exclusive_workloads: frozenset[str] = frozenset()
     roles = frozenset(DETECTORS)
     capabilities = Capabilities(
-        commit_modes=frozenset({"none", "unaligned", "aligned", "aligned-changelog"}),
+        commit_modes=modes_of("spark"),
         cycles=frozenset({"checkpoint", "snapshot"}),
         granularity=frozenset({"batch", "record"}),
     )

@@ -59,6 +59,12 @@ def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float 
     return CpuPerMillion(engine=engine, workers=workers)
 
 
+def engine_seconds(processes: pd.DataFrame, start_ns: int, end_ns: int) -> float:
+    """Return the CPU seconds that the engine used in [start, end]."""
+    used = cpu_seconds(processes, np.array([start_ns, end_ns], dtype=np.int64), ENGINE)
+    return float(sum(values[1] - values[0] for values in used.values()))
+
+
 def background_cpu(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundCpuPart:
     """Return mean background CPU in [start, end], in cores.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from faultline.records.environment import RecordEnvironment
 from faultline.records.judge.counts import Counts, counts_of
 from faultline.records.judge.evidence import AttemptFile, Evidence, read_evidence
-from faultline.records.judge.latency import LatencyFigures, latency_of
+from faultline.records.judge.latency import LatencyFigures, latency_of, phases_of
 from faultline.records.judge.recoveries import Recoveries, recoveries_of
 from faultline.records.judge.resources import Resources, resources_of
 from faultline.records.judge.rule_inputs import rule_inputs_of
@@ -58,8 +58,9 @@ def judge_readonly(folder: Path, *, within: float | None = None) -> Judgement:
     counts = counts_of(evidence, signals)
     recoveries = recoveries_of(evidence, signals, is_mapping_known=counts.is_mapping_known)
     work = work_of(evidence, signals, is_mapping_known=counts.is_mapping_known)
-    latency = latency_of(evidence, signals, recoveries, is_mapping_known=counts.is_mapping_known)
-    resources = resources_of(evidence, signals, work.throughput_rps)
+    phases = phases_of(evidence, signals, recoveries)
+    latency = latency_of(evidence, signals, phases, is_mapping_known=counts.is_mapping_known)
+    resources = resources_of(evidence, signals, phases, work.throughput_rps)
     problems = reasons(rule_inputs_of(evidence, signals, recoveries, counts, resources))
     events = named_events(evidence, signals, recoveries)
     record = record_of(evidence, recoveries, AttemptFigures(counts, work, latency, resources), events, problems)

@@ -29,14 +29,31 @@ class LatencyFigures:
     latency_after_ms: LatencyMs | None
 
 
-def latency_of(
-    evidence: Evidence, signals: Signals, recoveries: Recoveries, *, is_mapping_known: bool
-) -> LatencyFigures:
-    """Return the latency before, during and after recoveries; without a fault, the first covers the whole window.
+@dataclass(frozen=True)
+class Phases:
+    """Intervals of the measured window before, during and after recoveries; without a fault, `before` is all of it.
 
-    A censored recovery lasts until the next fault. `is_mapping_known`: whether the tuples of each output are known.
+    A censored recovery lasts until the next fault.
     """
-    window, tuples, method = signals.window, signals.tuples, evidence.traces.method
+
+    before: Sequence[Span]
+    during: Sequence[Span] = ()
+    after: Sequence[Span] = ()
+
+
+def phases_of(evidence: Evidence, signals: Signals, recoveries: Recoveries) -> Phases:
+    """Return the phases of an attempt, each in chronological order."""
+    window, during = signals.window, delayed_spans(evidence, signals, recoveries.faults)
+    if not during:
+        return Phases([(window.start_ns, window.end_ns)])
+    edges = [*(edge for span in during for edge in span), window.end_ns]
+    after = [span for span in zip(edges[1::2], edges[2::2], strict=True) if span[0] < span[1]]
+    return Phases([(window.start_ns, during[0][0])], during, after)
+
+
+def latency_of(evidence: Evidence, signals: Signals, phases: Phases, *, is_mapping_known: bool) -> LatencyFigures:
+    """Return the latency in each phase. `is_mapping_known`: whether the tuples of each output are known."""
+    tuples, method = signals.tuples, evidence.traces.method
     ends = signals.bins["end_ns"]
 
     def latency_in(spans: Sequence[Span] | None) -> LatencyMs:
@@ -45,17 +62,14 @@ def latency_of(
             return LatencyMs.model_validate({**dict.fromkeys(LatencyMs.model_fields), "method": method})
         batches = None
         if not evidence.emits_per_record:
-            intervals = spans if spans is not None else [(window.start_ns, window.end_ns)]
+            intervals = phases.before if spans is None else spans
             batches = sum(int(((ends > start) & (ends <= until)).sum()) for start, until in intervals)
         return summarise(tuples, method, batches, spans)
 
-    during = delayed_spans(evidence, signals, recoveries.faults)
-    if not during:
+    if not phases.during:
         return LatencyFigures(latency_in(None), None, None)
-    edges = [*(edge for span in during for edge in span), window.end_ns]
-    after = [span for span in zip(edges[1::2], edges[2::2], strict=True) if span[0] < span[1]]
-    before = [(window.start_ns, during[0][0])]
-    return LatencyFigures(latency_in(before), latency_in(during), latency_in(after) if after else None)
+    after = latency_in(phases.after) if phases.after else None
+    return LatencyFigures(latency_in(phases.before), latency_in(phases.during), after)
 
 
 def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[Span] | None = None) -> LatencyMs:

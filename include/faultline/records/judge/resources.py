@@ -10,12 +10,14 @@ from fault.identity import KAFKA_HOST
 from faultline.records.environment import ClockOffsetPart, HostPart, LatencyClock
 from faultline.records.judge import cpu
 from faultline.records.judge.evidence import Evidence
+from faultline.records.judge.latency import Phases
 from faultline.records.judge.samples import OtherHost
 from faultline.records.judge.signals import Signals
 from faultline.records.record import ByRole
-from faultline.records.work_parts import BackgroundCpuPart, CpuPerMillion, WaitedPart
+from faultline.records.work_parts import BackgroundCpuPart, CpuByPhase, CpuPerMillion, WaitedPart
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line
+from faultline.system.process_tags import ENGINE
 
 # Largest error in ms of another host's clock; beyond it, latencies across hosts are marked as uncertain.
 CLOCK_UNCERTAIN_MS = 1.0
@@ -33,6 +35,7 @@ class Resources:
     rss_mb: ByRole
     rps_per_core: float | None
     cpu_s_per_million: CpuPerMillion | None
+    cpu_by_phase: CpuByPhase | None
     cpu_by_host: dict[str, float] | None
     background_cpu: BackgroundCpuPart
     waited: WaitedPart | None
@@ -43,7 +46,7 @@ class Resources:
     taken: cpu.BackgroundLoad | None
 
 
-def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
+def resources_of(evidence: Evidence, signals: Signals, phases: Phases, throughput_rps: float | None) -> Resources:
     """Return the resources of an attempt.
 
     `throughput_rps`: committed records per second of the measured window, None if unknown.
@@ -69,6 +72,7 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
         rss_mb=_by_role(memory),
         rps_per_core=per_core,
         cpu_s_per_million=per_million,
+        cpu_by_phase=_cpu_by_phase(evidence, signals, phases, used) if phases.during else None,
         cpu_by_host=cores_by_host or None,
         background_cpu=background,
         waited=None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst),
@@ -78,6 +82,18 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
         lost=lost,
         taken=taken,
     )
+
+
+def _cpu_by_phase(evidence: Evidence, signals: Signals, phases: Phases, used: Cores) -> CpuByPhase | None:
+    """Return the engine's CPU seconds per million records due in each phase. `used`: cores by role."""
+    if any(used[role] is None for role in ENGINE):
+        return None
+    found: dict[str, float | None] = {}
+    for name, spans in vars(phases).items():
+        due = sum(signals.schedule.due(until) - signals.schedule.due(start) for start, until in spans)
+        seconds = sum(cpu.engine_seconds(evidence.processes, *span) for span in spans)
+        found[name] = round(seconds / due * 1e6, 6) if due else None
+    return CpuByPhase.model_validate(found)
 
 
 def _by_role(values: Cores) -> ByRole:

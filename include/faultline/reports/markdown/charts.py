@@ -39,6 +39,8 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "input_rate": (_NON_COMPUTE, _LOAD),
     "executor_cores": (_NON_COMPUTE, _LOAD),
     "recovery": (_RECOVERY, _LATENCY),
+    "spark_and_flink_recovery": (_RECOVERY, _LATENCY),
+    "flink_alignment": (_LATENCY, _RESOURCES),
     "network_faults": (_RECOVERY, _LATENCY),
     "nexmark": (_EVENTS, _LATENCY),
     "topology_optimisation": (_SPEED, _LATENCY, _RESOURCES),

@@ -52,10 +52,11 @@ _INTERVAL_NOTE = (
     "On Spark, a record waits for its micro-batch, so latency includes the checkpoint interval. Verdicts on claims "
     "about intervals therefore describe a micro-batch engine."
 )
+_MODES_NOTE = "Meaning of each commit mode: [commit-modes.md](../explanation/commit-modes.md)."
 NOTES: Mapping[str, str] = {
     "state_size_x_checkpoint_interval": _INTERVAL_NOTE,
     "compute_x_checkpoint_interval": _INTERVAL_NOTE,
-    "skew_x_alignment_mode": "Meaning of each commit mode: [commit-modes.md](../explanation/commit-modes.md).",
+    **dict.fromkeys(("skew_x_alignment_mode", "flink_alignment", "spark_and_flink_recovery"), _MODES_NOTE),
     "input_rate": "Non-compute time is the latency of the stock paper. The offered rate does not depend on the engine.",
     "topology_optimisation": "A replacement starts tasks on the same cores; in the paper it adds machines.",
     "executor_cores": "The offered rate is the same for all configurations; the maximum throughput is not measured.",

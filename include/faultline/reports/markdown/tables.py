@@ -86,7 +86,7 @@ def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list
             more = [markdown_column(metric) for metric in others if not metric.key.startswith(_EXCLUDED_PREFIXES)]
             columns = [MarkdownColumn("oversubscribed", _oversubscribed), *columns, *more]
         # Events that the engine generates itself are not stored, so the audit has no figures for them.
-        left_out = section is Sheet.KEYS and matrix != "skew_x_alignment_mode"
+        left_out = section is Sheet.KEYS and matrix not in ("skew_x_alignment_mode", "flink_alignment")
         left_out |= section is Sheet.AUDIT and not any("audit.expected" in entry.metrics for entry in entries)
         known = [column for column in columns if not {column.text(point) for point in valid_points} <= _EMPTY_TEXTS]
         if known and not left_out:

@@ -94,12 +94,20 @@ def test_kill_has_limits_timeline_and_companion_events(killed: Path) -> None:
     assert len({event.wall_ns - event.mono_ns for event in record.timeline}) == 1
 
 
+def test_cpu_per_record_has_a_figure_for_each_phase(killed: Path) -> None:
+    """The synthetic engine uses as many cores in each phase, without the victim's, at a constant rate."""
+    phases = judge(killed).metrics.cpu_by_phase
+    assert phases is not None
+    engine_s = (CORES["driver"] + CORES["executors"] + CORES["python_workers"]) / 200 * 1e6
+    assert phases.model_dump() == dict.fromkeys(("before", "during", "after"), pytest.approx(engine_s, rel=0.05))
+
+
 def test_figures_of_a_control(tmp_path: Path) -> None:
     synthetic = Synthetic(Scenario(fault=False, lost=3))
     directory = synthetic.write(tmp_path)
     record = checked(directory)
     metrics = record.metrics
-    assert is_unknown(metrics.recovery) and metrics.recoveries == []
+    assert is_unknown(metrics.recovery) and metrics.recoveries == [] and metrics.cpu_by_phase is None
     # The placebo test finds no violation in a control.
     assert metrics.placebo is not None and metrics.placebo.recovered is True
     assert metrics.placebo.macro_s is not None and 0 <= metrics.placebo.macro_s <= 2.0

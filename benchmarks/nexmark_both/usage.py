@@ -1,0 +1,80 @@
+"""CPU and memory of an engine's processes during a run, sampled each second."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psutil
+
+PERIOD_S = 0.5
+
+
+@dataclass
+class Usage:
+    """Samples of one run: wall-clock seconds, used CPU seconds by role, and resident MB of all engine processes."""
+
+    at: list[float] = field(default_factory=list)
+    cpu: list[dict[str, float]] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)
+
+    def cpu_s(self, roles: Iterable[str], begin: float, end: float) -> float:
+        """Return the CPU seconds that these roles used between two instants, interpolated between samples."""
+        used = [sum(sample.get(role, 0.0) for role in roles) for sample in self.cpu]
+        first, last = np.interp([begin, end], self.at, used)
+        return float(last - first)
+
+    def peak_mb(self, begin: float, end: float) -> float:
+        """Return the greatest memory between two instants."""
+        return max((one for at, one in zip(self.at, self.resident_mb, strict=True) if begin <= at <= end), default=0.0)
+
+
+class UsageSampler(threading.Thread):
+    """Sampler of processes by role; `find` returns them, and is asked at every sample.
+
+    CPU time of a process that has ended stays in its role's sum. `outside`: roles that are not the engine's, whose
+    memory does not count. The role `machine` is the busy time of all processors.
+    """
+
+    def __init__(self, find: Callable[[], Mapping[str, Iterable[psutil.Process]]], outside: Iterable[str]) -> None:
+        super().__init__(name="usage", daemon=True)
+        self.usage = Usage()
+        self._find, self._outside = find, frozenset(outside)
+        self._used: dict[tuple[str, Any], float] = {}
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(PERIOD_S):
+            self._sample()
+
+    def __enter__(self) -> UsageSampler:
+        self._sample()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self.join()
+
+    def _sample(self) -> None:
+        resident = 0.0
+        for role, processes in self._find().items():
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    with process.oneshot():
+                        times = process.cpu_times()
+                        self._used[role, (process.pid, process.create_time())] = times.user + times.system
+                        resident += 0 if role in self._outside else process.memory_info().rss / 1e6
+        sums: dict[str, float] = {}
+        for (role, _), used in self._used.items():
+            sums[role] = sums.get(role, 0.0) + used
+        whole = psutil.cpu_times()
+        sums["machine"] = sum(whole[:3]) + sum(getattr(whole, name, 0.0) for name in ("irq", "softirq", "steal"))
+        self.usage.at.append(time.time())
+        self.usage.cpu.append(sums)
+        self.usage.resident_mb.append(resident)

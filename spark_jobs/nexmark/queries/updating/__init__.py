@@ -1,0 +1,1 @@
+"""Queries in the form that keeps all events and emits every change."""

@@ -1,0 +1,102 @@
+"""One Nexmark query over a filled topic, at full speed, up to the topic's end.
+
+    spark-submit nexmark_fixed_work.py --config FILE
+
+The configuration: query, topic, bootstrap, kafka_options, checkpoint, ends (offset by partition), executors,
+watermark_s, trigger_s, batch_events, report. Without `batch_events`, a first part of `trial_events` determines it:
+the events of a batch that takes `trigger_s`. The report is JSON: `batch_events`, `rate` in events/s of the last
+batches, `plan`, and `batches`, Spark's progress of each. Results are counted and discarded.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nexmark.catalogue import load, parse_timed_events, result_columns
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from workload_runner import Config, await_executors, milliseconds, read_config
+
+POLL_S = 0.1
+# Batches that determine the rate, and bounds of a batch.
+LAST_BATCHES = 10
+LEAST_EVENTS, MOST_EVENTS = 10_000, 4_000_000
+TRIAL_BATCH = 100_000
+
+
+def start(spark: SparkSession, config: Config, batch_events: int) -> StreamingQuery:
+    """Start the query, from its checkpoint if there is one."""
+    query = load(config["query"], updating=True)
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", config["bootstrap"])
+        .options(**config["kafka_options"])
+        .option("subscribe", config["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", batch_events)
+        .load()
+    )
+    streams = query.timed(parse_timed_events(records), milliseconds(config["watermark_s"]))
+    results = result_columns(query.build(spark, streams), query).observe("results", F.count(F.lit(1)).alias("rows"))
+    writer = results.writeStream.format("noop").outputMode(query.mode).queryName(query.name)
+    writer = writer.option("checkpointLocation", config["checkpoint"])
+    return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
+
+
+def run_until(running: StreamingQuery, ends: Mapping[str, int]) -> None:
+    """Wait until the query has committed these offsets, and stop it. Raises the errors of the query."""
+    while not running.awaitTermination(POLL_S):
+        progress = running.lastProgress
+        if progress is not None and reached(progress, ends):
+            running.stop()
+            return
+
+
+def reached(progress: Any, ends: Mapping[str, int]) -> bool:
+    """Return whether a batch ended at or beyond these offsets."""
+    (found,) = end_offsets(progress).values()
+    return all(found.get(partition, 0) >= end for partition, end in ends.items())
+
+
+def end_offsets(progress: Any) -> dict[str, dict[str, int]]:
+    """Return the end offsets of a batch by topic and partition."""
+    value = progress["sources"][0]["endOffset"]
+    return dict(json.loads(value)) if isinstance(value, str) else dict(value or {"": {}})
+
+
+def rate_of(running: StreamingQuery) -> float:
+    """Return the events per second of the last full batches."""
+    full = [one for one in running.recentProgress if one["numInputRows"]]
+    rates = [one["numInputRows"] / (one["durationMs"]["triggerExecution"] / 1000) for one in full[-LAST_BATCHES:]]
+    return statistics.median(rates)
+
+
+def main() -> None:
+    config = read_config(__doc__)
+    spark = SparkSession.builder.getOrCreate()
+    await_executors(spark, config["executors"])
+    batch_events = config.get("batch_events")
+    if batch_events is None:
+        share = config["trial_events"] / sum(config["ends"].values())
+        trial = start(spark, config, TRIAL_BATCH)
+        run_until(trial, {partition: round(end * share) for partition, end in config["ends"].items()})
+        batch_events = round(min(max(rate_of(trial) * config["trigger_s"], LEAST_EVENTS), MOST_EVENTS))
+    running = start(spark, config, batch_events)
+    run_until(running, config["ends"])
+    report = {
+        "batch_events": batch_events,
+        "rate": rate_of(running),
+        "plan": running._jsq.explainInternal(False),  # type: ignore[attr-defined]  # `explain` prints it
+        "batches": [json.loads(one.json) for one in running.recentProgress],
+    }
+    Path(config["report"]).write_text(json.dumps(report))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Nexmark on both engines: figures of runs, CPU between samples, and the queries' scripts."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.nexmark_both.comparison import FLOOR, MILLION, figures
+from benchmarks.nexmark_both.flink_queries import QUERIES, script
+from benchmarks.nexmark_both.usage import Usage, UsageSampler
+from benchmarks.nexmark_both.work import WARM_SHARE, FixedWork
+from faultline.experiment.workloads.nexmark_events import QUERIES as ALL
+from faultline.system.settings import ROOT
+
+
+def measured(query: str, side: str, repetition: int, cpu_s: float, **changed: Any) -> dict[str, Any]:
+    one = {"events": 2_000_000, "seconds": 10.0, "engine_s": cpu_s, "broker_s": 1.0, "peak_mb": 900.0}
+    return {"query": query, "side": side, "repetition": repetition, "disturbed": False, **one, **changed}
+
+
+costs = st.lists(st.floats(1.0, 100.0), min_size=1, max_size=5)
+
+
+@given(costs, st.floats(0.2, 5.0))
+def test_ratio_of_paired_costs_lies_within_its_interval(spark: list[float], factor: float) -> None:
+    runs = [measured("q5", "spark", number, cost * factor) for number, cost in enumerate(spark)]
+    runs += [measured("q5", "flink", number, cost) for number, cost in enumerate(spark)]
+    ratio = figures(runs)["ratio_q5"]
+    assert ratio.low <= ratio.value <= ratio.high
+    assert ratio.value == pytest.approx(factor) and ratio.n == len(spark)
+
+
+def test_figures_are_per_million_events_and_net_of_reading() -> None:
+    runs = [measured(FLOOR, "flink", number, 4.0) for number in range(3)]
+    runs += [measured("q5", "flink", number, 10.0 + number) for number in range(3)]
+    runs += [measured("q5", "flink", 3, 500.0, disturbed=True), measured("q5", "spark", 9, 1.0)]
+    found = figures(runs)
+    assert found["engine_q5_flink"].values == (5.0, 5.5, 6.0)
+    assert found["net_q5_flink"].values == (3.0, 3.5, 4.0)
+    assert found["speed_q5_flink"].value == 2 * MILLION / 10
+    assert "ratio_q5" not in found, "no repetition has both sides"
+    assert f"net_{FLOOR}_flink" not in found
+
+
+def test_cpu_between_samples_is_interpolated() -> None:
+    usage = Usage([0.0, 1.0, 2.0], [{"driver": 0.0}, {"driver": 2.0, "executors": 1.0}, {"driver": 2.0}], [1, 9, 3])
+    assert usage.cpu_s(("driver",), 0.25, 1.5) == pytest.approx(1.5)
+    assert usage.cpu_s(("executors",), 0.0, 1.0) == 1.0
+    assert (usage.peak_mb(0.0, 2.0), usage.peak_mb(1.5, 2.0)) == (9, 3)
+
+
+def test_sampler_counts_this_process_and_the_machine() -> None:
+    with UsageSampler(lambda: {"driver": [psutil.Process()]}, ()) as sampler:
+        begin, until = time.time(), time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+    used = sampler.usage
+    assert len(used.at) >= 1
+    assert used.cpu[-1]["machine"] > 0 and used.resident_mb[0] > 1
+    assert used.cpu_s(("driver",), begin, used.at[-1]) >= 0
+
+
+def test_work_excludes_the_first_fifth_from_warm_figures() -> None:
+    work = FixedWork({"driver": [psutil.Process()]}, psutil.Process(os.getppid()))
+    work.begin(1000, at=100.0)
+    for position, at in ((500, 101.0), (1000 + int(5000 * WARM_SHARE), 140.0), (6000, 160.0)):
+        work.reached(position, at=at)
+    usage = work.sampler.usage
+    usage.at, usage.resident_mb = [100.0, 140.0, 160.0], [1.0, 2.0, 3.0]
+    usage.cpu = [{"driver": at, "kafka": 0.0, "harness": 0.0, "machine": 2 * at} for at in (0.0, 40.0, 50.0)]
+    work._end = 160.0
+    found = work.measured(7, [], "plan")
+    assert (found.events, found.seconds, found.warm_seconds) == (5000, 60.0, 20.0), "an earlier position is ignored"
+    assert (found.engine_s, found.warm_engine_s, found.others_s) == (50.0, 10.0, 50.0)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_each_query_exists_on_both_engines(query: str) -> None:
+    assert query in ALL
+    text = script(query, {"connector": "kafka", "topic": "it's"}, {"connector": "blackhole"}, 4.0)
+    assert text.count("INSERT INTO results SELECT") == 1 and "'it''s'" in text
+    updating = {"q4", "q7", "q9"}
+    folder = ROOT / "spark_jobs" / "nexmark" / "queries" / "updating"
+    assert any(folder.glob(f"{query}.*")) == (query in updating)
