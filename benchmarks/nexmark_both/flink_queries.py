@@ -16,36 +16,36 @@ CREATE TABLE events (
   auction ROW<id BIGINT, itemName STRING, description STRING, initialBid BIGINT, reserve BIGINT, expires BIGINT,
     seller BIGINT, category BIGINT, extra STRING>,
   bid ROW<auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, extra STRING>,
-  at AS TO_TIMESTAMP_LTZ(`dateTime`, 3),
-  WATERMARK FOR at AS at - INTERVAL '{watermark_s}' SECOND
+  ts AS TO_TIMESTAMP_LTZ(`dateTime`, 3),
+  WATERMARK FOR ts AS ts - INTERVAL '{watermark_s}' SECOND
 ) WITH ({options});
-CREATE VIEW person_events AS SELECT person.id, person.name, person.city, person.state, at FROM events
+CREATE VIEW person_events AS SELECT person.id, person.name, person.city, person.state, ts FROM events
   WHERE person IS NOT NULL;
 CREATE VIEW auctions AS SELECT auction.id, auction.itemName, auction.description, auction.initialBid, auction.reserve,
-  at, TO_TIMESTAMP_LTZ(auction.expires, 3) AS expires, auction.seller, auction.category, auction.extra FROM events
+  ts, TO_TIMESTAMP_LTZ(auction.expires, 3) AS expires, auction.seller, auction.category, auction.extra FROM events
   WHERE auction IS NOT NULL;
-CREATE VIEW bids AS SELECT bid.auction, bid.bidder, bid.price, bid.channel, bid.url, at, bid.extra FROM events
+CREATE VIEW bids AS SELECT bid.auction, bid.bidder, bid.price, bid.channel, bid.url, ts, bid.extra FROM events
   WHERE bid IS NOT NULL;
 """
 
 _COUNTS = (
     "SELECT auction, COUNT(*) AS num, window_start, window_end FROM "
-    "HOP(TABLE bids, DESCRIPTOR(at), INTERVAL '2' SECOND, INTERVAL '10' SECOND) "
+    "HOP(TABLE bids, DESCRIPTOR(ts), INTERVAL '2' SECOND, INTERVAL '10' SECOND) "
     "GROUP BY auction, window_start, window_end"
 )
-_TENS = "TUMBLE(TABLE {table}, DESCRIPTOR(at), INTERVAL '10' SECOND)"
+_TENS = "TUMBLE(TABLE {table}, DESCRIPTOR(ts), INTERVAL '10' SECOND)"
 _JOINED = "auctions AS a JOIN bids AS b ON a.id = b.auction"
-_IN_TIME = "b.at BETWEEN a.at AND a.expires"
+_IN_TIME = "b.ts BETWEEN a.ts AND a.expires"
 
 # By query: columns of the result, and the SELECT.
 QUERIES: Mapping[str, tuple[str, str]] = {
     "q0": (
-        "auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP_LTZ(3), extra STRING",
-        "SELECT auction, bidder, price, at, extra FROM bids",
+        "auction BIGINT, bidder BIGINT, price BIGINT, ts TIMESTAMP_LTZ(3), extra STRING",
+        "SELECT auction, bidder, price, ts, extra FROM bids",
     ),
     "q1": (
-        "auction BIGINT, bidder BIGINT, price DECIMAL(16, 3), at TIMESTAMP_LTZ(3), extra STRING",
-        "SELECT auction, bidder, 0.908 * CAST(price AS DECIMAL(12)), at, extra FROM bids",
+        "auction BIGINT, bidder BIGINT, price DECIMAL(16, 3), ts TIMESTAMP_LTZ(3), extra STRING",
+        "SELECT auction, bidder, 0.908 * CAST(price AS DECIMAL(12)), ts, extra FROM bids",
     ),
     "q3": (
         "name STRING, city STRING, state STRING, id BIGINT",
@@ -65,11 +65,11 @@ QUERIES: Mapping[str, tuple[str, str]] = {
         ") AS m ON c.window_start = m.window_start AND c.window_end = m.window_end AND c.num >= m.most",
     ),
     "q7": (
-        "auction BIGINT, price BIGINT, bidder BIGINT, at TIMESTAMP_LTZ(3), extra STRING",
-        "SELECT b.auction, b.price, b.bidder, b.at, b.extra FROM bids AS b JOIN ("
+        "auction BIGINT, price BIGINT, bidder BIGINT, ts TIMESTAMP_LTZ(3), extra STRING",
+        "SELECT b.auction, b.price, b.bidder, b.ts, b.extra FROM bids AS b JOIN ("
         f"SELECT MAX(price) AS price, window_end FROM {_TENS.format(table='bids')} GROUP BY window_start, window_end"
         ") AS m ON b.price = m.price "
-        "WHERE b.at BETWEEN CAST(m.window_end AS TIMESTAMP_LTZ(3)) - INTERVAL '10' SECOND "
+        "WHERE b.ts BETWEEN CAST(m.window_end AS TIMESTAMP_LTZ(3)) - INTERVAL '10' SECOND "
         "AND CAST(m.window_end AS TIMESTAMP_LTZ(3))",
     ),
     "q8": (
@@ -87,23 +87,23 @@ QUERIES: Mapping[str, tuple[str, str]] = {
         "price BIGINT, bid_at TIMESTAMP_LTZ(3), bid_extra STRING, PRIMARY KEY (id) NOT ENFORCED",
         "SELECT id, itemName, description, initialBid, reserve, opened, expires, seller, category, extra, auction, "
         "bidder, price, bid_at, bid_extra FROM ("
-        "SELECT a.id, a.itemName, a.description, a.initialBid, a.reserve, a.at AS opened, a.expires, a.seller, "
-        "a.category, a.extra, b.auction, b.bidder, b.price, b.at AS bid_at, b.extra AS bid_extra, "
-        "ROW_NUMBER() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.at ASC) AS place "
+        "SELECT a.id, a.itemName, a.description, a.initialBid, a.reserve, a.ts AS opened, a.expires, a.seller, "
+        "a.category, a.extra, b.auction, b.bidder, b.price, b.ts AS bid_at, b.extra AS bid_extra, "
+        "ROW_NUMBER() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.ts ASC) AS place "
         f"FROM {_JOINED} WHERE {_IN_TIME}) WHERE place = 1",
     ),
     "q18": (
-        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, at TIMESTAMP_LTZ(3), extra STRING, "
+        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, ts TIMESTAMP_LTZ(3), extra STRING, "
         "PRIMARY KEY (bidder, auction) NOT ENFORCED",
-        "SELECT auction, bidder, price, channel, url, at, extra FROM (SELECT *, "
-        "ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY at DESC) AS place FROM bids) WHERE place = 1",
+        "SELECT auction, bidder, price, channel, url, ts, extra FROM (SELECT *, "
+        "ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts DESC) AS place FROM bids) WHERE place = 1",
     ),
     "q20": (
         "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, bid_at TIMESTAMP_LTZ(3), "
         "bid_extra STRING, itemName STRING, description STRING, initialBid BIGINT, reserve BIGINT, "
         "opened TIMESTAMP_LTZ(3), expires TIMESTAMP_LTZ(3), seller BIGINT, category BIGINT, extra STRING",
-        "SELECT b.auction, b.bidder, b.price, b.channel, b.url, b.at, b.extra, a.itemName, a.description, "
-        f"a.initialBid, a.reserve, a.at, a.expires, a.seller, a.category, a.extra FROM {_JOINED} WHERE a.category = 10",
+        "SELECT b.auction, b.bidder, b.price, b.channel, b.url, b.ts, b.extra, a.itemName, a.description, "
+        f"a.initialBid, a.reserve, a.ts, a.expires, a.seller, a.category, a.extra FROM {_JOINED} WHERE a.category = 10",
     ),
 }
 

@@ -62,7 +62,8 @@ class EventTopic:
     def delete(self) -> None:
         """Delete the topic, if it exists."""
         if self._exists():
-            self._admin().delete_topics([self.name])[self.name].result(_TIMEOUT_S)
+            admin = self._admin()  # must outlive its answer
+            admin.delete_topics([self.name])[self.name].result(_TIMEOUT_S)
             wait_until(lambda: not self._exists(), timeout_s=_TIMEOUT_S, what=f"kafka: the end of {self.name}")
 
     def _admin(self) -> AdminClient:
@@ -73,8 +74,8 @@ class EventTopic:
 
     def _held(self) -> int:
         if not self._exists():
-            topic = NewTopic(self.name, PARTITIONS, 1, config={"retention.ms": "-1"})
-            self._admin().create_topics([topic])[self.name].result(_TIMEOUT_S)
+            admin, topic = self._admin(), NewTopic(self.name, PARTITIONS, 1, config={"retention.ms": "-1"})
+            admin.create_topics([topic])[self.name].result(_TIMEOUT_S)
         return sum(KafkaEndOffsets(self.bootstrap, self.name).read(_TIMEOUT_S).values())
 
     def _write(self, first: int) -> None:
