@@ -5,7 +5,7 @@
 The configuration: query, topic, bootstrap, kafka_options, checkpoint, ends (offset by partition), executors,
 watermark_s, trigger_s, batch_events, report. Without `batch_events`, a first part of `trial_events` determines it:
 the events of a batch that takes `trigger_s`. The report is JSON: `batch_events`, `rate` in events/s of the last
-batches, `plan`, and `batches`, Spark's progress of each. Results are counted and discarded.
+batches, `plan`, and `batches`, Spark's progress of each and its `events`. Results are counted and discarded.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ POLL_S = 0.1
 LAST_BATCHES = 10
 LEAST_EVENTS, MOST_EVENTS = 10_000, 4_000_000
 TRIAL_BATCH = 100_000
+OFFSETS = ("startOffset", "endOffset")
 
 
 def start(spark: SparkSession, config: Config, batch_events: int) -> StreamingQuery:
@@ -59,21 +60,29 @@ def run_until(running: StreamingQuery, ends: Mapping[str, int]) -> None:
 
 def reached(progress: Any, ends: Mapping[str, int]) -> bool:
     """Return whether a batch ended at or beyond these offsets."""
-    (found,) = end_offsets(progress).values()
+    (found,) = offsets(progress, "endOffset").values()
     return all(found.get(partition, 0) >= end for partition, end in ends.items())
 
 
-def end_offsets(progress: Any) -> dict[str, dict[str, int]]:
-    """Return the end offsets of a batch by topic and partition."""
-    value = progress["sources"][0]["endOffset"]
-    return dict(json.loads(value)) if isinstance(value, str) else dict(value or {"": {}})
+def offsets(progress: Any, name: str) -> dict[str, dict[str, int]]:
+    """Return the offsets `startOffset` or `endOffset` of a batch by topic and partition."""
+    value = progress["sources"][0][name]
+    found = json.loads(value) if isinstance(value, str) else value
+    return dict(found or {"": {}})
+
+
+def events_of(progress: Any) -> int:
+    """Return the events of a batch; Spark's `numInputRows` counts those of each branch of a join."""
+    begin, end = (sum(sum(one.values()) for one in offsets(progress, name).values()) for name in OFFSETS)
+    return end - begin
 
 
 def rate_of(running: StreamingQuery) -> float:
     """Return the events per second of the last full batches."""
     full = [one for one in running.recentProgress if one["numInputRows"]]
-    rates = [one["numInputRows"] / (one["durationMs"]["triggerExecution"] / 1000) for one in full[-LAST_BATCHES:]]
-    return statistics.median(rates)
+    return statistics.median(
+        events_of(one) / (one["durationMs"]["triggerExecution"] / 1000) for one in full[-LAST_BATCHES:]
+    )
 
 
 def main() -> None:
@@ -92,7 +101,7 @@ def main() -> None:
         "batch_events": batch_events,
         "rate": rate_of(running),
         "plan": running._jsq.explainInternal(False),  # type: ignore[attr-defined]  # `explain` prints it
-        "batches": [json.loads(one.json) for one in running.recentProgress],
+        "batches": [{**json.loads(one.json), "events": events_of(one)} for one in running.recentProgress],
     }
     Path(config["report"]).write_text(json.dumps(report))
     spark.stop()

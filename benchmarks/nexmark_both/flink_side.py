@@ -194,7 +194,7 @@ class FlinkCluster:
     def results(self) -> int:
         """Return the number of changes that the sink has received."""
         vertices = (one["id"] for one in self._job()["vertices"])
-        return sum(sum(self._metrics(vertex, r"(^|\.)Sink__.*\.numRecordsIn$")) for vertex in vertices)
+        return sum(sum(self._metrics(vertex, r"\.results\[\d+\]__Writer\.numRecordsIn$")) for vertex in vertices)
 
     def _metrics(self, vertex: str, pattern: str) -> list[int]:
         """Return the values of the vertex's metrics whose names match."""

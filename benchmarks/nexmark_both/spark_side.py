@@ -76,7 +76,7 @@ class SparkSide:
         work.begin(topic.filled, _start_of(batches[0]))
         position = topic.filled
         for one in batches:
-            position += one["numInputRows"]
+            position += one["events"]
             work.reached(position, _start_of(one) + one["durationMs"]["triggerExecution"] / 1000)
         commits = [{"s": one["durationMs"]["triggerExecution"] / 1000} for one in batches]
         return work.measured(_rows(batches), commits, report["plan"])
