@@ -66,7 +66,7 @@ def test_records_of_schema_2_and_3_share_their_columns(spark: SparkSession, tmp_
     roots = ("cpu_b", "background_", "audit_", "late_", "cpu_n")
     assert {key: value for key, value in first.items() if key.startswith(roots)} == {
         "cpu_by_host_big-1_example": 1.5, "background_cpu_processes": 0.25, "background_cpu_steal": 0.5,
-        "audit_unexpected": 0, "audit_checksum_mismatches": 2, "late_records": None,
+        "audit_unexpected": 0, "audit_checksum_mismatches": 2, "late_records": None, "cpu_by_phase": None,
     }  # fmt: skip
     faults = pq.read_table(settings.results / "summary" / "recoveries.parquet").to_pylist()
     assert [row["note"] for row in faults] == [part["note"]] * 2
