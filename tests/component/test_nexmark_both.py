@@ -68,6 +68,6 @@ def test_changes_add_up_to_the_answer(events: Path, tmp_path: Path, query: str, 
     found.columns = expected.columns
     for name, column in expected.items():
         if str(column.dtype).startswith("datetime64"):
-            found[name] = pd.to_datetime(found[name])
+            found[name] = pd.to_datetime(found[name], format="ISO8601")
     assert len(expected)
     pd.testing.assert_frame_equal(sort_rows(found), expected)
