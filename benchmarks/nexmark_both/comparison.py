@@ -25,7 +25,7 @@ from benchmarks.nexmark_both.flink_side import FlinkSide
 from benchmarks.nexmark_both.page import read_runs, write_page
 from benchmarks.nexmark_both.spark_side import SparkSide
 from benchmarks.nexmark_both.topic import EventTopic
-from benchmarks.nexmark_both.work import Measured
+from benchmarks.nexmark_both.work import CORES, Measured
 from faultline.cli.service_control import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.lifecycle.environment import git_commit
@@ -154,7 +154,7 @@ class Comparison:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             found = side.measure(query, topic, self._state(query, side), made, folder)
-            others = found.others_s / found.seconds / 2
+            others = found.others_s / found.seconds / CORES
             if others <= OTHERS:
                 break
             self._progress(f"nexmark_both: other processes used {others:.0%} of the cores (attempt {attempt + 1})")

@@ -1,4 +1,4 @@
-"""CPU and memory of an engine's processes during a run, sampled each second."""
+"""CPU and memory of an engine's processes during a run, sampled every PERIOD_S."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class UsageSampler(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self.join()
+        self._sample()  # CPU since the last sample counts
 
     def _sample(self) -> None:
         resident = 0.0
