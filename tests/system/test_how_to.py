@@ -70,7 +70,7 @@ def test_a_paired_nightly_run_reports_its_result(shared_installation: Installati
     (file,) = HowTo.read("watch-nightly-runs").files
     with webhook() as (address, kept):
         text = file.replace("http://127.0.0.1:8099/hook", address).replace(
-            "fault: executor}", "fault: none, rate: 100}"
+            "fault: executor}", "fault: none, rate: 100, warmup_s: 5, duration_s: 12}"
         )
         (tmp_path / "nightly.yaml").write_text(f"{text}repetitions: 7\n")
         given = {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)}
