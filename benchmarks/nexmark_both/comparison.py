@@ -32,7 +32,7 @@ from faultline.lifecycle.environment import git_commit
 from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
-EVENTS, QUICK_EVENTS = 40_000_000, 2_000_000
+EVENTS, QUICK_EVENTS = 20_000_000, 2_000_000
 REPETITIONS, QUICK_REPETITIONS = 5, 1
 QUICK_QUERIES = ("q0", "q4", "q5")
 # The query without work of its own: reading and parsing.
