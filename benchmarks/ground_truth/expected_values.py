@@ -126,6 +126,7 @@ def _recovery(
     for part, (begin, after) in PARTS.items():
         first, last = chain[begin], chain[after]
         seconds[part] = None if first is None or last is None else (last - first) / NS
+    seconds["durable_s"] = (course.covering(outage).commit_ns - outage.t0_ns) / NS
     watched_ns = watch.end_ns + run.interval_ns
     watched_ns = watched_ns if watch.until_ns is None else min(watched_ns, watch.until_ns)
     seconds["silence_s"] = _silence_s(course.emit_ns[emitted], outage.t0_ns, end.t6_ns or watched_ns)

@@ -1,4 +1,4 @@
-"""Correctness of the measuring chain: 20 experiments with planted times and counts.
+"""Correctness of the measuring chain: 23 experiments with planted times and counts.
 
 Each scenario is a normal experiment. Its times are compared to within time bins, its counts exactly. In addition, Spark
 harvests the topics, as for other workloads; its tables must equal those of the engine's own harvest. Results are stored

@@ -82,6 +82,7 @@ class Simulated:
     def evidence(self) -> FaultEvidence:
         """Return the evidence of the first fault, which the run must have."""
         assert self.t0_ns is not None
+        waiting = self.emit_ms[(self.due_ms <= self.t0_ns // MS) & (self.emit_ms >= 0)]
         return FaultEvidence(
             engine=ENGINE,
             traces=self.traces,
@@ -93,6 +94,8 @@ class Simulated:
             production=self.folded.production,
             limits=self.limits,
             emissions_ms=self.folded.emissions_ms,
+            emits_at_once=self.method == "rank",
+            emitted_ns=max(self.t0_ns, int(waiting.max()) * MS),
             window=self.window,
             until_ns=self.kills_ns[1] if len(self.kills_ns) > 1 else None,
         )
@@ -215,7 +218,7 @@ def _events(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterat
         process_run = len(earlier)
         began_ns, loaded_ns = row.planned_ns, None
         outage = earlier[-1] if earlier else None
-        if outage is not None and row.commit_ns == outage.replayed_ns:
+        if outage is not None and row is course.covering(outage):
             loaded_ns = None if script.nothing_to_load else outage.loaded_ns + next(late)
             began_ns = outage.launch_ns + next(late)
         for partition in range(run.partitions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,8 +42,10 @@ def repeated(seed: int) -> tuple[Script, RunSpec, list[float]]:
     return script, replace(run, duration_s=end_s - run.warmup_s), later
 
 
-def evidence_of(made: Simulated) -> Any:
-    """Return the run in the form that the judge reads from files."""
+def evidence_of(made: Simulated, tuples: Path) -> Any:
+    """Return the run in the form that the judge reads from files; its tuples are written to `tuples`."""
+    made.tuples().to_parquet(tuples)
+    per_record = made.method == "rank"
     return SimpleNamespace(
         config=SimpleNamespace(
             injections=KILLS,
@@ -54,8 +57,9 @@ def evidence_of(made: Simulated) -> Any:
         ),
         is_repeated=True,
         identifies_tuples=True,
-        emits_at_once=False,
-        emits_per_record=made.traces.method == "rank",
+        emits_at_once=per_record,
+        emits_per_record=per_record,
+        tuples_path=tuples,
         planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
         traces=made.traces,
         engine=ENGINE,
@@ -89,11 +93,11 @@ def signals_of(made: Simulated) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
+def test_each_recovery_is_found_where_it_was_planted(seed: int, tmp_path: Path) -> None:
     script, run, later = repeated(seed)
     made = simulate(script, run, seed, later)
     truth = truth_of(script, run, made.course, primer=PRIMER * run.partitions)
-    evidence = evidence_of(made)
+    evidence = evidence_of(made, tmp_path / "tuples.parquet")
     # One restart per kill, and one before the first.
     restarts = (made.kills_ns[0] - 1_000_000_000, *(at_ns + 1_000_000 for at_ns in made.kills_ns))
     evidence.traces = replace(made.traces, job_restarts=restarts)
@@ -103,7 +107,7 @@ def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
     for number, (one, planted) in enumerate(zip(found, truth.recoveries, strict=True), start=1):
         assert one.problems == () and planted.recovered
         assert (one.recovery.injection, one.recovery.recovered) == (number, True), one.recovery.note
-        for part in PARTS:
+        for part in (*PARTS, "durable_s"):
             assert getattr(one.recovery, part) == pytest.approx(planted.seconds[part], abs=made.resolution_s), part
         t7 = next(event.wall_ns for event in one.events if event.name.partition("#")[0] == "t7")
         assert planted.over_ns is not None

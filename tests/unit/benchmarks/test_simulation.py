@@ -86,6 +86,10 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
             assert (value is None) is (found is None), (seed, part, value, found)
             if value is not None:
                 worst = max(worst, abs(found - value) / planted.unit_s(made.resolution_s))
+        covered = timeline["durable" if made.method == "rank" else "t5"]
+        durable_s, planted_s = (covered.wall_ns - made.t0_ns) / 1e9, planted.seconds["durable_s"]
+        assert planted_s is not None
+        worst = max(worst, abs(durable_s - planted_s) / made.resolution_s)
     tuples, until_ns = made.folded, made.window.end_ns
     if made.t0_ns is not None:
         until_ns = first_affected_ns(tuples.production, made.window, made.t0_ns)

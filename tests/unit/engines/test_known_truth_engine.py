@@ -155,7 +155,7 @@ def assert_survived(world: World, script: Script, run: RunSpec, timeline: Script
     for outage in timeline.outages:
         held = timeline.due(outage.t0_ns - 10 * MS) + PRIMER * run.partitions
         later = [at for at, ends in world.commits.values() if at > T0 + outage.t0_ns and sum(ends.values()) >= held]
-        assert 0 <= min(later) - T0 - outage.replayed_ns <= 15 * MS
+        assert 0 <= min(later) - T0 - timeline.covering(outage).commit_ns <= 15 * MS
     assert sum(world.commits[max(world.commits)][1].values()) == len(timeline.due_ns) + PRIMER * run.partitions
 
 

@@ -257,7 +257,7 @@ class _TimelineRunner:
                 continue
             if row.record_end < self._done:
                 continue
-            replay = outage is not None and row.commit_ns == outage.replayed_ns
+            replay = outage is not None and row is self._timeline.covering(outage)
             actions.append((row.planned_ns, 0, self._plan_action(row.record_end, replay=replay)))
             actions.append((row.commit_ns, row.record_end, self._commit))
         return sorted(actions, key=lambda action: action[0])  # stable, so a batch is planned before it is committed

@@ -22,7 +22,7 @@ from generators.pacing import SendSchedule
 Ints = npt.NDArray[np.int64]
 NS = 1_000_000_000
 MS = 1_000_000
-# Minimum time between the commit of the replay and the next instant of the grid.
+# Minimum time between the end of the replay and the next instant of the grid.
 GUARD_NS = 50 * MS
 # In style `record`, the backlog ends in the middle of a second, away from the boundaries of time bins.
 MID_SECOND_NS = NS // 2
@@ -105,7 +105,7 @@ class Outage:
 
     @property
     def length_ns(self) -> int:
-        """Time from t0 to the commit of the records that the broker held at t0."""
+        """Time from t0 to the end of the replay."""
         return self.replayed_ns - self.t0_ns
 
 
@@ -133,6 +133,10 @@ class ScriptedTimeline:
     rows: tuple[ScriptedCommit, ...]
     outages: tuple[Outage, ...]
     treatments: Mapping[int, Treatment]
+
+    def covering(self, outage: Outage) -> ScriptedCommit:
+        """Return the first commit after an outage: it covers the records that the broker held at t0."""
+        return next(row for row in self.rows if row.commit_ns >= outage.replayed_ns)
 
     def due(self, at_ns: int) -> int:
         """Return the number of records due at or before an instant."""
@@ -247,22 +251,16 @@ def _record_timeline(
     emit: Ints = due + np.round((script.latency_ms + wobble) * MS).astype(np.int64)
     for outage in outages:
         emit = _delay_emissions(script, due, emit, outage)
-    pending = list(outages)
     reached = np.maximum.accumulate(emit)
     rows: list[ScriptedCommit] = []
-
-    def commit(planned_ns: int, at_ns: int) -> None:
-        record_end = int(np.searchsorted(reached, at_ns, side="right"))
-        if record_end > (rows[-1].record_end if rows else 0) or planned_ns < at_ns:  # the replay is always committed
-            rows.append(ScriptedCommit(planned_ns, at_ns, record_end))
-
-    at = run.interval_ns
-    while not rows or rows[-1].record_end < len(due):
-        if pending and pending[0].t0_ns < at <= pending[0].t0_ns + run.interval_ns:
-            outage = pending.pop(0)
-            commit(outage.loaded_ns, outage.replayed_ns)
-            at = ((outage.replayed_ns + GUARD_NS) // run.interval_ns + 1) * run.interval_ns
-        commit(at, at)
+    at, pending = run.interval_ns, list(outages)
+    while pending or not rows or rows[-1].record_end < len(due):
+        was_killed = bool(pending) and pending[0].t0_ns < at
+        if was_killed:  # no commit before the replay has ended
+            at = ((pending.pop(0).replayed_ns + GUARD_NS) // run.interval_ns + 1) * run.interval_ns
+        record_end = int(np.searchsorted(reached, at, side="right"))
+        if was_killed or record_end > (rows[-1].record_end if rows else 0):
+            rows.append(ScriptedCommit(at, at, record_end))
         at += run.interval_ns
     return emit, tuple(rows)
 

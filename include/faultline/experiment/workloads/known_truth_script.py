@@ -51,9 +51,10 @@ class Script:
         spread_ms: Step by which the latency varies between time bins.
         redeploy_s: t0 to the task launch; at least `restart_delay_s` + 1 s.
         load_s: Task launch to loaded state.
-        replay_s: Loaded state to the commit of all input that the broker held at t0.
+        replay_s: Loaded state to the commit of all input that the broker held at t0; in style `record` to its output,
+            which the next commit of the grid covers.
         nothing_to_load: Emulate a stateless engine; `load_s` is 0.
-        catchup_bins: Time bins after that commit with the consumer lag above its threshold.
+        catchup_bins: Time bins after the replay with the consumer lag above its threshold.
         slow_bins: Further time bins with only the latency above its threshold.
         recovers: False keeps the consumer lag of the outage until the end.
         lost: Records never emitted, after the fault.
@@ -84,7 +85,7 @@ class Script:
 
     @property
     def outage_s(self) -> float:
-        """Seconds from t0 to the commit of all input that the broker held at t0."""
+        """Seconds from t0 to the end of the replay."""
         return self.redeploy_s + self.load_s + self.replay_s
 
     @property
