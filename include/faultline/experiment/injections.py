@@ -60,8 +60,9 @@ def repeat_fault(planned: Sequence[PlannedFault], common: Common) -> tuple[Plann
         return tuple(planned)
     (first,), (_, high) = planned, common.fault_window
     apart_s, lasts_s = common.baseline_s + SECONDS_AFTER_FAULT, first.end_s - first.latest_s
-    later = (
-        replace(first, index=n, earliest_s=first.earliest_s + n * apart_s, latest_s=high, end_s=high + lasts_s)
-        for n in range(1, common.injections)
-    )
+    later = []
+    for n in range(1, common.injections):
+        earliest_s = first.earliest_s + n * apart_s
+        latest_s = min(high, max(earliest_s, high - lasts_s))  # 30 s remain after a fault that lasts
+        later.append(replace(first, index=n, earliest_s=earliest_s, latest_s=latest_s, end_s=latest_s + lasts_s))
     return (first, *later)

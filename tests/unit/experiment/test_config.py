@@ -202,8 +202,11 @@ def test_parameter_that_workload_ignores_is_refused(values: dict[str, object], k
 
 
 @given(st.integers(1, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
-def test_default_window_contains_all_injections_in_order(injections: int, checkpoint_interval_s: float) -> None:
-    config = parse_configuration({"injections": injections, "checkpoint_interval_s": checkpoint_interval_s})
+@pytest.mark.parametrize("fault", [{}, {"workload": "word_count_python", "fault": "python_worker"}])
+def test_default_window_contains_all_injections_in_order(
+    fault: dict[str, str], injections: int, checkpoint_interval_s: float
+) -> None:
+    config = parse_configuration({**fault, "injections": injections, "checkpoint_interval_s": checkpoint_interval_s})
     planned = config.planned_faults()
     assert [one.index for one in planned] == list(range(injections))
     low, high = config.fault_window
