@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from faultline.experiment.matrix import Matrix, MatrixSpec
 from faultline.experiment.named_settings import OBJECTS, fold_settings, require_known, take_settings
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.prepare import Order, check_configuration
+from faultline.orchestration.planning import SEARCH_PARAMS, check_search
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
@@ -44,7 +46,8 @@ class SweepRequest:
         lines = [f"{name}: {axis_text(values)}" for name, values in matrix.axes.items()]
         often = "until decided" if self.params["decide"] else _repetitions_text(matrix.repetitions)
         partly = [f"{key}: only for {' and '.join(those)}" for key, those in matrix.only_of.items() if self._given(key)]
-        return [*lines, *partly, f"each configuration {often}"]
+        then = ["then a search for the highest sustained rate"] if self.params.get("search") else []
+        return [*lines, *partly, f"each configuration {often}", *then]
 
     def _given(self, key: str) -> bool:
         """Return whether the key was requested, not only set by the preset."""
@@ -70,6 +73,7 @@ def parse_sweep(words: Sequence[str]) -> SweepRequest:
     spec = MATRICES[name]
     form = parse_form(spec, words[len(named) :])
     params = spec.resolve({**dict.fromkeys(KNOWN), **form})
+    check_search(params)
     for config in dict.fromkeys(spec.matrix(params).configurations()):
         check_configuration(config)
         Order(config, series=params["series"], build=params["build"])
@@ -78,7 +82,8 @@ def parse_sweep(words: Sequence[str]) -> SweepRequest:
 
 def parse_form(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
     """Parse `key=value` words into values of the form. Raises ConfigError naming the key."""
-    values = split_words(words, [*Configuration.model_fields, *KNOWN], example="preset=smoke")
+    searching = tuple(SEARCH_PARAMS) if spec.search else ()
+    values = split_words(words, [*Configuration.model_fields, *KNOWN, *searching], example="preset=smoke")
     for key, text in values.items():
         if not text.strip():
             raise ConfigError(f"{key}: empty; expected a value")
@@ -89,6 +94,8 @@ def parse_form(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
             form[key] = _parse_whole(key, values.pop(key), low, high)
     if "decide" in values:
         form["decide"] = _parse_object("decide", values.pop("decide"))
+    if asked := {key: _parse_search(key, values.pop(key)) for key in searching if key in values}:
+        form |= {**SEARCH_PARAMS, **asked}
     fixed: dict[str, Any] = {}
     further: dict[str, list[Any]] = {}
     for key, text in values.items():
@@ -134,6 +141,21 @@ def _parse_object(key: str, text: str) -> dict[str, Any]:
             f"{key}: got {text!r}; expected a JSON object, quoted for the shell, such as '{{\"along\": …}}'"
         )
     return found
+
+
+def _parse_search(key: str, text: str) -> bool | float:
+    """Parse a parameter of the search for the highest sustained rate."""
+    if key == "search":
+        if text not in ("true", "false"):
+            raise ConfigError(f"{key}: got {text!r}; expected true or false")
+        return text == "true"
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"{key}: got {text!r}; expected a rate above 0")
+    return rate
 
 
 def _is_workload(name: str) -> bool:

@@ -385,11 +385,14 @@ def _first_line(error: ValidationError) -> str:
         return str(problem["ctx"]["error"])
     key = ".".join(str(part) for part in problem["loc"]) or "configuration"
     given = problem.get("input")
-    if problem["type"] == "literal_error":
+    is_choice, is_number = problem["type"] == "literal_error", problem["type"] in ("float_parsing", "int_parsing")
+    if (is_choice or is_number) and "," in str(given):
+        return f"{key}: got {given!r}; expected one value; fix, in a sweep: {key}=[{given}]"
+    if is_choice:
         if key == "fault_action" and str(given) in REFUSED:
             return f"{key}: unsupported action {given}: {REFUSED[given]}"
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: got {given!r}; expected a known value{suggest(str(given), choices)}"
-    if problem["type"] in ("float_parsing", "int_parsing"):
-        return f"{key}: got {given!r}; expected a number, or in a sweep several: 2,10"
+    if is_number:
+        return f"{key}: got {given!r}; expected a number"
     return f"{key}: got {given!r}; {expectation(problem['msg'])}"

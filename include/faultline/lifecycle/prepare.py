@@ -228,7 +228,8 @@ def check_engine(config: Configuration) -> None:
             raise ConfigError(f"cycle: got {cycle}; unsupported by the engine {engine.name}; fix: omit it")
         if not {role.name for role in ROLES_BY_VICTIM[victim]} <= engine.roles:
             known = ", ".join(sorted(engine.roles))
-            raise ConfigError(f"victim: got {victim}; expected {known} (engine {engine.name})")
+            key = "fault" if config.fault_plan is None else "fault_plan"
+            raise ConfigError(f"{key}: got victim {victim}; expected {known} (engine {engine.name})")
     engine.check(config)
 
 

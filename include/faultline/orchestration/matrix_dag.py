@@ -17,6 +17,7 @@ from faultline.experiment.matrices import MATRICES, MOST_MEASUREMENTS
 from faultline.experiment.matrix import DEFAULT, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
+from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.orchestration.run_experiment import (
     CELL_RETRIES,
     MAX_ACTIVE_RUNS,
@@ -233,16 +234,16 @@ def search_params() -> dict[str, Param]:
     """Return the form's search section."""
     return {
         "search": Param(
-            False, type="boolean", title="search", section="Search",
+            SEARCH_PARAMS["search"], type="boolean", title="search", section="Search",
             description="Then find the highest sustained rate of the first configuration by bisection.",
         ),
         "search_low": Param(
-            100.0, type="number", exclusiveMinimum=0, title="search_low", section="Search",
+            SEARCH_PARAMS["search_low"], type="number", exclusiveMinimum=0, title="search_low", section="Search",
             description="Rate expected to be sustained, in Kafka records per second.",
         ),
         "search_high": Param(
-            50_000.0, type="number", exclusiveMinimum=0, maximum=500_000, title="search_high", section="Search",
-            description="Rate expected not to be sustained, in Kafka records per second.",
+            SEARCH_PARAMS["search_high"], type="number", exclusiveMinimum=0, maximum=500_000, title="search_high",
+            section="Search", description="Rate expected not to be sustained, in Kafka records per second.",
         ),
     }  # fmt: skip
 

@@ -38,7 +38,8 @@ SWEEP_PARAMS = (
     "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_invalid", "series", "build",
     "decide", "resume",
 )  # fmt: skip
-SEARCH_PARAMS = ("search", "search_low", "search_high")
+# Defaults of a search for the highest sustained rate, in input records/s.
+SEARCH_PARAMS: Mapping[str, Any] = {"search": False, "search_low": 100.0, "search_high": 50_000.0}
 
 
 def reject_unknown(given: Iterable[str], known: Collection[str]) -> None:

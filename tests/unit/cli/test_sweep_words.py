@@ -18,6 +18,7 @@ from faultline.engines.flink.distribution import FlinkDistribution
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
+from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
@@ -59,6 +60,14 @@ def test_axes_of_the_matrix_need_no_brackets() -> None:
     assert wanted.lines == [
         "fault: none", "checkpoint_interval_s: 2, 10", "rate: 100, 200, 400", "each configuration 5 times"
     ]  # fmt: skip
+
+
+def test_a_search_has_a_range() -> None:
+    wanted = parse_sweep(["input_rate", "search=true", "search_low=500"])
+    assert {key: wanted.form[key] for key in SEARCH_PARAMS} == {
+        "search": True, "search_low": 500.0, "search_high": SEARCH_PARAMS["search_high"]
+    }  # fmt: skip
+    assert SEARCH_PARAMS.keys().isdisjoint(parse_sweep(["input_rate"]).form)
 
 
 def test_a_sweep_without_a_matrix_resolves_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +117,11 @@ def test_a_job_applies_to_its_workload_only(tmp_path: Path, monkeypatch: pytest.
         (["recovery", "fault="], "fault: empty"),
         (["recovery", "fault=executer"], "fault: "),
         (["recovery", "rate=[]"], "rate: "),
+        (["recovery", "rate=1,2"], "rate: got '1,2'; expected one value; fix, in a sweep: rate=[1,2]"),
+        (["input_rate", "search=yes"], "search: "),
+        (["input_rate", "search=true", "search_low=0"], "search_low: "),
+        (["input_rate", "search=true", "search_low=9", "search_high=8"], "search_high: "),
+        (["recovery", "search=true"], "search: unknown parameter"),
         (["recovery", "repetitions=-4"], "repetitions: got '-4'; "),
         (["recovery", "decide=5"], "decide: got '5'; "),
         (["recovery", "series=two words"], "series: "),

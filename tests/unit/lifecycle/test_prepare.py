@@ -48,8 +48,8 @@ AT_SNAPSHOT = {"fault_plan": {"faults": [SNAPSHOT]}, "commit_mode": "aligned-cha
             {"fault": "none", "jvm_options.driver": "-XX:+UseZGC"},
             "jvm_options: unsupported",
         ),
-        ({"fault": "executor"}, "victim: got executor; expected driver, kafka"),
-        ({"fault": "any"}, "victim: got any; expected driver, kafka"),
+        ({"fault": "executor"}, "fault: got victim executor; expected driver, kafka"),
+        ({"fault": "any"}, "fault: got victim any; expected driver, kafka"),
     ],
 )
 def test_an_engine_is_asked_for_what_it_can_do_only(
