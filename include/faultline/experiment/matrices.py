@@ -48,7 +48,8 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
                     "checkpoint_interval_s": [1.0, 5.0],
                     "fault": ["executor", "none"],
-                    "repetitions": 4,
+                    "injections": 2,
+                    "repetitions": 3,
                 },
                 DEMO: DEMO_VALUES,
                 "paper": {
@@ -240,10 +241,11 @@ MATRICES: dict[str, MatrixSpec] = {
                     **REPEATED,
                 },
                 FINDINGS: {
-                    "fault": ["executor", "worker", "none"],
+                    "fault": ["executor", "worker", "driver", "python_worker", "kafka", "none"],
                     "checkpoint_interval_s": [2.0, 10.0],
                     "workload": "word_count_python",
-                    "repetitions": 5,
+                    "injections": 2,
+                    "repetitions": 3,
                 },
                 "paper": {
                     "fault": ["any", "none"],
