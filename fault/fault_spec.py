@@ -170,10 +170,14 @@ def require_integer(key: str, value: Any, lowest: int, highest: int) -> None:
         raise PlanError(f"{key}: got {str(value)[:40]!r}; expected an integer from {lowest} to {highest}")
 
 
+# Flink's names of victims.
+_ALIASES = {"taskmanager": "executor", "jobmanager": "driver"}
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean X?` with the known name closest to `name`, else `; known: ` and all names."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(_ALIASES.get(name.lower(), name), names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
 
 

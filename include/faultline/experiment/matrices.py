@@ -310,12 +310,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "for ten seconds. Needs `./faultline up --hosts 3`. `none` on the axis `fault` gives a control run.",
             ("fault", "fault_action"),
             {
-                "smoke": {
-                    **SHORT,
-                    "fault": ["none"],
-                    "fault_action": ["partition"],
-                    "checkpoint_interval_s": 2.0,
-                },  # fmt: skip
+                "smoke": {**SHORT, "fault": ["none"], "fault_action": ["partition"], "checkpoint_interval_s": 2.0},
                 DEFAULT: {
                     "fault": ["worker", "kafka", "none"],
                     "fault_action": [
@@ -326,7 +321,7 @@ MATRICES: dict[str, MatrixSpec] = {
                         "disk_full",
                         "cpu_pressure",
                         "memory_pressure",
-                    ],  # fmt: skip
+                    ],
                     "checkpoint_interval_s": 2.0,
                     **REPEATED,
                 },

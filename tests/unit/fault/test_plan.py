@@ -244,9 +244,10 @@ def test_invalid_value_is_refused_with_its_key(changes: dict[str, Any], key: str
     assert ";" in message
 
 
-def test_closest_known_name_is_suggested() -> None:
+@pytest.mark.parametrize("name", ["executer", "TaskManager"])
+def test_closest_known_name_is_suggested(name: str) -> None:
     with pytest.raises(PlanError, match="did you mean executor"):
-        Fault("executer", "kill", 1)
+        Fault(name, "kill", 1)
     with pytest.raises(PlanError, match="did you mean duration_s"):
         FaultPlan.from_mapping({"faults": [{"victim": "executor", "action": "kill", "durations": 1}]})
 
