@@ -96,7 +96,7 @@ def test_settings_of_the_user_come_last() -> None:
         *(({"workload": name}, "workload") for name in ("pi", "topology", "stock_group_by", "stock_join", "nexmark")),
         ({"workload": "word_count_python"}, "workload"),
         ({"spark_conf": {"spark.sql.adaptive.enabled": "false"}}, "spark_conf"),
-        ({"fault": "worker"}, "victim"),
+        ({"fault": "worker"}, "fault"),
         ({"shuffle_partitions": 4}, "shuffle_partitions"),
         ({"snapshot_interval_s": 30}, "snapshot_interval_s"),
         ({"commit_mode": "none"}, "fault"),
