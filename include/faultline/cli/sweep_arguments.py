@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from faultline.experiment.matrix import Matrix, MatrixSpec
 from faultline.experiment.named_settings import OBJECTS, fold_settings, require_known, take_settings
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.prepare import Order, check_configuration
-from faultline.orchestration.planning import SEARCH_PARAMS, check_search
+from faultline.orchestration.planning import HIGHEST_SEARCHED, SEARCH_PARAMS, check_search
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
@@ -153,8 +152,8 @@ def _parse_search(key: str, text: str) -> bool | float:
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate < math.inf:
-        raise ConfigError(f"{key}: got {text!r}; expected a rate above 0")
+    if not 0 < rate <= HIGHEST_SEARCHED:
+        raise ConfigError(f"{key}: got {text!r}; expected a rate above 0, at most {HIGHEST_SEARCHED:g}")
     return rate
 
 

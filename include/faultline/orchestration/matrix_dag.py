@@ -17,7 +17,7 @@ from faultline.experiment.matrices import MATRICES, MOST_MEASUREMENTS
 from faultline.experiment.matrix import DEFAULT, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.planning import SEARCH_PARAMS
+from faultline.orchestration.planning import HIGHEST_SEARCHED, SEARCH_PARAMS
 from faultline.orchestration.run_experiment import (
     CELL_RETRIES,
     MAX_ACTIVE_RUNS,
@@ -242,8 +242,9 @@ def search_params() -> dict[str, Param]:
             description="Rate expected to be sustained, in Kafka records per second.",
         ),
         "search_high": Param(
-            SEARCH_PARAMS["search_high"], type="number", exclusiveMinimum=0, maximum=500_000, title="search_high",
-            section="Search", description="Rate expected not to be sustained, in Kafka records per second.",
+            SEARCH_PARAMS["search_high"], type="number", exclusiveMinimum=0, maximum=HIGHEST_SEARCHED,
+            title="search_high", section="Search",
+            description="Rate expected not to be sustained, in Kafka records per second.",
         ),
     }  # fmt: skip
 

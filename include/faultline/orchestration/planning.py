@@ -40,6 +40,7 @@ SWEEP_PARAMS = (
 )  # fmt: skip
 # Defaults of a search for the highest sustained rate, in input records/s.
 SEARCH_PARAMS: Mapping[str, Any] = {"search": False, "search_low": 100.0, "search_high": 50_000.0}
+HIGHEST_SEARCHED = 500_000.0
 
 
 def reject_unknown(given: Iterable[str], known: Collection[str]) -> None:
