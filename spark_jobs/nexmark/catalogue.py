@@ -100,9 +100,8 @@ def _from_sql(path: Path) -> NexmarkQuery:
 
 def _from_module(name: str, path: str) -> NexmarkQuery:
     module = importlib.import_module(path)
-    # Workers cannot import modules next to the program, so these are sent by value.
-    for part in ("nexmark.distinct", module.__name__):
-        cloudpickle.register_pickle_by_value(importlib.import_module(part))
+    # Workers cannot import modules next to the program, so all of this package are sent by value.
+    cloudpickle.register_pickle_by_value(importlib.import_module("nexmark"))
     what = (module.__doc__ or "").splitlines()[0]
     event_time, key = getattr(module, "EVENT_TIME", False), getattr(module, "KEY", ())
     return NexmarkQuery(name, what, module.MODE, event_time, key, (), lambda _, streams: module.query(streams))

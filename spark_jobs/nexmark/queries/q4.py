@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from nexmark.catalogue import Streams, winning_bids
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 MODE = "append"
@@ -35,14 +36,21 @@ class CategoryMeans(StatefulProcessor):
         newest = 0
         for part in rows:
             newest = max(newest, int(part["newest"].max()))
-            count, total = count + len(part), total + int(part["price"].sum())
+            count, total = count + int(part["count"].sum()), total + int(part["total"].sum())
         self._state.update((count, total))
         yield pd.DataFrame({"category": [key[0]], "final": [total // count], "newest": [newest]})
 
 
 def query(streams: Streams) -> DataFrame:
     """Columns category, final, newest; a row for each category with new winners, in each batch."""
-    winners = winning_bids(streams, ("category",), ("price",)).select("auction.category", "bid.price", "newest")
-    return winners.groupBy("category").transformWithStateInPandas(
+    winners = winning_bids(streams, ("category",), ("price",))
+    return category_means(
+        winners.select("auction.category", F.lit(1).alias("count"), F.col("bid.price").alias("total"), "newest")
+    )
+
+
+def category_means(changes: DataFrame) -> DataFrame:
+    """Columns category, final, newest, from changes of number and sum: category, count, total, newest."""
+    return changes.groupBy("category").transformWithStateInPandas(
         CategoryMeans(), "category LONG, final LONG, newest LONG", outputMode="Append", timeMode="None"
     )

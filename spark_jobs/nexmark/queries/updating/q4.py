@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 from nexmark.catalogue import Streams
+from nexmark.queries.q4 import category_means
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 MODE = "append"
@@ -43,27 +43,6 @@ def raise_prices(key: Any, rows: Iterator[pd.DataFrame], state: GroupState) -> I
         yield pd.DataFrame({"category": [key[0]], "count": [count], "total": [total], "newest": [newest]})
 
 
-class MeanPrices(StatefulProcessor):
-    """Number and sum of the prices of one category."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._sums = handle.getValueState("sums", "count LONG, total LONG")
-
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,
-    ) -> Iterator[pd.DataFrame]:
-        count, total = self._sums.get() or (0, 0)
-        newest = 0
-        for part in rows:
-            newest = max(newest, int(part["newest"].max()))
-            count, total = count + int(part["count"].sum()), total + int(part["total"].sum())
-        self._sums.update((count, total))
-        yield pd.DataFrame({"category": [key[0]], "final": [total // count], "newest": [newest]})
-
-
 def query(streams: Streams) -> DataFrame:
     """Columns category, final, newest; a row for each category with a new highest price, in each batch."""
     auction, bid = streams.auction.alias("auction"), streams.bid.alias("bid")
@@ -78,6 +57,4 @@ def query(streams: Streams) -> DataFrame:
         raise_prices, "category LONG, count LONG, total LONG, newest LONG", "prices BINARY",
         "append", GroupStateTimeout.NoTimeout,
     )  # fmt: skip
-    return changes.groupBy("category").transformWithStateInPandas(
-        MeanPrices(), "category LONG, final LONG, newest LONG", outputMode="Append", timeMode="None"
-    )
+    return category_means(changes)
