@@ -36,6 +36,8 @@ _OWN = own_fields().keys()
 _UNITS = {"_s": "s", "_mb": "MB"}
 MAX_LABEL = 60
 _MISSING = object()
+# Value of a named setting that a configuration leaves to the engine.
+UNSET = "default"
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,16 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     # The plan itself is an axis only if two different plans have the same text.
     texts = next((axis for axis in axes if axis.key == FAULT), None)
     axes = [axis for axis in axes if axis.key != "fault_plan" or texts is None or len(texts.values) < len(axis.values)]
-    return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+    axes = sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+    # Settings that always change together are one axis, named after the first.
+    together = {_division(axis, breaking): axis for axis in reversed(axes) if is_setting(axis.key)}
+    return [axis for axis in axes if not is_setting(axis.key) or together[_division(axis, breaking)] is axis]
+
+
+def _division(axis: Axis, points: Sequence[Point]) -> tuple[int, ...]:
+    """Return for each point the index of the first point with the same value."""
+    values = [sort_key(axis.of(point)) for point in points]
+    return tuple(map(values.index, values))
 
 
 def names_of(points: Sequence[Point]) -> dict[str, str]:
@@ -282,9 +293,11 @@ def label(value: Any) -> str:
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:
-    """Return the parameter's value; the default if an older record lacks it."""
+    """Return the parameter's value; the default if an older record lacks it, UNSET for a named setting."""
     if key == FAULT:
         return fault_of(config)
+    if is_setting(key):
+        return config.get(key, UNSET)
     value = config.get(key, _DEFAULTS.get(key, _MISSING))
     return NAMES_OF_NOTHING.get(key) if value is None else value
 

@@ -278,13 +278,14 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": [1.0, 50.0],
                     "checkpoint_interval_s": [2.0, 10.0],
                     "fault": ["executor", "driver"],
-                    # The default of 10 s, and a short one; after two missed heartbeats Flink gives a process up.
-                    "axes": {"flink_conf.heartbeat.interval": ["10s", "1s"]},
+                    # A lost TaskManager is noticed after two failed heartbeats (default: 10 s each), a lost JobManager
+                    # after the timeout (default: 50 s).
+                    "axes": {"flink_conf": [{}, {"heartbeat.interval": "1s", "heartbeat.timeout": "5s"}]},
                     "injections": 2,
                     "repetitions": 3,
                 },
             },
-            bound=dict.fromkeys(("commit_mode", "flink_conf.heartbeat.interval"), "engine"),
+            bound=dict.fromkeys(("commit_mode", "flink_conf"), "engine"),
         ),
         MatrixSpec(
             "flink_alignment",

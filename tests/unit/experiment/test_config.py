@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.config_points import Point, axes_of
+from faultline.comparison.config_points import Point, axes_of, axis_steps
 from faultline.experiment.axes import parse_axes
 from faultline.experiment.common_parameters import required_commits
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
@@ -302,6 +302,19 @@ def test_setting_can_be_an_axis() -> None:
     assert [(axis.key, axis.name, axis.values) for axis in axes] == [
         ("rate", "rate (records/s)", (100.0, 200.0)), (ADAPTIVE, "spark.sql.adaptive.enabled", ("false", "true")),
     ]  # fmt: skip
+
+
+def test_settings_changed_together_are_one_axis_and_unset_ones_compare_as_default() -> None:
+    found = MATRICES["spark_and_flink_recovery"].preset_matrix().configurations()
+    points = [Point(one.config_id, one.model_dump(mode="json"), ()) for one in found]
+    axes = axes_of(points)
+    named = {axis.key: axis.values for axis in axes}
+    assert named["flink_conf.heartbeat.interval"] == ("1s", "default")
+    assert "flink_conf.heartbeat.timeout" not in named, "it always changes with the interval"
+    engine = next(axis for axis in axes if axis.key == "engine")
+    steps = axis_steps(points, engine, axes)
+    assert len(steps) == 8, "each state, interval and victim, with the default settings of both engines"
+    assert {step.before.config["flink_conf"] for step in steps} == {None}
 
 
 # ---- 3,178 stored configurations with their identity or the key of their refusal ----
