@@ -113,7 +113,7 @@ METRICS = (
     Metric("cpu_s_per_million.workers", "CPU", "CPU per million records, without the driver", "s", better=LESS),
     *(
         Metric(f"cpu_by_phase.{phase}", "CPU", f"CPU per million records, {phase} recoveries", "s",
-               _in(f"CPU {phase} (s per million)", _RECOVERY), better=LESS)
+               _in(f"CPU {phase}, per million", _RECOVERY), better=LESS)
         for phase in ("before", "during", "after")
     ),
     Metric("background_cpu.processes", "CPU", "CPU of other processes", "cores", _in("other processes", _RESOURCES)),
