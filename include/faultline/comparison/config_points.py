@@ -230,20 +230,12 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
         if len(values) > 1:
             ordered = tuple(values[rank] for rank in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
-    axes = [axis for axis in axes if not _is_derived(axis.key, breaking)]
+    axes.sort(key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+    settings = [axis.key for axis in axes if is_setting(axis.key)]
+    axes = [axis for axis in axes if not _is_derived(axis.key, settings, breaking)]
     # The plan itself is an axis only if two different plans have the same text.
     texts = next((axis for axis in axes if axis.key == FAULT), None)
-    axes = [axis for axis in axes if axis.key != "fault_plan" or texts is None or len(texts.values) < len(axis.values)]
-    axes = sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
-    # Settings that always change together are one axis, named after the first.
-    together = {_division(axis, breaking): axis for axis in reversed(axes) if is_setting(axis.key)}
-    return [axis for axis in axes if not is_setting(axis.key) or together[_division(axis, breaking)] is axis]
-
-
-def _division(axis: Axis, points: Sequence[Point]) -> tuple[int, ...]:
-    """Return for each point the index of the first point with the same value."""
-    values = [sort_key(axis.of(point)) for point in points]
-    return tuple(map(values.index, values))
+    return [axis for axis in axes if axis.key != "fault_plan" or texts is None or len(texts.values) < len(axis.values)]
 
 
 def names_of(points: Sequence[Point]) -> dict[str, str]:
@@ -255,14 +247,18 @@ def names_of(points: Sequence[Point]) -> dict[str, str]:
     }
 
 
-def _is_derived(key: str, points: Sequence[Point]) -> bool:
-    """Return whether a parameter follows from other parameters.
+def _is_derived(key: str, settings: Sequence[str], points: Sequence[Point]) -> bool:
+    """Return whether a parameter follows from other parameters; a setting, also from an earlier one of `settings`.
 
     A parameter that only some workloads have also counts if it differs only where the workload does.
     """
-    sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key)
-    if not sources:
-        return False
+    sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key, ())
+    earlier = settings[: settings.index(key)] if key in settings else ()
+    return _follows(key, sources, points) or any(_follows(key, (other,), points) for other in earlier)
+
+
+def _follows(key: str, sources: Sequence[str], points: Sequence[Point]) -> bool:
+    """Return whether `sources` differ and determine the value of a parameter."""
     found: dict[str, set[Any]] = {}
     for point in points:
         rank = json.dumps([sort_key(_value(point.parameters, source)) for source in sources])
@@ -296,9 +292,7 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     """Return the parameter's value; the default if an older record lacks it, UNSET for a named setting."""
     if key == FAULT:
         return fault_of(config)
-    if is_setting(key):
-        return config.get(key, UNSET)
-    value = config.get(key, _DEFAULTS.get(key, _MISSING))
+    value = config.get(key, UNSET if is_setting(key) else _DEFAULTS.get(key, _MISSING))
     return NAMES_OF_NOTHING.get(key) if value is None else value
 
 
