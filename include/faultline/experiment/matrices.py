@@ -302,6 +302,17 @@ MATRICES: dict[str, MatrixSpec] = {
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,
                 },
+                # Three quarters of the rate at which two cores are full.
+                FINDINGS: {
+                    "engine": "flink",
+                    "skew": [0.0, 1.5],
+                    "commit_mode": ["none", "at-least-once", "aligned", "unaligned-barriers"],
+                    "checkpoint_interval_s": 5.0,
+                    "rate": 30_000.0,
+                    **_FAULTLESS,
+                    "duration_s": 55.0,
+                    "warmup_max_s": 20.0,
+                },
             },
         ),
         MatrixSpec(

@@ -72,10 +72,13 @@ _SAMPLES_PER_MINIMUM = 5
 def clock_step_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the largest change of wall clock minus monotonic clock since the start, in ms (negative: backwards).
 
-    `lines`: lines of one process's journal, each with `wall_ns` and `mono_ns`; of each five consecutive lines the
-    minimum counts. None for fewer than five lines.
+    `lines`: lines of one process's journal, each with `wall_ns` and `mono_ns`; of each five consecutive instants
+    the minimum counts. None for fewer than five instants.
     """
-    pairs = [(line["wall_ns"], line["mono_ns"]) for line in lines if "wall_ns" in line and "mono_ns" in line]
+    # Lines of one instant are one sample.
+    pairs = [
+        *dict.fromkeys((line["wall_ns"], line["mono_ns"]) for line in lines if {"wall_ns", "mono_ns"} <= line.keys())
+    ]
     if len(pairs) < _SAMPLES_PER_MINIMUM:
         return None
     first_wall, first_mono = pairs[0]

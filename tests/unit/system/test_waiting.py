@@ -98,6 +98,11 @@ def test_delays_between_two_clocks_are_no_jump(delays: list[float], place: int, 
     assert seen is not None and abs(seen) <= 40
 
 
+def test_a_delay_that_many_lines_share_is_no_jump() -> None:
+    seen = [*lines([0.0] * 10), *[lines([0.0] * 10 + [5000.0])[-1]] * 20, *lines([0.0] * 21)[11:]]
+    assert clock_step_ms(seen) == 0
+
+
 @given(st.floats(-1e6, 1e6), st.integers(5, 30), st.integers(5, 30))
 def test_a_jump_is_seen_with_its_direction(jump: float, before: int, after: int) -> None:
     assert clock_step_ms(lines([0.0] * before + [jump] * after)) == pytest.approx(jump, abs=1e-5)
