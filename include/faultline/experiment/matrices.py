@@ -24,6 +24,13 @@ OWN = "sweep"
 # Fault-tolerance paper: 5,000 records/s; both papers: five repetitions.
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 _FAULTLESS: dict[str, Any] = {"fault": "none", **REPEATED}
+_EVERY_5_S: dict[str, Any] = {"checkpoint_interval_s": 5.0, **_FAULTLESS}
+_FLINK_ALIGNMENT: dict[str, Any] = {
+    "engine": "flink",
+    "skew": [0.0, 1.5],
+    "commit_mode": ["none", "at-least-once", "aligned", "unaligned-barriers"],
+    **_EVERY_5_S,
+}
 
 MATRICES: dict[str, MatrixSpec] = {
     spec.name: spec
@@ -72,14 +79,12 @@ MATRICES: dict[str, MatrixSpec] = {
                     "skew": [0.0, 1.5],
                     # In real-time mode word count waits 8 s for its shuffle with batches of 5 s: see commit-modes.md.
                     "commit_mode": ["none", "aligned"],
-                    "checkpoint_interval_s": 5.0,
-                    **_FAULTLESS,
+                    **_EVERY_5_S,
                 },
                 FINDINGS: {
                     "skew": [0.0, 0.75, 1.5],
                     "commit_mode": ["none", "aligned"],
-                    "checkpoint_interval_s": 5.0,
-                    **_FAULTLESS,
+                    **_EVERY_5_S,
                 },
                 "paper": {
                     "skew": [0.0, 0.5, 1.0, 1.5, 2.0],
@@ -295,24 +300,9 @@ MATRICES: dict[str, MatrixSpec] = {
             ("skew", "commit_mode"),
             {
                 "smoke": {**SHORT, "engine": "flink", "skew": [1.0], "commit_mode": ["aligned"]},
-                DEFAULT: {
-                    "engine": "flink",
-                    "skew": [0.0, 0.75, 1.5],
-                    "commit_mode": ["none", "at-least-once", "aligned", "unaligned-barriers"],
-                    "checkpoint_interval_s": 5.0,
-                    **_FAULTLESS,
-                },
+                DEFAULT: {**_FLINK_ALIGNMENT, "skew": [0.0, 0.75, 1.5]},
                 # Three quarters of the rate at which two cores are full.
-                FINDINGS: {
-                    "engine": "flink",
-                    "skew": [0.0, 1.5],
-                    "commit_mode": ["none", "at-least-once", "aligned", "unaligned-barriers"],
-                    "checkpoint_interval_s": 5.0,
-                    "rate": 30_000.0,
-                    **_FAULTLESS,
-                    "duration_s": 55.0,
-                    "warmup_max_s": 20.0,
-                },
+                FINDINGS: {**_FLINK_ALIGNMENT, "rate": 30_000.0, "duration_s": 55.0, "warmup_max_s": 20.0},
             },
         ),
         MatrixSpec(
