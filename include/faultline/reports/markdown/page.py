@@ -52,6 +52,7 @@ _INTERVAL_NOTE = (
     "On Spark, a record waits for its micro-batch, so latency includes the checkpoint interval. Verdicts on claims "
     "about intervals therefore describe a micro-batch engine."
 )
+_ENGINES = {"spark": "Structured Streaming", "flink": "Flink"}
 _MODES_NOTE = "Meaning of each commit mode: [commit-modes.md](../explanation/commit-modes.md)."
 NOTES: Mapping[str, str] = {
     "state_size_x_checkpoint_interval": _INTERVAL_NOTE,
@@ -276,8 +277,10 @@ def _reasons_text(point: Point) -> str:
 
 
 def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
+    engines = {record.config.get("engine", "spark") for record in records}
+    used = " and ".join(text for engine, text in _ENGINES.items() if engine in engines)
     intro = (
-        f"{PAPERS[matrix]}, measured on a cluster; these runs use Structured Streaming on one machine. A verdict "
+        f"{PAPERS[matrix]}, measured on a cluster; these runs use {used} on one machine. A verdict "
         "states whether the finding holds here."
     )
     lines = ["## The paper's findings", "", f"{intro} {NOTES.get(matrix, '')}".rstrip(), ""]
