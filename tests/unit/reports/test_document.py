@@ -98,6 +98,9 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
     assert ("Keys" in headings(found.text)) == (matrix in ("skew_x_alignment_mode", "flink_alignment"))
     assert all(f"| {claim.text} | {claim.source} | " in found.text for claim in CLAIMS.get(matrix, ()))
     assert ("The paper's findings" in headings(found.text)) == (matrix not in ("nexmark", "network_faults", "sweep"))
+    engines = {str(record.config.get("engine", "spark")) for record in records}
+    assert ("these runs use Flink" in found.text) == (engines == {"flink"})
+    assert ("Streaming and Flink on" in found.text) == (engines == {"flink", "spark"})
     # Runs through Kafka do not measure the maximum throughput of a query.
     assert ("Events per second" in headings(found.text)) == (matrix == "nexmark" and preset != "recovery")
     assert 1 <= len(found.images) <= 2
