@@ -72,7 +72,7 @@ def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], li
             "warm_ups": WARM_UPS,
         }
         config_file.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
-        command = submit_command(settings, "nexmark_generation_cost", ["--config", str(config_file)], large=True)
+        command = submit_command(settings, "nexmark_generation_cost", ["--config", str(config_file)])
         own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]
         run_job(settings, [command[0], *own, *command[1:]], folder)
         found: dict[tuple[str, ...], list[float]] = {}

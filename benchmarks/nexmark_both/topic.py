@@ -92,5 +92,5 @@ class EventTopic:
                 "kafka_options": kafka_options(self.settings),
             }
             file.write_text(json.dumps(config))
-            command = submit_command(self.settings, "nexmark_topic", ["--config", str(file)], large=True)
+            command = submit_command(self.settings, "nexmark_topic", ["--config", str(file)])
             run_job(self.settings, command, Path(scratch))

@@ -24,7 +24,6 @@ from benchmarks.synthetic_records import made_record, write_record
 from faultline.cli.service_control import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.spark import prepare_spark
-from faultline.records.index_entry import is_large
 from faultline.records.record import Record, TimelineEvent
 from faultline.system.errors import InfrastructureError
 from faultline.system.measured_window import NS
@@ -169,7 +168,7 @@ def _count_measured(rows: pd.DataFrame, lasted_s: float) -> int:
 def _measure(settings: Settings, results: Path, planted: PlantedRows) -> Cost:
     arguments = ["--records", str(results / "records"), "--attempts", str(results / "attempts")]
     arguments += ["--target", str(results / "summary")]
-    command = submit_command(settings, "aggregate", arguments, large=is_large(results / "attempts"))
+    command = submit_command(settings, "aggregate", arguments)
     cost = run_job(settings, command, results)
     problems = differences(results / "summary", planted)
     if problems:

@@ -23,7 +23,6 @@ from faultline.cli.service_control import bring_up
 from faultline.engines.batches import BATCHES_FILE, write_batches
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.lifecycle.collect import is_large
 from faultline.records.judge.counts import audit
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_options
@@ -110,7 +109,7 @@ def write_configuration(
 
 
 def _harvest(settings: Settings, configuration: Path, filled: FilledTopics) -> Cost:
-    command = submit_command(settings, "harvest", ["--config", str(configuration)], large=is_large(filled.records))
+    command = submit_command(settings, "harvest", ["--config", str(configuration)])
     cost = run_job(settings, command, configuration.parent)
     problems = differences(Path(json.loads(configuration.read_text())["target"]), filled)
     if problems:

@@ -44,9 +44,9 @@ class Cost:
         return f"{self.seconds:.1f} s ({self.cpu_s:.1f} of CPU, {self.peak_mb:.0f} MB)"
 
 
-def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
-    """Return the spark-submit command of program `name`; `large` as in `batch_settings`."""
-    conf = batch_settings(settings, archive=find_archive(settings), large=large)
+def submit_command(settings: Settings, name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the spark-submit command of program `name`."""
+    conf = batch_settings(settings, archive=find_archive(settings))
     return spark_submit(settings, conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
 
 

@@ -75,14 +75,13 @@ class Submission:
 class BatchJob:
     """Batch job: a program of `spark_jobs/` that reads existing data and ends.
 
-    `large`: reads enough data that Spark's optimisations pay off. `run`: the run whose topics it reads; the job's
-    processes carry the tag of that run, by which teardown finds them. None if it reads only files.
+    `run`: the run whose topics it reads; the job's processes carry the tag of that run, by which teardown finds them.
+    None if it reads only files.
     """
 
     program: str
     arguments: tuple[str, ...]
     name: str
-    large: bool = False
     run: Run | None = None
 
     @property

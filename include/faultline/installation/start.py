@@ -143,11 +143,7 @@ def orphaned_tasks(settings: Settings, command: list[str]) -> list[psutil.Proces
 
 
 def spark_session() -> NoReturn:
-    """Start `spark_jobs/job_server.py`, which runs harvest and aggregate.
-
-    Uses settings for small jobs: the optimising compiler and adaptive plans cost more than they save, and the compiler
-    would continue after the job, during the next measurement.
-    """
+    """Start `spark_jobs/job_server.py`, which runs harvest and aggregate."""
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
     from faultline.installation.cds_archive import find_archive
     from faultline.installation.java import find_java

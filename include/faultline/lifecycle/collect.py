@@ -17,12 +17,10 @@ from faultline.experiment.common_parameters import EXACTLY_ONCE
 from faultline.experiment.run import Run
 from faultline.lifecycle.attempt_processes import last_line
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import find_last, read_finished, read_journal, write_lines
+from faultline.system.journal import read_finished, read_journal, write_lines
 from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
-# Above this, Spark's optimisations save more time than they cost.
-LARGE_RECORDS = 500_000
 # Key in the harvest's configuration: milliseconds by which the clock that stamped the outputs was ahead.
 CLOCK_AHEAD = "emitted_ahead_ms"
 # Timeout of the broker's reply with a topic's first offsets.
@@ -86,19 +84,6 @@ def _job_fields(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     file = tuples["job"] and str(attempt.job / tuples["job"])
     return {"job": file, "attempt": attempt.id, "folder": str(attempt.sink)}
-
-
-def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
-    """Return the number of records sent, by the generator's journal, or that of the whole schedule."""
-    from generators.spec import GeneratorSpec
-
-    done = find_last(read_journal(attempt.generator_journal), event="done")
-    return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
-
-
-def is_large(records: float) -> bool:
-    """Return whether a harvest of this size is faster with Spark's optimisations."""
-    return records > LARGE_RECORDS
 
 
 def fetch_recordings(run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.engines.runtime import BatchJob
 from faultline.installation.kafka import delete_topics
-from faultline.lifecycle.collect import collect_raw_data, is_large, require_complete, sent_records
+from faultline.lifecycle.collect import collect_raw_data, require_complete
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close_attempt
 from faultline.system.errors import ConfigError
@@ -46,7 +46,6 @@ def harvest(run: RunContext) -> None:
         program="harvest",
         arguments=("--config", str(configuration)),
         name=f"harvest {attempt.id}",
-        large=is_large(sent_records(attempt, plan)),
         run=run,
     )
     run.hooks.batch(job)
@@ -54,7 +53,6 @@ def harvest(run: RunContext) -> None:
 
 def aggregation(settings: Settings) -> BatchJob:
     """Return the job that rebuilds the summary tables over all records."""
-    from faultline.records.index_entry import is_large as has_many_records
     from faultline.records.renames import CODES, KEYS, STATUSES
 
     arguments = (
@@ -63,7 +61,7 @@ def aggregation(settings: Settings) -> BatchJob:
         *("--target", str(settings.results / "summary")),
         *("--renames", json.dumps({"keys": KEYS, "statuses": STATUSES, "codes": CODES})),
     )
-    return BatchJob("aggregate", arguments, "aggregate", large=has_many_records(settings.attempts))
+    return BatchJob("aggregate", arguments, "aggregate")
 
 
 def judge(run: RunContext) -> Record:

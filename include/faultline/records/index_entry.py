@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
@@ -131,17 +130,3 @@ def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, fl
             yield from _numbers(value, f"{prefix}{name}.")
         elif isinstance(value, int | float):
             yield f"{prefix}{name}", value
-
-
-# Limit for the persistent Spark session: above it, a job takes long and gains from Spark's optimisations.
-LARGE_BYTES = 100_000_000
-
-
-def is_large(attempts: Path) -> bool:
-    """Return whether the tuples of these attempts are too large to be aggregated by a short job."""
-    return tuples_bytes(attempts) > LARGE_BYTES
-
-
-def tuples_bytes(attempts: Path) -> int:
-    """Return the size of all harvested tuples in bytes; the aggregation time depends on it."""
-    return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))

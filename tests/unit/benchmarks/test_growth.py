@@ -193,12 +193,9 @@ def test_the_program_is_submitted_as_the_dag_does_it(tmp_path: Path) -> None:
 
     settings = Settings(tmp_path, tmp_path, tmp_path)
     assert connections(settings)["spark_local"]["host"] == LOCAL_MASTER
-    command = submit_command(settings, "harvest", ["--config", "x"], large=True)
+    command = submit_command(settings, "harvest", ["--config", "x"])
     assert (
         command[0].endswith("/spark-submit")
         and command[1:3] == ["--master", LOCAL_MASTER]
         and command[-2:] == ["--config", "x"]
     )
-    assert "spark.sql.adaptive.enabled=true" in command
-    small = submit_command(settings, "aggregate", [])
-    assert "spark.sql.adaptive.enabled=false" in small

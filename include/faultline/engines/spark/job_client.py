@@ -1,4 +1,4 @@
-"""Client of the persistent Spark session (`spark_jobs/job_server.py`) for short batch jobs."""
+"""Client of the persistent Spark session (`spark_jobs/job_server.py`) for batch jobs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from faultline.system.settings import Settings, instance
 
 # An idle session answers in milliseconds; a starting or blocked session is not waited for.
 GREETING_TIMEOUT_S = 2.0
-# A small harvest takes seconds, and a new Spark takes half a minute.
-LIMIT_S = 150.0
+# Several times the duration of a harvest of 10 million tuples.
+LIMIT_S = 600.0
 
 
 class JobServerUnavailable(FaultlineError):
@@ -119,14 +119,14 @@ def _end(greeting: dict[str, Any], settings: Settings) -> None:
 def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Callable[[SparkProgram], None]) -> None:
     """Run a job to its end, outside any measured window.
 
-    A JVM start takes longer than most jobs, so small jobs try the persistent session first. `submit`: runs spark-submit
-    if no session completed the job. Raises the errors of `submit`.
+    The persistent session is tried first: it is started and compiled. `submit`: runs spark-submit if no session
+    completed the job. Raises the errors of `submit`.
     """
     is_external = job.run is not None and job.run.plan.endpoints.is_external
     with share_measurement_lock(settings.window_lock) as waited_s:
         if waited_s:
             print(f"waited {waited_s:.1f} s for the end of a measured window")
-        if not (job.large or job.is_user_job or is_external):
+        if not (job.is_user_job or is_external):
             try:
                 run_in_session(settings, job.program, job.arguments)
                 return
@@ -138,9 +138,7 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
 def batch_program(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkProgram:
     """Return the spark-submit program of a job: one JVM with the harness's credentials."""
     target, run = settings if job.run is None else job.run.there, job.run
-    conf = batch_settings(
-        target, archive=runtime.cds_archive, large=job.large, attempt=None if run is None else run.attempt.id
-    )
+    conf = batch_settings(target, archive=runtime.cds_archive, attempt=None if run is None else run.attempt.id)
     if job.is_user_job and run is not None:
         conf = {**(run.config.spark_conf or {}), **job_jars(run.attempt, run.config), **conf}
     tag = {} if run is None else {RUN_MARK: run.attempt.id}

@@ -210,16 +210,13 @@ def archive_option(archive: Path | None) -> str:
     return _quoted(f"{_ARCHIVE_OPTION}{archive}") if archive else ""
 
 
-def batch_settings(
-    settings: Settings, *, archive: Path | None = None, large: bool = False, attempt: str | None = None
-) -> dict[str, str]:
+def batch_settings(settings: Settings, *, archive: Path | None = None, attempt: str | None = None) -> dict[str, str]:
     """Return the settings of harvest and aggregate.
 
-    Unless `large`, adaptive plans and the optimising compiler are disabled. A job of an `attempt` bears its process
-    tag, so that teardown finds it if its task was killed.
+    A job of an `attempt` bears its process tag, so that teardown finds it if its task was killed.
     """
     # Tasks of large jobs allocate pages of 32 MB, which fragment the region-based heap of G1 too much.
-    options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
+    options = ["-XX:+UseParallelGC"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
     options += [_quoted(f"{_LOGIN_OPTION}{jaas_file(settings.logins, HARNESS)}")]
@@ -230,7 +227,6 @@ def batch_settings(
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": str(large).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
     }
