@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TextIO
 
@@ -42,6 +42,21 @@ class SendProgress:
 
 
 Progress = Callable[[SendProgress], None]
+
+
+def sent_between(lines: Iterable[Mapping[str, Any]], begin_ns: int, end_ns: int) -> tuple[int, int]:
+    """Return the numbers of records sent, and sent late, between two instants.
+
+    `lines`: the journal's lines of SendProgress, in order. A line belongs to the interval in which it was written.
+    """
+    before = last = (0, 0)
+    for line in lines:
+        now = int(line.get("sent", 0)), int(line.get("late", 0))
+        if line["wall_ns"] <= begin_ns:
+            before = now
+        if line["wall_ns"] <= end_ns:
+            last = now
+    return max(0, last[0] - before[0]), max(0, last[1] - before[1])
 
 
 class GeneratorError(Exception):

@@ -23,7 +23,7 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.records.bundle import SUFFIX, Bundle
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
-from faultline.records.record import Record
+from faultline.records.record import Record, TimelineEvent, WarmupPart
 from faultline.records.work_parts import KeySkewPart, WorkPart
 from faultline.reports.markdown.page import IMAGES, Page, grid, results_page, select_matrix, write_page
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
@@ -138,6 +138,22 @@ def test_only_the_newest_record_of_a_repetition_counts() -> None:
     assert "records: 4," in text, "all records are counted"
     assert "1 older records are excluded." in text
     assert "older records" not in page(records[1:], "input_rate").text
+
+
+def test_the_head_counts_load_invalid_runs_and_short_warm_ups() -> None:
+    def measured(attempt: str, status: str, steady: bool | None) -> Record:
+        record = at_rate(100, attempt, status=status)
+        at = {"gate": 0, "measured_from": 30, "measured_until": 1830}
+        timeline = [TimelineEvent(name=name, wall_ns=s * 10**9, mono_ns=s, source="") for name, s in at.items()]
+        warmup = WarmupPart(waited_s=10.0, steady=steady, bound_s=30.0)
+        metrics = record.metrics.model_copy(update={"warmup": warmup})
+        return record.model_copy(update={"timeline": timeline, "metrics": metrics})
+
+    records = [measured("a1", "valid", True), measured("a2", "valid", False), measured("a3", "invalid", False)]
+    text = page(records, "input_rate").text
+    assert "load for 1.5 machine-hours" in text and "1 of 3 runs (33 %)" in text
+    assert "In 1 runs the warm-up ended" in text
+    assert "warm-up ended" not in page(records[:1], "input_rate").text
 
 
 def test_a_point_without_a_valid_record_names_the_reason() -> None:

@@ -51,7 +51,8 @@ class GeneratorLog:
 
     `end_offsets`: of the input topic; None if it did not finish. `schedule_lag`: actual minus intended send time, over
     the whole run. `unknown`: number of sends without acknowledgement. `latest`: for each second, its end in ns and the
-    largest schedule lag in ms. `data`: description of the replayed user data; None without.
+    largest schedule lag in ms. `progress`: its lines of SendProgress. `data`: description of the replayed user data;
+    None without.
     """
 
     death: str | None
@@ -59,6 +60,7 @@ class GeneratorLog:
     schedule_lag: ScheduleLagMs
     unknown: int | None
     latest: tuple[tuple[int, float], ...]
+    progress: tuple[Line, ...]
     data: Mapping[str, Any] | None
 
 
@@ -100,6 +102,7 @@ def read_generator_log(events: Events) -> GeneratorLog:
         latest=tuple(
             (int(line["wall_ns"]), float(line["latest_ms"])) for line in events["progress"] if "latest_ms" in line
         ),
+        progress=tuple(events["progress"]),
         data=next((line["data"] for line in events["primed"] if line.get("data")), None),
     )
 

@@ -20,6 +20,7 @@ from faultline.records.judge.signals import Signals
 from faultline.records.judge.steady import Drift
 from faultline.records.work_parts import BackgroundCpuPart
 from faultline.system.measured_window import Window
+from generators.send_progress import sent_between
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 class RuleInputs:
     """Inputs of the validity rules.
 
+    `late_share`: share of the measured window's records that were sent more than LATE_MS late; None without records.
     `recovery_lateness_ms`: largest schedule lag during any recovery; None without recoveries. `*_died`, `*_death`: why
     a process did not finish; None if it did. `baseline_commits`: number of commits in the baseline window. `drifts`:
     drift over its time bins, by signal. `growth`: 95 % interval of the lag slope in records/s; None without a send
@@ -39,7 +41,7 @@ class RuleInputs:
     """
 
     configuration: Configuration
-    schedule_lag_p99_ms: float | None
+    late_share: float | None
     recovery_lateness_ms: float | None
     generator_died: str | None
     recorder_died: str | None
@@ -81,10 +83,11 @@ def rule_inputs_of(
 ) -> RuleInputs:
     """Return the inputs of the rules."""
     window, commits, faults = signals.window, evidence.traces.commits, recoveries.faults
+    sent, late = sent_between(evidence.generator.progress, window.start_ns, window.end_ns)
     latenesses = [one.recovery.lateness_ms for one in faults if one.recovery.lateness_ms is not None]
     return RuleInputs(
         configuration=evidence.config,
-        schedule_lag_p99_ms=evidence.generator.schedule_lag.p99,
+        late_share=late / sent if sent else None,
         recovery_lateness_ms=max(latenesses, default=None),
         generator_died=signals.deaths["generator"],
         recorder_died=signals.deaths["recorder"],

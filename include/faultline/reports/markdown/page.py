@@ -30,7 +30,7 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.bundle import sha256
-from faultline.records.format import CONTROL, NONE, fault_of
+from faultline.records.format import CONTROL, NONE, fault_of, window_of
 from faultline.records.index_entry import IndexEntry, counted_entries
 from faultline.records.record import Record
 from faultline.reports.markdown.charts import draw_charts
@@ -214,7 +214,24 @@ def _environment_lines(records: Sequence[Record], axes: Sequence[Axis]) -> list[
         f"- Settings: {', '.join(_setting_texts(records, axes))}.",
         f"- Measured {dates[0]}{'' if dates[0] == dates[-1] else f' to {dates[-1]}'}, records: {len(records)}, "
         f"{'sweep' if len(sweeps) == 1 else 'sweeps'} {escape_cell(', '.join(sweeps)) or NONE}.",
+        *_load_lines(records),
     ]
+
+
+def _load_lines(records: Sequence[Record]) -> list[str]:
+    """Return the time under load, the share of runs that do not count, and how many warm-ups were too short."""
+    windows = [window_of(record) for record in records if record.timeline]
+    hours = sum(warmup_s + measured_s for warmup_s, measured_s in windows) / 3600
+    rejected = sum(not record.is_usable for record in records)
+    warmups = [record.metrics.warmup for record in records if record.is_usable]
+    unsteady = sum(warmup is not None and warmup.steady is False for warmup in warmups)
+    lines = [
+        f"- Under load for {hours:.1f} machine-hours, from T0 to the end of each window; "
+        f"invalid or failed: {rejected} of {len(records)} runs ({100 * rejected / len(records):.0f} %)."
+    ]
+    if unsteady:
+        lines.append(f"- In {unsteady} runs the warm-up ended at `warmup_max_s`, before the engine was steady.")
+    return lines
 
 
 def _setting_texts(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:

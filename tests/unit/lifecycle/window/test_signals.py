@@ -28,12 +28,11 @@ from faultline.lifecycle.window.signals import (
     thresholds_before,
 )
 from faultline.records.judge.steady import Limits
-from faultline.records.judge.validity import SCHEDULE_LAG_MS
 from faultline.system import journal
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import Instant, write_lines
 from generators.pacing import SendSchedule
-from generators.schedule_lag import ScheduleLag, percentiles_ms
+from generators.schedule_lag import LATE_MS, ScheduleLag, percentiles_ms
 
 NS = 10**9
 T0 = Instant(10**18, 10**12)
@@ -147,16 +146,23 @@ SPEC = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 1000, "second
 TOTAL = 75_000
 
 
-def attempt_with(folder: Path, *late: int) -> Attempt:
-    """Return an attempt with these generator reports, one per second."""
+def attempt_with(folder: Path, *late: int, measured_from_s: float | None = None) -> Attempt:
+    """Return an attempt with these generator reports, one per second from T0 on."""
     attempt = Attempt(folder)
-    lines = [{"event": "progress", "due": n * 1000, "sent": n * 1000, "late": one} for n, one in enumerate(late)]
+    lines = [
+        {"event": "progress", "wall_ns": n * NS, "due": n * 1000, "sent": n * 1000, "late": one}
+        for n, one in enumerate(late)
+    ]
     write_lines(attempt.generator_journal, [{"event": "primed"}, *lines])
+    gate: list[dict[str, Any]] = [{"event": "gate", "t0_wall_ns": 0}]
+    if measured_from_s is not None:
+        gate.append({"event": "measured_from", "wall_ns": round(measured_from_s * NS)})
+    write_lines(attempt.conductor_journal, gate)
     return attempt
 
 
-def plan(spec: dict[str, Any] | None = SPEC) -> Any:
-    return SimpleNamespace(generator=spec)
+def plan(spec: dict[str, Any] | None = SPEC, warmup_s: float = 0.0, warmup_max_s: float | None = None) -> Any:
+    return SimpleNamespace(generator=spec, warmup_s=warmup_s, warmup_max_s=warmup_max_s)
 
 
 def test_an_unreachable_rate_fails_within_seconds(tmp_path: Path) -> None:
@@ -170,16 +176,27 @@ def test_a_pause_that_the_percentile_bears_is_left_to_the_judge(tmp_path: Path, 
     ScheduleCheck(attempt_with(tmp_path, *late)).require_on_time(plan())
 
 
+def test_only_records_of_the_measured_window_count(tmp_path: Path) -> None:
+    late = (0, 900, 900, 900, 1800)
+    ScheduleCheck(attempt_with(tmp_path, *late[:4])).require_on_time(plan(warmup_s=2.0))
+    with pytest.raises(InvalidMeasurement, match="900 of 73,000 records"):
+        ScheduleCheck(attempt_with(tmp_path, *late)).require_on_time(plan(warmup_s=2.0))
+    waiting = plan(warmup_s=2.0, warmup_max_s=9.0)
+    ScheduleCheck(attempt_with(tmp_path, *late)).require_on_time(waiting)
+    with pytest.raises(InvalidMeasurement, match="900 of 72,000 records"):
+        ScheduleCheck(attempt_with(tmp_path, *late, measured_from_s=3.0)).require_on_time(waiting)
+
+
 def test_what_has_no_generator_or_one_of_before_is_never_late(tmp_path: Path) -> None:
     ScheduleCheck(Attempt(tmp_path)).require_on_time(plan(None))
     attempt = Attempt(tmp_path)
-    write_lines(attempt.generator_journal, [{"event": "progress", "due": 1000, "sent": 1}])
+    write_lines(attempt.generator_journal, [{"event": "progress", "wall_ns": 0, "due": 1000, "sent": 1}])
     ScheduleCheck(attempt).require_on_time(plan())
 
 
 def test_along_a_curve_the_share_is_of_what_the_curve_sends(tmp_path: Path) -> None:
     moving = SPEC | {"rate_curve": {"kind": "step", "at_s": 10, "to": 10_000}}
-    ScheduleCheck(attempt_with(tmp_path, 900)).require_on_time(plan(moving))  # of 660,000
+    ScheduleCheck(attempt_with(tmp_path, 0, 900)).require_on_time(plan(moving))  # of 660,000
 
 
 def test_each_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +222,9 @@ def test_it_is_certain_exactly_when_the_judge_would_say_so(
         counted.record(round(one * 1e6), np.zeros(1, dtype=np.int64))
     total = len(late_ms) + more
     spec = SPEC | {"rate": total, "seconds": 1}
-    attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.count_late())
+    attempt = attempt_with(tmp_path_factory.mktemp("attempt"), 0, counted.count_late())
     try:
         ScheduleCheck(attempt).require_on_time(plan(spec))
     except InvalidMeasurement:
         # The histogram keeps three digits and reports the upper end of a percentile's slot.
-        assert percentiles_ms(counted.histogram())["p99"] > SCHEDULE_LAG_MS * 0.999
+        assert percentiles_ms(counted.histogram())["p99"] > LATE_MS * 0.999

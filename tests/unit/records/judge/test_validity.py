@@ -19,7 +19,7 @@ from tests.unit.synthetic import Scenario
 
 GOOD = RuleInputs(
     configuration=Scenario().configuration,
-    schedule_lag_p99_ms=50.0,
+    late_share=0.01,
     recovery_lateness_ms=250.0,
     generator_died=None,
     recorder_died=None,
@@ -58,8 +58,8 @@ SLOW = Scenario(checkpoint_interval_s=5.0).configuration
         (GOOD, {}),
         (CONTROL, {}),
         (GOOD, {"configuration": SLOW, "baseline_commits": 4, "spans_s": np.full(4, 5.0)}),
-        (GOOD, {"clock_jump_ms": 100.0, "schedule_lag_p99_ms": 50.0}),
-        (GOOD, {"clock_jump_ms": -100.0, "schedule_lag_p99_ms": None, "recovery_lateness_ms": None}),
+        (GOOD, {"clock_jump_ms": 100.0, "late_share": 0.01}),
+        (GOOD, {"clock_jump_ms": -100.0, "late_share": None, "recovery_lateness_ms": None}),
         (GOOD, {"taken": BackgroundLoad(0.3, 1.0)}),
         (GOOD, {"growth": (2.0, 9.0)}),
         (CONTROL, {"drifts": MOVED}),
@@ -70,16 +70,17 @@ def test_values_at_a_limit_are_valid(good: RuleInputs, changes: dict[str, Any]) 
     assert reasons_with(good, **changes) == []
 
 
-LATE = {"schedule_lag_p99_ms": 80.0}
+LATE = {"late_share": 0.02}
+TOO_LATE = "schedule-lag: 2.0% of the records were more than 50 ms late"
 
 
 @pytest.mark.parametrize(
     ("good", "changes", "expected"),
     [
         (GOOD, {**LATE, "background": BackgroundCpuPart(processes=0.014, steal=1.06)},
-         ["schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"]),
+         [f"{TOO_LATE}; other processes used 0.01 cores; the host took 1.06 cores"]),
         (GOOD, {**LATE, "background": BackgroundCpuPart(processes=None, steal=None)},
-         ["schedule-lag: p99 80 ms > 50 ms"]),
+         [TOO_LATE]),
         (GOOD, {"recovery_lateness_ms": 312.0}, ["schedule-lag: up to 312 ms > 250 ms during a recovery"]),
         (GOOD, {"outcomes": [SettledFault("effective"), SettledFault("no-effect", "gone before"), SettledFault(None)]},
          ["no-effect: fault 2 changed nothing (gone before)",
@@ -98,7 +99,7 @@ def test_reasons_name_the_findings(good: RuleInputs, changes: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("code", "changes"),
     [
-        ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
+        ("schedule-lag", {"late_share": 0.0101}),
         ("schedule-lag", {"recovery_lateness_ms": 250.1}),
         ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("clock-jumped", {"clock_jump_ms": 100.1}),
