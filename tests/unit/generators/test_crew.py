@@ -18,11 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faultline.system.waiting import wait_until
 from generators import worker as member_module
 from generators import worker_group as crew_module
-from generators.send_progress import EventOutput, GeneratorError
+from generators.send_progress import EventOutput, GeneratorError, sent_between
 from generators.spec import GeneratorSpec
 from generators.start_barrier import LoadEnd, StartInstant, StopRequest
 from generators.worker import serve
@@ -183,3 +185,19 @@ def test_progress_keeps_the_largest_lag_of_all_workers() -> None:
     with group_of(started=lambda address, report: deque(map(report, reports), maxlen=0) and None) as group:
         group.follow(lambda standing: found.append(standing.latest_ms))
     assert found == [300.0, 1.0]
+
+
+@given(
+    seconds=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), max_size=30),
+    cuts=st.tuples(st.integers(0, 35), st.integers(0, 35)).map(sorted),
+)
+def test_records_of_adjacent_intervals_add_up(seconds: list[tuple[int, int]], cuts: list[int]) -> None:
+    lines, sent, late = [], 0, 0
+    for at, (more, delayed) in enumerate(seconds, start=1):
+        sent, late = sent + more, late + min(more, delayed)
+        lines.append({"wall_ns": at, "sent": sent, "late": late})
+    begin, end = cuts
+    parts = [sent_between(lines, *bounds) for bounds in ((0, begin), (begin, end), (end, 99))]
+    assert (sum(one for one, _ in parts), sum(two for _, two in parts)) == (sent, late)
+    inside = seconds[begin:end]
+    assert parts[1] == (sum(more for more, _ in inside), sum(min(one) for one in inside))
