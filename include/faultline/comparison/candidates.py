@@ -37,6 +37,7 @@ CHOICES = frozenset(
 # Cost metrics; less is better.
 COSTS: Mapping[str, str] = {"cpu": CPU_TOTAL, "recovery": MACRO, "latency": P99, "latency_p50": P50}
 DRAWS, SEED = 1_000, 1
+_LARGEST_LOG = 700.0  # exp of it is below the largest float
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ class _Sampler:
             is_log = min(value.low for value in known.values()) > 0
             low, high = (self._means(list(known), np.log(end) if is_log else end) for end in ends)
             likely = low + self._position * (high - low)
-            found = [np.exp(one) if is_log else one for one in (likely, high)]
+            # With two blocks, Student's t has draws beyond the range of numbers.
+            found = [np.exp(np.minimum(one, _LARGEST_LOG)) if is_log else one for one in (likely, high)]
         else:
             found = [np.full(DRAWS, math.inf)] * 2
         if censored := len(values) - len(known):
