@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 # Limit of the 99th percentile for records sent on schedule.
 LATE_MS = 50.0
+# Above this share of late records, the 99th percentile is late.
+LATE_SHARE = 0.01
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000  # one hour; later records count as one hour
 DIGITS = 3

@@ -152,7 +152,7 @@ def test_the_head_counts_load_invalid_runs_and_short_warm_ups() -> None:
     records = [measured("a1", "valid", True), measured("a2", "valid", False), measured("a3", "invalid", False)]
     text = page(records, "input_rate").text
     assert "load for 1.5 machine-hours" in text and "1 of 3 runs (33 %)" in text
-    assert "In 1 runs the warm-up ended" in text
+    assert "In 1 run the warm-up ended" in text
     assert "warm-up ended" not in page(records[:1], "input_rate").text
 
 

@@ -6,10 +6,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import JournalReader, Line, events, find_last
-from faultline.system.measured_window import NS
-
-# The judge limits the 99th percentile, which certainly exceeds the limit once this share of the window was late.
-CERTAIN_SHARE = 0.01
+from faultline.system.measured_window import Window
 
 
 class ScheduleCheck:
@@ -33,7 +30,7 @@ class ScheduleCheck:
         start_ns = self._window_start_ns(plan)
         if start_ns is None:
             return
-        from generators.schedule_lag import LATE_MS
+        from generators.schedule_lag import LATE_MS, LATE_SHARE
         from generators.send_progress import sent_between
         from generators.spec import GeneratorSpec
 
@@ -41,7 +38,7 @@ class ScheduleCheck:
         before, _ = sent_between(self._progress, 0, start_ns)
         _, late = sent_between(self._progress, start_ns, now_ns)
         left = spec.total - before
-        if late <= CERTAIN_SHARE * left + 1:  # a percentile's rank is rounded
+        if late <= LATE_SHARE * left + 1:  # a percentile's rank is rounded
             return
         raise InvalidMeasurement(
             f"schedule-lag: {late:,} of {left:,} records were more than {LATE_MS:.0f} ms late, so p99 exceeds it; "
@@ -51,10 +48,8 @@ class ScheduleCheck:
     def _window_start_ns(self, plan: AttemptPlan) -> int | None:
         """Return when the measured window started, or its latest possible start; None before T0."""
         self._scheduled += self._scheduler.poll()
-        if measured := find_last(self._scheduled, event="measured_from"):
-            return int(measured["wall_ns"])
         gate = find_last(self._scheduled, event="gate")
         if gate is None:
             return None
         warmup_s = plan.warmup_s if plan.warmup_max_s is None else plan.warmup_max_s
-        return int(gate["t0_wall_ns"]) + round(warmup_s * NS)
+        return Window.of(int(gate["t0_wall_ns"]), warmup_s, 0.0, 0.0, self._scheduled).start_ns

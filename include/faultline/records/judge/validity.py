@@ -21,10 +21,8 @@ from faultline.records.judge.journals import LEFT_OUT
 from faultline.records.judge.recoveries import LATENESS_MS
 from faultline.records.judge.rule_inputs import RuleInputs
 from faultline.records.judge.steady import STEADY_SHARE, SUSTAINED_SHARE, sustained, unsteady
-from generators.schedule_lag import LATE_MS
+from generators.schedule_lag import LATE_MS, LATE_SHARE
 
-# Above this share of late records, the 99th percentile of the schedule lag is late.
-LATE_SHARE = 0.01
 # Factors above the interval: limit of the median and of the p90 of the time between commits.
 MEDIAN_INTERVAL_EXCESS = 1.05
 INTERVAL_EXCESS = 1.2

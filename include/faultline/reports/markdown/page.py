@@ -37,7 +37,7 @@ from faultline.reports.markdown.charts import draw_charts
 from faultline.reports.markdown.tables import escape_cell, markdown_table, point_table, table_sections
 from faultline.reports.views.sweep_summary import front_headings, front_rows, invalid_text, summary_lines
 from faultline.system.errors import ConfigError
-from faultline.system.text import natural_key, suggest
+from faultline.system.text import natural_key, pluralize, suggest
 
 # Settings that are shown even at their default; axes are in the tables instead.
 SETTINGS = (
@@ -230,7 +230,9 @@ def _load_lines(records: Sequence[Record]) -> list[str]:
         f"invalid or failed: {rejected} of {len(records)} runs ({100 * rejected / len(records):.0f} %)."
     ]
     if unsteady:
-        lines.append(f"- In {unsteady} runs the warm-up ended at `warmup_max_s`, before the engine was steady.")
+        lines.append(
+            f"- In {pluralize(unsteady, 'run')} the warm-up ended at `warmup_max_s`, before the engine was steady."
+        )
     return lines
 
 
