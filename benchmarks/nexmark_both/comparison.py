@@ -133,7 +133,7 @@ class Comparison:
         if unmade:
             half = self._topic(self._filled)
             half.delete()
-            self._progress(f"nexmark_both: writing {self._filled:,} events")
+            self._progress(f"nexmark_both: topic with {self._filled:,} events")
             half.require()
         for number, (query, side) in enumerate(unmade):
             self._progress(f"nexmark_both: {query} on {side.name}, state {number + 1} of {len(unmade)}")
@@ -141,7 +141,7 @@ class Comparison:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             write_json(self._made(query, side), side.fill(query, half, folder))
-        self._progress(f"nexmark_both: writing {self._events - self._filled:,} events")
+        self._progress(f"nexmark_both: topic with {self._events:,} events")
         self._topic(self._events).require()
 
     def _topic(self, events: int) -> EventTopic:

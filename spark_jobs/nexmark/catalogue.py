@@ -169,10 +169,14 @@ TIMED_SCHEMA = _TIMED.replace(", dateTime TIMESTAMP", "").replace("expires TIMES
 
 def parse_timed_events(records: DataFrame) -> Streams:
     """Return the three streams of records written by `NexmarkEventSource.as_json`."""
-    events = records.select(F.from_json(F.col("value").cast("string"), TIMED_SCHEMA).alias("event"))
+    event = F.from_json(F.col("value").cast("string"), TIMED_SCHEMA).alias("event")
     at = F.timestamp_millis("event.dateTime").alias("dateTime")
     person, auction, bid = (
-        events.where(f"event.{kind} IS NOT NULL").select("event.n", at, f"event.{kind}.*")
+        # Spark would move the filter below the parser, and parse each event twice; it moves none below `observe`.
+        records.select(event)
+        .observe(f"{kind}_events", F.count(F.lit(1)).alias("rows"))
+        .where(f"event.{kind} IS NOT NULL")
+        .select("event.n", at, f"event.{kind}.*")
         for kind in ("person", "auction", "bid")
     )
     return Streams(person, auction.withColumn("expires", F.timestamp_millis("expires")), bid)
