@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks.nexmark_both import flink_queries
+from benchmarks.nexmark_both.profile import profile, recording_options
 from benchmarks.nexmark_both.topic import PARTITIONS, EventTopic
 from benchmarks.nexmark_both.work import CHECKPOINT_S, CORES, LATENCY_S, WATERMARK_S, WORKER_MB, FixedWork, Measured
 from faultline.engines.flink.cluster import (
@@ -78,11 +79,14 @@ class FlinkSide:
 
     def fill(self, query: str, topic: EventTopic, folder: Path) -> dict[str, Any]:
         """Process the topic to its end and leave the state in `folder`, as a savepoint."""
-        with self._cluster(query, topic, folder / "cluster", None) as cluster:
+        recording = folder / "worker.jfr"
+        with self._cluster(query, topic, folder / "cluster", None, recording_options(recording)) as cluster:
             cluster.await_position(topic.events)
             place = cluster.savepoint(folder)
         shutil.rmtree(folder / "cluster")
-        return {"savepoint": place.name}
+        found = profile(find_java(self._settings.home / "java.json").home, recording)
+        recording.unlink()
+        return {"savepoint": place.name, "profile": found}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Restore a copy of the state in fresh processes, and process the topic to its end."""
@@ -100,7 +104,9 @@ class FlinkSide:
             return work.measured(results, cluster.checkpoints(), cluster.plan())
 
     @contextlib.contextmanager
-    def _cluster(self, query: str, topic: EventTopic, folder: Path, savepoint: Path | None) -> Iterator[FlinkCluster]:
+    def _cluster(
+        self, query: str, topic: EventTopic, folder: Path, savepoint: Path | None, options: Sequence[str] = ()
+    ) -> Iterator[FlinkCluster]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         script = folder / "job.sql"
@@ -117,7 +123,7 @@ class FlinkSide:
         script.write_text(flink_queries.script(query, source, {"connector": "blackhole"}, WATERMARK_S))
         cluster = FlinkCluster(self._settings, folder, topic.name)
         try:
-            cluster.start({**COMMON, **self._tuning}, script, savepoint)
+            cluster.start({**COMMON, **self._tuning}, script, savepoint, options)
             cluster.await_running()
             yield cluster
         finally:
@@ -133,8 +139,8 @@ class FlinkCluster:
     mark: str
     _started: dict[str, psutil.Popen] = field(default_factory=dict)
 
-    def start(self, own: Mapping[str, str], script: Path, savepoint: Path | None) -> None:
-        """Start both processes."""
+    def start(self, own: Mapping[str, str], script: Path, savepoint: Path | None, options: Sequence[str] = ()) -> None:
+        """Start both processes; `options` are further ones of the TaskManager's JVM."""
         flink = FlinkDistribution(self.settings.home, self.settings.root)
         flink.require()
         self._ports = Ports(free_port(), free_port(), free_port())
@@ -155,7 +161,8 @@ class FlinkCluster:
         if savepoint is not None:
             at = manager.index("--scriptUri")
             manager[at:at] = ["--fromSavepoint", savepoint.as_uri()]
-        worker = [*commands.task_manager(memory), "-Dtaskmanager.resource-id=worker"]
+        java, *rest = commands.task_manager(memory)
+        worker = [java, *options, *rest, "-Dtaskmanager.resource-id=worker"]
         environment = {"PATH": "/usr/bin:/bin", "FLINK_CONF_DIR": str(self.folder), **flink.environment()}
         for role, command in (("driver", manager), ("executors", worker)):
             with (self.folder / f"{role}.log").open("wb") as log:

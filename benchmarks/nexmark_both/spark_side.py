@@ -7,13 +7,14 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.nexmark_both.profile import profile, recording_options
 from benchmarks.nexmark_both.topic import PARTITIONS, EventTopic
 from benchmarks.nexmark_both.work import CHECKPOINT_S, CORES, LATENCY_S, WATERMARK_S, WORKER_MB, FixedWork, Measured
 from faultline.engines.spark.engine import ENGINE
@@ -45,7 +46,7 @@ from generators.kafka_credentials import CREDENTIALS_ENV
 POLL_S = 0.5
 # Events by which the size of a batch is determined.
 TRIAL_EVENTS = 4_000_000
-_STATE = "spark.sql.streaming.stateStore."
+_STATE, _JVM_OPTIONS = "spark.sql.streaming.stateStore.", "spark.executor.extraJavaOptions"
 
 
 class SparkSide:
@@ -55,14 +56,17 @@ class SparkSide:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._java_home = find_java(settings.home / "java.json").home
 
     def fill(self, query: str, topic: EventTopic, folder: Path) -> dict[str, Any]:
         """Process the topic to its end and leave the checkpoint in `folder`."""
-        trial = min(TRIAL_EVENTS, topic.events // 4)
-        with self._run(query, topic, folder, {"trial_events": trial}) as running:
+        trial, recording = min(TRIAL_EVENTS, topic.events // 4), folder / "worker.jfr"
+        with self._run(query, topic, folder, {"trial_events": trial}, recording_options(recording)) as running:
             running.await_end()
             report = running.report()
-        return {"batch_events": round(report["rate"] * LATENCY_S)}
+        found = profile(self._java_home, recording)
+        recording.unlink()
+        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": found}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Continue from a copy of the checkpoint in fresh processes, and process the topic to its end."""
@@ -82,7 +86,9 @@ class SparkSide:
         return work.measured(_rows(batches), commits, report["plan"])
 
     @contextlib.contextmanager
-    def _run(self, query: str, topic: EventTopic, folder: Path, own: Mapping[str, Any]) -> Iterator[SparkRun]:
+    def _run(
+        self, query: str, topic: EventTopic, folder: Path, own: Mapping[str, Any], options: Sequence[str] = ()
+    ) -> Iterator[SparkRun]:
         folder.mkdir(parents=True, exist_ok=True)
         config = {
             "query": query,
@@ -101,6 +107,7 @@ class SparkSide:
         file.write_text(json.dumps(config))
         mark = f"{topic.name}-{query}"
         conf = {**spark_conf(self._settings), f"spark.executorEnv.{RUN_MARK}": mark}
+        conf[_JVM_OPTIONS] = " ".join((conf[_JVM_OPTIONS], *options))
         master = self._settings.endpoints.engine
         command = spark_submit(
             self._settings, conf, program(self._settings, "nexmark_fixed_work"), "--config", str(file),
@@ -108,7 +115,7 @@ class SparkSide:
         )  # fmt: skip
         environment = {
             **clean_environment(),
-            **spark_environment(self._settings, find_java(self._settings.home / "java.json").home),
+            **spark_environment(self._settings, self._java_home),
             CREDENTIALS_ENV: str(login_file(self._settings.logins, HARNESS)),
         }
         with (folder / "spark.log").open("wb") as log:
@@ -178,7 +185,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         f"{_STATE}minDeltasForSnapshot": str(round(CHECKPOINT_S / LATENCY_S)),
         f"{_STATE}maintenanceInterval": f"{round(CHECKPOINT_S)}s",
         "spark.driver.extraJavaOptions": options,
-        "spark.executor.extraJavaOptions": options,
+        _JVM_OPTIONS: options,
         "spark.executorEnv.PYTHONPATH": str(settings.root / PROGRAMS),
         f"spark.executorEnv.{CREDENTIALS_ENV}": str(login_file(settings.logins, HARNESS)),
     }

@@ -5,7 +5,7 @@ per combination of their values. Its effect is the average over these rows; the 
 `estimate`).
 
 CPU, latency and throughput are compared as ratios on a log scale, recovery times as differences in seconds, where each
-time is an interval. An effect "differs" or is "equivalent" if the p of the respective test is at most 0.05 after the
+time is an interval. Recoveries from different faults are different quantities: each fault has an effect of its own. An effect "differs" or is "equivalent" if the p of the respective test is at most 0.05 after the
 correction for all lines of the table (Holm 1979).
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.comparison.config_points import Axis, AxisStep, Point, axis_steps, interval_of
+from faultline.comparison.config_points import FAULT, Axis, AxisStep, Point, axis_steps, interval_of
 from faultline.comparison.statistics.estimate import (
     ALPHA,
     MIN_FREEDOM,
@@ -34,6 +34,7 @@ from faultline.comparison.statistics.estimate import (
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO
 from faultline.records.columns import Metric
+from faultline.records.format import fault_of
 from faultline.system.text import sort_key
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
@@ -59,7 +60,7 @@ class Effect:
     `before`, `after`: the axis' values as text. `found`: estimate, of logarithms if `ratio`, else in the metric's unit.
     `p`: corrected p of no difference. `margin`: equivalence margin in the unit of `found`. `more_repetitions`: number
     of further repetitions per configuration that would decide; None if decided or unknown. `why`: what other than noise
-    prevents a verdict.
+    prevents a verdict. `fault`: the fault of the recoveries; empty if all rows have the same one.
     """
 
     axis: Axis
@@ -74,6 +75,7 @@ class Effect:
     verdict: EffectVerdict
     more_repetitions: int | None = None
     why: str = ""
+    fault: str = ""
 
     @property
     def has_opposite_rows(self) -> bool:
@@ -93,11 +95,12 @@ def axis_effects(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence
     `points`: points of one group; `axes`: all axes in which they differ. Effects are sorted by axis, value and FIGURES.
     """
     drafts = [
-        (effect, rows)
+        (replace(effect, fault=fault), rows)
         for axis in wanted
         for steps in _group_by_values(axis_steps(points, axis, axes))
         for key in FIGURES
-        for effect, rows in [_draft_effect(steps, BY_KEY[key])]
+        for fault, alike in (_group_by_fault(steps) if key == MACRO else {"": steps}).items()
+        for effect, rows in [_draft_effect(alike, BY_KEY[key])]
         if effect is not None
     ]
     judged = {n: effect for n, (effect, _) in enumerate(drafts) if effect.found.freedom >= MIN_FREEDOM}
@@ -116,6 +119,14 @@ def _group_by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
         found.setdefault(step.label, []).append(step)
     order = {label: max(sort_key(step.axis.of(step.after)) for step in same) for label, same in found.items()}
     return sorted(found.values(), key=lambda same: order[same[0].label])
+
+
+def _group_by_fault(steps: Sequence[AxisStep]) -> dict[str, list[AxisStep]]:
+    """Return the steps by the fault of both sides; by an empty text if the steps have one fault, or change it."""
+    found: dict[str, list[AxisStep]] = {}
+    for step in steps:
+        found.setdefault(fault_of(step.before.config), []).append(step)
+    return found if len(found) > 1 and steps[0].axis.key != FAULT else {"": list(steps)}
 
 
 def _draft_effect(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, list[PairedRow]]:

@@ -21,7 +21,6 @@ from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.format import NONE, WIDTH
 from faultline.reports.views.allocation import allocation_json
 from faultline.reports.views.sweep_summary import (
-    SHORT_NAMES,
     SINGLE_RUNS_TEXT,
     capitalize_first,
     front_headings,
@@ -30,6 +29,7 @@ from faultline.reports.views.sweep_summary import (
     n_text,
     placebo_text,
     recommendation_lines,
+    short_name,
     size_text,
     summary_lines,
     verdict_text,
@@ -85,7 +85,7 @@ def print_effects(effects: Sequence[Effect]) -> None:
 
 def _cells(effect: Effect) -> Iterator[str]:
     yield f"{effect.after} instead of {effect.before}"
-    yield SHORT_NAMES[effect.metric.key]
+    yield short_name(effect)
     yield size_text(effect)
     yield f"{effect.p:.2g}" if effect.found.freedom else NONE
     yield n_text(effect.found).removeprefix("n = ")
@@ -100,6 +100,7 @@ def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
             "before": effect.before,
             "after": effect.after,
             "metric": effect.metric.key,
+            "fault": effect.fault or None,
             "unit": "share" if effect.ratio else effect.metric.unit,
             "change": _json_change(effect),
             "p": effect.p,

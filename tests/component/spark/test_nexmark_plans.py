@@ -236,3 +236,11 @@ def test_events_beyond_the_last_commit_are_undrained(spark: SparkSession, sent: 
     # One result is missing; that of a window may still have been open.
     assert found["undrained"].sum() == (query == "q5")
     assert (off.sum() > 0) == (query != "q5")
+
+
+def test_a_stream_of_json_parses_each_event_once(spark: SparkSession) -> None:
+    from nexmark.catalogue import parse_timed_events
+
+    bids = parse_timed_events(spark.createDataFrame([("{}",)], "value STRING")).bid
+    plan = bids._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert plan.count("from_json(") == 1

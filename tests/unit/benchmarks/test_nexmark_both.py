@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.nexmark_both.comparison import FLOOR, MILLION, figures
 from benchmarks.nexmark_both.flink_queries import QUERIES, script
+from benchmarks.nexmark_both.profile import QUERY, shares
 from benchmarks.nexmark_both.usage import Usage, UsageSampler
 from benchmarks.nexmark_both.work import WARM_SHARE, FixedWork
 from faultline.experiment.workloads.nexmark_events import QUERIES as ALL
@@ -64,6 +65,25 @@ def test_sampler_counts_this_process_and_the_machine() -> None:
     assert len(used.at) >= 1
     assert used.cpu[-1]["machine"] > 0 and used.resident_mb[0] > 1
     assert used.cpu_s(("driver",), begin, used.at[-1]) >= 0
+
+
+def sample(kind: str, *classes: str) -> dict[str, Any]:
+    frames = [{"method": {"type": {"name": name}}} for name in classes]
+    return {"type": f"jdk.{kind}", "values": {"stackTrace": {"frames": frames}}}
+
+
+def test_a_sample_belongs_to_its_topmost_part() -> None:
+    events = [
+        sample("ExecutionSample", "java/nio/Buffer", "com/fasterxml/jackson/core/JsonFactory", "org/rocksdb/RocksDB"),
+        sample("ExecutionSample", "java/util/HashMap", "org/apache/spark/sql/Dataset"),
+        sample("NativeMethodSample", "org/rocksdb/RocksDB", "org/apache/flink/state/rocksdb/RocksDBMapState"),
+        sample("NativeMethodSample", "sun/nio/ch/EPoll", "org/apache/kafka/common/network/Selector"),
+        {"type": "jdk.ExecutionSample", "values": {"stackTrace": None}},
+        *({"type": "jdk.CompilerStatistics", "values": {"totalTimeSpent": at}} for at in ("PT9.5S", "PT1M2.5S")),
+    ]
+    assert shares(events) == {
+        "samples": 3, "percent": {"JSON": 33.3, QUERY: 33.3, "RocksDB": 33.3}, "compile_s": 62.5,
+    }  # fmt: skip
 
 
 def test_work_excludes_the_first_fifth_from_warm_figures() -> None:

@@ -19,7 +19,8 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
 from tests.unit.pages_store import record
-from tests.unit.swept_records import swept, with_cpu
+from tests.unit.sample_records import RECOVERED
+from tests.unit.swept_records import LIMITS, swept, with_cpu
 
 
 def choice(records: Sequence[Record]) -> ParetoChoice:
@@ -239,6 +240,29 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
     assert p50.has_opposite_rows
     assert p50.verdict is EffectVerdict.INCONCLUSIVE
     assert "direction" in p50.why
+
+
+def test_recoveries_from_different_faults_have_effects_of_their_own() -> None:
+    records = [
+        record(
+            f"a-{fault}-{interval:g}-{n}",
+            fault=fault,
+            checkpoint_interval_s=interval,
+            duration_s=300.0,
+            repetition=n,
+            recovery=RECOVERED | LIMITS | {"macro_s": 20 + slope * interval + n / 10, "resolution_s": 0.1},
+        )
+        for fault, slope in (("driver", -1.0), ("executor", 2.0))
+        for interval in (2.0, 10.0)
+        for n in range(3)
+    ]
+    points = points_of([IndexEntry.of(one) for one in records])
+    axes = axes_of(points)
+    found = [one for one in axis_effects(points, axes, axes) if one.metric.key == MACRO]
+    changes = {(one.axis.key, one.fault): one.found.change.value for one in found}
+    assert changes[axes[0].key, "driver kill"] == pytest.approx(-8, abs=0.5)
+    assert changes[axes[0].key, "executor kill"] == pytest.approx(16, abs=0.5)
+    assert changes.keys() == {(axes[0].key, "driver kill"), (axes[0].key, "executor kill"), ("fault", "")}
 
 
 def test_a_load_that_was_asked_for_is_no_effect() -> None:

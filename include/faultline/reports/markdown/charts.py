@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline.comparison.config_points import FAULT, Axis, Point, label, sort_points, value_or_bound
 from faultline.records.catalogue import BY_KEY
@@ -15,11 +15,16 @@ MAX_CHARTS, MAX_LINES = 2, 8
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels side by side; `name` is part of the file name, `title` the alternative text."""
+    """Panels side by side; `name` is part of the file name, `title` the alternative text.
+
+    `x`: key of the horizontal axis (default: the first that varies). `pooled`: keys of axes whose values share a point.
+    """
 
     name: str
     title: str
     keys: tuple[str, ...]
+    x: str | None = None
+    pooled: tuple[str, ...] = ()
 
 
 _LATENCY = Chart("latency", "Latency", ("latency_ms.mean", "latency_ms.p50", "latency_ms.p99"))
@@ -31,6 +36,8 @@ _EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput
 _SPEED = Chart(
     "throughput", "Throughput, latency and queues", ("throughput_rps", "latency_ms.mean", "stages.most_queued")
 )
+_RECOVERY_OF_BOTH = Chart("recovery", "Recovery, states pooled", _RECOVERY.keys, FAULT, ("state_mb",))
+_LATENCY_OF_BOTH = Chart("latency", "Latency, states pooled", _LATENCY.keys, FAULT, ("state_mb",))
 # Charts in order of importance; the first MAX_CHARTS that have data are drawn.
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
@@ -39,7 +46,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "input_rate": (_NON_COMPUTE, _LOAD),
     "executor_cores": (_NON_COMPUTE, _LOAD),
     "recovery": (_RECOVERY, _LATENCY),
-    "spark_and_flink_recovery": (_RECOVERY, _LATENCY),
+    "spark_and_flink_recovery": (_RECOVERY_OF_BOTH, _LATENCY_OF_BOTH),
     "flink_alignment": (_LATENCY, _RESOURCES),
     "network_faults": (_RECOVERY, _LATENCY),
     "nexmark": (_EVENTS, _LATENCY),
@@ -52,19 +59,31 @@ def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> l
     """Return each chart with data as SVG."""
     measured = [point for point in points if point.valid or point.invalid]
     varied = [axis for axis in axes if len(axis.values) > 1]
-    x = next((axis for axis in (axes[0], *varied) if axis in varied), axes[0])
-    others = [axis for axis in varied if axis != x]
-    lines: dict[str, list[Point]] = {}
-    for point in sort_points(measured, others):
-        lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
-    ticks = [label(value) for value in x.values]
     drawn = []
     for chart in CHARTS[matrix]:
+        wanted = [axis for axis in varied if axis.key == chart.x]
+        x = next(iter(wanted or varied), axes[0])
+        others = [axis for axis in varied if axis != x and axis.key not in chart.pooled]
+        lines: dict[str, list[Point]] = {}
+        for point in _pool(sort_points(measured, others), (x, *others)):
+            lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
+        ticks = [label(value) for value in x.values]
         panels = [_panel(key, list(lines.items())[:MAX_LINES], x, ticks) for key in chart.keys]
         kept = [panel for panel in panels if any(line.points or line.invalid for line in panel.lines)]
         if kept:
             drawn.append((chart, draw_chart(kept, ticks, x.name, f"{chart.title} by {x.name}")))
     return drawn[:MAX_CHARTS]
+
+
+def _pool(points: Sequence[Point], kept: Sequence[Axis]) -> list[Point]:
+    """Return one point, with all entries, for the points that do not differ on the axes `kept`."""
+    gathered: dict[tuple[str, ...], list[Point]] = {}
+    for point in points:
+        gathered.setdefault(tuple(axis.label(point) for axis in kept), []).append(point)
+    return [
+        replace(alike[0], entries=tuple(entry for point in alike for entry in point.entries))
+        for alike in gathered.values()
+    ]
 
 
 def _named(axis: Axis, point: Point) -> str:

@@ -31,6 +31,12 @@ HEADLINE_METRICS = (CPU_TOTAL, P50, MACRO)
 INCONCLUSIVE_HEADING = "Inconclusive, with the additional repetitions required per configuration"
 
 
+def short_name(effect: Effect) -> str:
+    """Return the name of an effect's figure: `latency p99`, `recovery (executor kill)`."""
+    name = SHORT_NAMES[effect.metric.key]
+    return f"{name} ({effect.fault})" if effect.fault else name
+
+
 def size_text(effect: Effect) -> str:
     """Return the change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
     change = effect.found.change
@@ -48,7 +54,7 @@ def size_text(effect: Effect) -> str:
 
 def effect_text(effect: Effect) -> str:
     """Return one effect of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
-    name = SHORT_NAMES[effect.metric.key]
+    name = short_name(effect)
     if effect.verdict is EffectVerdict.EQUIVALENT:
         return f"{name} differs by less than {bound_text(effect)}"
     both = " (sign depends on the other parameters)" if effect.has_opposite_rows else ""
@@ -107,7 +113,7 @@ def _decided_text(effects: Sequence[Effect]) -> str:
 
 def _inconclusive_text(effects: Sequence[Effect]) -> str:
     return "; ".join(
-        f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}: {required_repetitions(effect)}"
+        f"{short_name(effect)} {size_text(effect)}: {required_repetitions(effect)}"
         for effect in effects
         if effect.verdict is EffectVerdict.INCONCLUSIVE
     )
@@ -144,7 +150,7 @@ def headline_lines(effects: Sequence[Effect]) -> list[str]:
     if inconclusive:
         required: dict[str, list[str]] = {}
         for effect in inconclusive:
-            required.setdefault(_required_runs_text(effect), []).append(SHORT_NAMES[effect.metric.key])
+            required.setdefault(_required_runs_text(effect), []).append(short_name(effect))
         decided = "; ".join(f"{', '.join(names)} ({what})" for what, names in required.items())
         lines.append(f"Inconclusive: {decided}.")
     return lines
@@ -155,7 +161,7 @@ def step_figures_text(effects: Sequence[Effect]) -> str:
 
     `effects`: one or more effects of one step.
     """
-    figures = ", ".join(f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}" for effect in effects)
+    figures = ", ".join(f"{short_name(effect)} {size_text(effect)}" for effect in effects)
     return f"{capitalize_first(step_text(effects[0]))}: {figures}, {_runs_text(effects)}"
 
 

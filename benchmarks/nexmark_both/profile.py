@@ -1,0 +1,98 @@
+"""Where a worker spends its CPU: samples of its JVM's threads (Java Flight Recorder), by part of the work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from faultline.system.errors import InfrastructureError
+
+# Frames that a sample keeps; the part of a deep stack is found near its top.
+STACK_DEPTH = 48
+_SAMPLES, _NATIVE, _COMPILER = "jdk.ExecutionSample", "jdk.NativeMethodSample", "jdk.CompilerStatistics"
+_ROCKSDB = "org.rocksdb."
+# Packages by part. A sample belongs to the part of its topmost frame that is listed; others are the query itself.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "JSON": ("com.fasterxml.jackson.", "org.apache.spark.sql.catalyst.json.", "org.apache.flink.formats.json."),
+    "Kafka": ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.flink.connector.kafka."),
+    "RocksDB": (_ROCKSDB,),
+    "state": (
+        "org.apache.spark.sql.execution.streaming.state.",
+        "org.apache.flink.state.",
+        "org.apache.flink.runtime.state.",
+        "org.apache.flink.contrib.streaming.state.",
+    ),
+    "exchange": (
+        "org.apache.spark.shuffle.",
+        "org.apache.spark.storage.",
+        "org.apache.flink.runtime.io.network.",
+        "org.apache.flink.streaming.runtime.io.",
+    ),
+    "Python": ("org.apache.spark.api.python.", "org.apache.spark.sql.execution.python.", "org.apache.arrow."),
+}
+QUERY = "query"
+
+
+def recording_options(file: Path) -> list[str]:
+    """Return the JVM's options that record it, and write `file` when it ends."""
+    return [f"-XX:StartFlightRecording=filename={file},settings=default,dumponexit=true,maxsize=200m"]
+
+
+def profile(java_home: Path, file: Path) -> dict[str, Any]:
+    """Return the number of samples, the share of each part in percent, and the seconds of compiling.
+
+    Raises InfrastructureError if the recording cannot be read.
+    """
+    wanted = ",".join((_SAMPLES, _NATIVE, _COMPILER))
+    command = [
+        java_home / "bin" / "jfr",
+        "print",
+        "--json",
+        "--stack-depth",
+        str(STACK_DEPTH),
+        "--events",
+        wanted,
+        file,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError(f"jfr: {file}: {done.stderr.strip()[-300:]}")
+    return shares(json.loads(done.stdout)["recording"]["events"])
+
+
+def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of `profile` for the events of a recording."""
+    found: Counter[str] = Counter()
+    compile_s = 0.0
+    for event in events:
+        values = event["values"]
+        if event["type"] == _COMPILER:
+            compile_s = max(compile_s, _seconds(values["totalTimeSpent"]))
+            continue
+        frames = (values["stackTrace"] or {}).get("frames", ())
+        classes = [one["method"]["type"]["name"].replace("/", ".") for one in frames]
+        # Other native calls wait.
+        if classes and (event["type"] == _SAMPLES or classes[0].startswith(_ROCKSDB)):
+            found[part_of(classes)] += 1
+    total = sum(found.values())
+    percent = {part: round(100 * count / total, 1) for part, count in found.most_common()}
+    return {"samples": total, "percent": percent, "compile_s": round(compile_s, 1)}
+
+
+def part_of(classes: Iterable[str]) -> str:
+    """Return the part of a sample by the classes of its frames, the topmost first."""
+    for name in classes:
+        for part, packages in PARTS.items():
+            if name.startswith(packages):
+                return part
+    return QUERY
+
+
+def _seconds(duration: str) -> float:
+    """Return the seconds of an ISO duration below an hour, such as `PT1M2.5S`."""
+    minutes, _, seconds = duration.removeprefix("PT").removesuffix("S").rpartition("M")
+    return 60 * float(minutes or 0) + float(seconds or 0)
