@@ -105,7 +105,7 @@ class FlinkSide:
 
     @contextlib.contextmanager
     def _cluster(
-        self, query: str, topic: EventTopic, folder: Path, savepoint: Path | None, options: Sequence[str] = ()
+        self, query: str, topic: EventTopic, folder: Path, savepoint: Path | None, jvm_options: Sequence[str] = ()
     ) -> Iterator[FlinkCluster]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
@@ -123,7 +123,7 @@ class FlinkSide:
         script.write_text(flink_queries.script(query, source, {"connector": "blackhole"}, WATERMARK_S))
         cluster = FlinkCluster(self._settings, folder, topic.name)
         try:
-            cluster.start({**COMMON, **self._tuning}, script, savepoint, options)
+            cluster.start({**COMMON, **self._tuning}, script, savepoint, jvm_options)
             cluster.await_running()
             yield cluster
         finally:
@@ -139,8 +139,10 @@ class FlinkCluster:
     mark: str
     _started: dict[str, psutil.Popen] = field(default_factory=dict)
 
-    def start(self, own: Mapping[str, str], script: Path, savepoint: Path | None, options: Sequence[str] = ()) -> None:
-        """Start both processes; `options` are further ones of the TaskManager's JVM."""
+    def start(
+        self, own: Mapping[str, str], script: Path, savepoint: Path | None, jvm_options: Sequence[str] = ()
+    ) -> None:
+        """Start both processes; `jvm_options` are further ones of the TaskManager's JVM."""
         flink = FlinkDistribution(self.settings.home, self.settings.root)
         flink.require()
         self._ports = Ports(free_port(), free_port(), free_port())
@@ -161,8 +163,8 @@ class FlinkCluster:
         if savepoint is not None:
             at = manager.index("--scriptUri")
             manager[at:at] = ["--fromSavepoint", savepoint.as_uri()]
-        java, *rest = commands.task_manager(memory)
-        worker = [java, *options, *rest, "-Dtaskmanager.resource-id=worker"]
+        executable, *rest = commands.task_manager(memory)
+        worker = [executable, *jvm_options, *rest, "-Dtaskmanager.resource-id=worker"]
         environment = {"PATH": "/usr/bin:/bin", "FLINK_CONF_DIR": str(self.folder), **flink.environment()}
         for role, command in (("driver", manager), ("executors", worker)):
             with (self.folder / f"{role}.log").open("wb") as log:

@@ -21,23 +21,23 @@ SIDES: Mapping[str, str] = {
 }
 # A ratio beyond these bounds is a difference; one within them is none.
 LOWER, UPPER = 0.9, 1.1
-RECORDS = "nexmark_both.json.gz"
+FOLDER, RECORDS = "bundles", "nexmark_both.json.gz"
 _PARTS = (*PARTS, QUERY)
 
 
 def write_page(page: Path, runs: Sequence[Mapping[str, Any]], found: Mapping[str, BenchmarkFigure]) -> None:
-    """Replace the generated part of the page, and write all runs with their plans to `records/` in its folder."""
+    """Replace the generated part of the page, and write all runs with their plans to `bundles/` in its folder."""
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{tables(runs, found)}\n\n{END}{after}", encoding="utf-8")
     content = json.dumps(list(runs), sort_keys=True).encode()
-    (page.parent / "records" / RECORDS).write_bytes(gzip.compress(content, mtime=0))
+    (page.parent / FOLDER / RECORDS).write_bytes(gzip.compress(content, mtime=0))
 
 
 def read_runs(page: Path) -> list[dict[str, Any]]:
     """Return the runs that the page was made of."""
-    file = page.parent / "records" / RECORDS
+    file = page.parent / FOLDER / RECORDS
     return list(json.loads(gzip.decompress(file.read_bytes()))) if file.exists() else []
 
 
@@ -60,9 +60,9 @@ def tables(runs: Sequence[Mapping[str, Any]], found: Mapping[str, BenchmarkFigur
     more = [[query, title, *(cell(mine) for cell in _CELLS.values())] for query, title, mine in groups]
     parts += ["", "Medians of the runs:", "", *_table(["query", "engine", *_CELLS], more)]
     shares = [
-        [query, title, *(f"{found['percent'].get(part, 0):.0f}" for part in _PARTS), f"{found['samples']:,}"]
+        [query, title, *(f"{seen['percent'].get(part, 0):.0f}" for part in _PARTS), f"{seen['samples']:,}"]
         for query, title, mine in groups
-        if (found := mine[0].get("profile"))
+        if (seen := mine[0].get("profile"))
     ]
     if shares:
         text = "Where the worker's threads spent their time while the state was made, percent of samples:"

@@ -1,4 +1,4 @@
-"""Where a worker spends its CPU: samples of its JVM's threads (Java Flight Recorder), by part of the work."""
+"""Profile of a worker: samples of its JVM's threads (Java Flight Recorder), by part of the work."""
 
 from __future__ import annotations
 
@@ -48,16 +48,8 @@ def profile(java_home: Path, file: Path) -> dict[str, Any]:
     Raises InfrastructureError if the recording cannot be read.
     """
     wanted = ",".join((_SAMPLES, _NATIVE, _COMPILER))
-    command = [
-        java_home / "bin" / "jfr",
-        "print",
-        "--json",
-        "--stack-depth",
-        str(STACK_DEPTH),
-        "--events",
-        wanted,
-        file,
-    ]
+    tool = str(java_home / "bin" / "jfr")
+    command = [tool, "print", "--json", "--stack-depth", str(STACK_DEPTH), "--events", wanted, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"jfr: {file}: {done.stderr.strip()[-300:]}")

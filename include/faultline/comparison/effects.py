@@ -5,8 +5,9 @@ per combination of their values. Its effect is the average over these rows; the 
 `estimate`).
 
 CPU, latency and throughput are compared as ratios on a log scale, recovery times as differences in seconds, where each
-time is an interval. Recoveries from different faults are different quantities: each fault has an effect of its own. An effect "differs" or is "equivalent" if the p of the respective test is at most 0.05 after the
-correction for all lines of the table (Holm 1979).
+time is an interval. Recoveries from different faults are different quantities, so each fault has an effect of its own.
+An effect "differs" or is "equivalent" if the p of the respective test is at most 0.05 after the correction for all
+lines of the table (Holm 1979).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> l
         for point in _pool(sort_points(measured, others), (x, *others)):
             lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
         ticks = [label(value) for value in x.values]
-        panels = [_panel(key, list(lines.items())[:MAX_LINES], x, ticks) for key in chart.keys]
+        panels = [_panel(key, _most_measured(lines), x, ticks) for key in chart.keys]
         kept = [panel for panel in panels if any(line.points or line.invalid for line in panel.lines)]
         if kept:
             drawn.append((chart, draw_chart(kept, ticks, x.name, f"{chart.title} by {x.name}")))
@@ -84,6 +84,12 @@ def _pool(points: Sequence[Point], kept: Sequence[Axis]) -> list[Point]:
         replace(alike[0], entries=tuple(entry for point in alike for entry in point.entries))
         for alike in gathered.values()
     ]
+
+
+def _most_measured(lines: Mapping[str, Sequence[Point]]) -> list[tuple[str, Sequence[Point]]]:
+    """Return the MAX_LINES lines with the most records, in the given order."""
+    ranked = sorted(lines, key=lambda name: -sum(len(point.entries) for point in lines[name]))
+    return [(name, points) for name, points in lines.items() if name in ranked[:MAX_LINES]]
 
 
 def _named(axis: Axis, point: Point) -> str:

@@ -24,8 +24,6 @@ SINGLE_RUNS_TEXT = (
     f"Each configuration was measured once; single runs show no effects. "
     f"Measure with repetitions={MIN_REPETITIONS} or more; existing records are kept."
 )
-
-
 # Metrics in the headline of a sweep with a single step; the others follow below it.
 HEADLINE_METRICS = (CPU_TOTAL, P50, MACRO)
 INCONCLUSIVE_HEADING = "Inconclusive, with the additional repetitions required per configuration"
@@ -54,11 +52,10 @@ def size_text(effect: Effect) -> str:
 
 def effect_text(effect: Effect) -> str:
     """Return one effect of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
-    name = short_name(effect)
     if effect.verdict is EffectVerdict.EQUIVALENT:
-        return f"{name} differs by less than {bound_text(effect)}"
+        return f"{short_name(effect)} differs by less than {bound_text(effect)}"
     both = " (sign depends on the other parameters)" if effect.has_opposite_rows else ""
-    return f"{name} {size_text(effect)}{both}"
+    return f"{short_name(effect)} {size_text(effect)}{both}"
 
 
 def bound_text(effect: Effect) -> str:
@@ -121,11 +118,9 @@ def _inconclusive_text(effects: Sequence[Effect]) -> str:
 
 def headline_effects(effects: Sequence[Effect]) -> list[Effect]:
     """Return the headline effects of a sweep with a single step; empty for several steps."""
-    return (
-        [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
-        if len(group_by_step(effects)) == 1
-        else []
-    )
+    if len(group_by_step(effects)) != 1:
+        return []
+    return [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
 
 
 def remaining_effects(effects: Sequence[Effect]) -> list[Effect]:
@@ -145,9 +140,8 @@ def headline_lines(effects: Sequence[Effect]) -> list[str]:
     shown = headline_effects(effects)
     if not shown:
         return []
-    inconclusive = [effect for effect in shown if effect.verdict is EffectVerdict.INCONCLUSIVE]
     lines = [f"{step_figures_text(shown)}."]
-    if inconclusive:
+    if inconclusive := [effect for effect in shown if effect.verdict is EffectVerdict.INCONCLUSIVE]:
         required: dict[str, list[str]] = {}
         for effect in inconclusive:
             required.setdefault(_required_runs_text(effect), []).append(short_name(effect))
