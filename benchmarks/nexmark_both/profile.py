@@ -15,26 +15,35 @@ from faultline.system.errors import InfrastructureError
 STACK_DEPTH = 48
 _SAMPLES, _NATIVE, _COMPILER = "jdk.ExecutionSample", "jdk.NativeMethodSample", "jdk.CompilerStatistics"
 _ROCKSDB = "org.rocksdb."
-# Packages by part. A sample belongs to the part of its topmost frame that is listed; others are the query itself.
+QUERY = "query"
+# Packages by part; earlier parts come first, as a part's packages may lie within a later one's. A sample belongs to the
+# part of its topmost frame that is listed, otherwise to the query.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "JSON": ("com.fasterxml.jackson.", "org.apache.spark.sql.catalyst.json.", "org.apache.flink.formats.json."),
+    "JSON": (
+        "com.fasterxml.jackson.",
+        "org.apache.spark.sql.catalyst.json.",
+        "org.apache.spark.sql.catalyst.expressions.json.",
+        "org.apache.flink.formats.json.",
+        "org.apache.flink.shaded.jackson2.",
+    ),
     "Kafka": ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.flink.connector.kafka."),
     "RocksDB": (_ROCKSDB,),
     "state": (
         "org.apache.spark.sql.execution.streaming.state.",
         "org.apache.flink.state.",
         "org.apache.flink.runtime.state.",
-        "org.apache.flink.contrib.streaming.state.",
-    ),
-    "exchange": (
-        "org.apache.spark.shuffle.",
-        "org.apache.spark.storage.",
-        "org.apache.flink.runtime.io.network.",
-        "org.apache.flink.streaming.runtime.io.",
     ),
     "Python": ("org.apache.spark.api.python.", "org.apache.spark.sql.execution.python.", "org.apache.arrow."),
+    # These packages are also at the bottom of the stacks of the query, whose own are above them.
+    QUERY: (
+        "org.apache.spark.sql.catalyst.",
+        "org.apache.spark.sql.execution.",
+        "org.apache.flink.table.",
+        "org.apache.flink.streaming.api.operators.",
+        "StreamExec",
+    ),
+    "exchange": ("org.apache.spark.shuffle.", "org.apache.spark.storage.", "org.apache.flink.runtime.io.network."),
 }
-QUERY = "query"
 
 
 def recording_options(file: Path) -> list[str]:

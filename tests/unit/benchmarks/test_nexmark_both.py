@@ -75,7 +75,9 @@ def sample(kind: str, *classes: str) -> dict[str, Any]:
 def test_a_sample_belongs_to_its_topmost_part() -> None:
     events = [
         sample("ExecutionSample", "java/nio/Buffer", "com/fasterxml/jackson/core/JsonFactory", "org/rocksdb/RocksDB"),
-        sample("ExecutionSample", "java/util/HashMap", "org/apache/spark/sql/Dataset"),
+        sample(
+            "ExecutionSample", "java/util/HashMap", "org/apache/spark/sql/execution/A", "org/apache/spark/shuffle/B"
+        ),
         sample("NativeMethodSample", "org/rocksdb/RocksDB", "org/apache/flink/state/rocksdb/RocksDBMapState"),
         sample("NativeMethodSample", "sun/nio/ch/EPoll", "org/apache/kafka/common/network/Selector"),
         {"type": "jdk.ExecutionSample", "values": {"stackTrace": None}},
