@@ -34,7 +34,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "org.apache.flink.runtime.state.",
     ),
     "Python": ("org.apache.spark.api.python.", "org.apache.spark.sql.execution.python.", "org.apache.arrow."),
-    # These packages are also at the bottom of the stacks of the query, whose own are above them.
+    # Above the packages of the exchange, which are at the bottom of all stacks.
     QUERY: (
         "org.apache.spark.sql.catalyst.",
         "org.apache.spark.sql.execution.",
@@ -54,11 +54,13 @@ def recording_options(file: Path) -> list[str]:
 def profile(java_home: Path, file: Path) -> dict[str, Any]:
     """Return the number of samples, the share of each part in percent, and the seconds of compiling.
 
-    Raises InfrastructureError if the recording cannot be read.
+    Empty if this Java has no tool for recordings, as a JRE. Raises InfrastructureError if the recording cannot be read.
     """
     wanted = ",".join((_SAMPLES, _NATIVE, _COMPILER))
-    tool = str(java_home / "bin" / "jfr")
-    command = [tool, "print", "--json", "--stack-depth", str(STACK_DEPTH), "--events", wanted, str(file)]
+    tool = java_home / "bin" / "jfr"
+    if not tool.exists():
+        return {}
+    command = [str(tool), "print", "--json", "--stack-depth", str(STACK_DEPTH), "--events", wanted, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"jfr: {file}: {done.stderr.strip()[-300:]}")
