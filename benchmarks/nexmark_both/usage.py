@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import psutil
@@ -37,15 +36,16 @@ class Usage:
 class UsageSampler(threading.Thread):
     """Sampler of processes by role; `find` returns them, and is asked at every sample.
 
-    CPU time of a process that has ended stays in its role's sum. `outside`: roles that are not the engine's, whose
-    memory does not count. The role `machine` is the busy time of all processors.
+    An engine's processes count with the children that they have waited for: Spark starts chmod for each file of a
+    checkpoint. A role's sum never falls, although processes end. `outside`: roles that are not the engine's, whose
+    memory and children do not count. The role `machine` is the busy time of all processors.
     """
 
     def __init__(self, find: Callable[[], Mapping[str, Iterable[psutil.Process]]], outside: Iterable[str]) -> None:
         super().__init__(name="usage", daemon=True)
         self.usage = Usage()
         self._find, self._outside = find, frozenset(outside)
-        self._used: dict[tuple[str, Any], float] = {}
+        self._used: dict[str, float] = {}
         self._end = threading.Event()
 
     def run(self) -> None:
@@ -65,15 +65,16 @@ class UsageSampler(threading.Thread):
     def _sample(self) -> None:
         resident = 0.0
         for role, processes in self._find().items():
+            used = 0.0
             for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    with process.oneshot():
-                        times = process.cpu_times()
-                        self._used[role, (process.pid, process.create_time())] = times.user + times.system
-                        resident += 0 if role in self._outside else process.memory_info().rss / 1e6
-        sums: dict[str, float] = {}
-        for (role, _), used in self._used.items():
-            sums[role] = sums.get(role, 0.0) + used
+                with contextlib.suppress(psutil.Error), process.oneshot():
+                    times = process.cpu_times()
+                    used += times.user + times.system
+                    if role not in self._outside:
+                        used += times.children_user + times.children_system
+                        resident += process.memory_info().rss / 1e6
+            self._used[role] = max(used, self._used.get(role, 0.0))
+        sums = dict(self._used)
         whole = psutil.cpu_times()
         sums["machine"] = sum(whole[:3]) + sum(getattr(whole, name, 0.0) for name in ("irq", "softirq", "steal"))
         self.usage.at.append(time.time())

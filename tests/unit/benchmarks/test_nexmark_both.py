@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -86,6 +88,14 @@ def test_a_sample_belongs_to_its_topmost_part() -> None:
     assert shares(events) == {
         "samples": 3, "percent": {"JSON": 33.3, QUERY: 33.3, "RocksDB": 33.3}, "compile_s": 62.5,
     }  # fmt: skip
+
+
+def test_sampler_counts_children_that_have_ended() -> None:
+    with UsageSampler(lambda: {"driver": [psutil.Process()], "kafka": [psutil.Process()]}, ("kafka",)) as sampler:
+        burn = "import time\nwhile time.process_time() < 0.5: pass"
+        subprocess.run([sys.executable, "-c", burn], check=True)
+    first, *_, last = sampler.usage.cpu
+    assert last["driver"] - first["driver"] >= 0.5 > last["kafka"] - first["kafka"]
 
 
 def test_work_excludes_the_first_fifth_from_warm_figures() -> None:
