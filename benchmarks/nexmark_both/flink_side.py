@@ -84,9 +84,8 @@ class FlinkSide:
             cluster.await_position(topic.events)
             place = cluster.savepoint(folder)
         shutil.rmtree(folder / "cluster")
-        found = profile(find_java(self._settings.home / "java.json").home, recording)
-        recording.unlink()
-        return {"savepoint": place.name, "profile": found}
+        java_home = find_java(self._settings.home / "java.json").home
+        return {"savepoint": place.name, "profile": profile(java_home, recording)}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Restore a copy of the state in fresh processes, and process the topic to its end."""

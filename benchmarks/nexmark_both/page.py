@@ -59,13 +59,16 @@ def tables(runs: Sequence[Mapping[str, Any]], found: Mapping[str, BenchmarkFigur
     more = [[query, title, *(cell(mine) for cell in _CELLS.values())] for query, title, mine in groups]
     parts += ["", "Medians of the runs:", "", *_table(["query", "engine", *_CELLS], more)]
     shares = [
-        [query, title, *(f"{seen['percent'].get(part, 0):.0f}" for part in PARTS), f"{seen['samples']:,}"]
+        [
+            *(query, title, *(f"{seen['percent'].get(part, 0):.0f}" for part in PARTS)),
+            *(f"{seen['samples']:,}", f"{seen['compile_s']:.0f}"),
+        ]
         for query, title, mine in groups
         if (seen := mine[0].get("profile"))
     ]
     if shares:
         text = "Where the worker's threads spent their time while the state was made, percent of samples:"
-        parts += ["", text, "", *_table(["query", "engine", *PARTS, "samples"], shares)]
+        parts += ["", text, "", *_table(["query", "engine", *PARTS, "samples", "compiling (s)"], shares)]
     return "\n".join(parts)
 
 

@@ -52,7 +52,7 @@ def recording_options(file: Path) -> list[str]:
 
 
 def profile(java_home: Path, file: Path) -> dict[str, Any]:
-    """Return the number of samples, the share of each part in percent, and the seconds of compiling.
+    """Return the number of samples, the share of each part in percent, and the seconds of compiling; remove the file.
 
     Empty if this Java has no tool for recordings, as a JRE. Raises InfrastructureError if the recording cannot be read.
     """
@@ -64,6 +64,7 @@ def profile(java_home: Path, file: Path) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"jfr: {file}: {done.stderr.strip()[-300:]}")
+    file.unlink()
     return shares(json.loads(done.stdout)["recording"]["events"])
 
 

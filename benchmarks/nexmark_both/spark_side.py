@@ -64,9 +64,7 @@ class SparkSide:
         with self._run(query, topic, folder, {"trial_events": trial}, recording_options(recording)) as running:
             running.await_end()
             report = running.report()
-        found = profile(self._java_home, recording)
-        recording.unlink()
-        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": found}
+        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": profile(self._java_home, recording)}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Continue from a copy of the checkpoint in fresh processes, and process the topic to its end."""
