@@ -41,8 +41,7 @@ from fault.injector import FaultOutcome, Injector, settle
 from fault.procfs import read_process
 from faultline.system.waiting import wait_until
 from tests.support.decoys import OTHER_UID, decoy, only_root
-from tests.support.processes import words_of
-from tests.unit.fault.conftest import only, until
+from tests.unit.fault.conftest import Host, only, until
 from tests.unit.sleepers import NODE, Spawn
 
 OTHER_RUN = "20261121T061500Z-000000"
@@ -264,13 +263,14 @@ def test_refused_signal_raises_signal_refused(spawn: Spawn, run: str, monkeypatc
     assert process.poll() is None
 
 
-def test_own_process_and_ancestors_are_never_signalled(injector: Injector, run: str) -> None:
+def test_own_process_and_ancestors_are_never_signalled(injector: Injector, host: Host, run: str) -> None:
     """The guard knows only the pids of the host that it runs on."""
     victim = ProcessIdentity(
         4_194_400, 1_000.0, EXECUTOR, run, (), 55, "there" if "there" in injector._channels else ""
     )
-    agents = [one for one in psutil.Process().children() if "-c" in words_of(one.pid)] if victim.host else []
-    for pid in (os.getpid(), *(one.pid for one in agents)):
+    assert not injector.find("executor", Tokens(run))
+    assert len(host.agents) == (1 if victim.host else 0), "the call started the agent"
+    for pid in (os.getpid(), *(one.pid for one in host.agents)):
         own = claimed(victim, pid)
         for act in (lambda own=own: injector.signal(own, signal.SIGKILL), lambda own=own: injector.arm(own)):
             with pytest.raises(IdentityMismatch, match="^pid: ") as caught:
