@@ -9,7 +9,7 @@ from __future__ import annotations
 from output_matching import batch_counts, count_sums, first_emissions, group_tuples
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from stock import POSITION, STOCK, TRANSACTION, event_of, result_key, windows
+from stock import POSITION, SCHEMA, STOCK, TRANSACTION, result_key, windows
 from workload_runner import Config
 
 # Share of `late_ms` beyond which a record is late. Disorder is at most half of it: half of a watermark of at most an
@@ -21,7 +21,7 @@ RESULT = r"^\d{1,18} \d{1,30}\.\d\d$"
 
 def with_events(records: DataFrame) -> DataFrame:
     """Add `event`, the record's fields."""
-    return records.withColumn("event", event_of(F.col("value")))
+    return records.withColumn("event", F.from_json("value", SCHEMA))
 
 
 def with_late(records: DataFrame, config: Config) -> DataFrame:

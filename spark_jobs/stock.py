@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from workload_runner import Config, milliseconds, read_config, run
+from workload_runner import Config, milliseconds, parse_json, read_config, run
 
 STOCK, TRANSACTION, POSITION = "STOCK", "TRANSACTION", "POSITION"
 # Fields of all three streams; a record has only those of its stream.
@@ -20,14 +20,9 @@ SCHEMA = (
 )
 
 
-def event_of(value: Column) -> Column:
-    """Return the record's text as a struct of SCHEMA; fields are null if the text is invalid."""
-    return F.from_json(value, SCHEMA)
-
-
 def watermarked(records: DataFrame, config: Config) -> DataFrame:
     """Return the events of Kafka records, with the watermark on their event time."""
-    events = records.select(event_of(F.col("value").cast("string")).alias("event")).select("event.*")
+    events = parse_json(records, SCHEMA).select("event.*")
     return events.where("eventTime is not null").withWatermark("eventTime", milliseconds(config["watermark_s"]))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from workload_runner import NEWEST
+from workload_runner import NEWEST, parse_json
 
 QUERIES = Path(__file__).parent / "queries"
 # Forms that keep everything and emit every change, as the suite's SQL does on Flink.
@@ -154,7 +154,7 @@ SCHEMA = f"n BIGINT, person STRUCT<{PERSON}>, auction STRUCT<{AUCTION}>, bid STR
 
 def parse_events(records: DataFrame) -> Streams:
     """Return the three streams of records with JSON events; invalid records are skipped."""
-    events = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event"))
+    events = parse_json(records, SCHEMA)
     person, auction, bid = (
         events.where(f"event.{kind} IS NOT NULL").select("event.n", f"event.{kind}.*")
         for kind in ("person", "auction", "bid")
@@ -169,14 +169,10 @@ TIMED_SCHEMA = _TIMED.replace(", dateTime TIMESTAMP", "").replace("expires TIMES
 
 def parse_timed_events(records: DataFrame) -> Streams:
     """Return the three streams of records written by `NexmarkEventSource.as_json`."""
-    event = F.from_json(F.col("value").cast("string"), TIMED_SCHEMA).alias("event")
+    events = parse_json(records, TIMED_SCHEMA)
     at = F.timestamp_millis("event.dateTime").alias("dateTime")
     person, auction, bid = (
-        # Spark would move the filter below the parser, and parse each event twice; it moves none below `observe`.
-        records.select(event)
-        .observe(f"{kind}_events", F.count(F.lit(1)).alias("rows"))
-        .where(f"event.{kind} IS NOT NULL")
-        .select("event.n", at, f"event.{kind}.*")
+        events.where(f"event.{kind} IS NOT NULL").select("event.n", at, f"event.{kind}.*")
         for kind in ("person", "auction", "bid")
     )
     return Streams(person, auction.withColumn("expires", F.timestamp_millis("expires")), bid)

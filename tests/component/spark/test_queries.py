@@ -229,6 +229,13 @@ def test_stock_group_by_sums_punctual_trades(spark: SparkSession, tmp_path: Path
     assert 0 < found.dropped <= 2 * market.late
 
 
+def test_the_stock_queries_parse_each_record_once_per_stream(spark: SparkSession) -> None:
+    records = spark.createDataFrame([("{}",)], "value STRING")
+    for query, parsers in ((stock_group_by, 1), (stock_join, 2)):
+        plan = query(records, TIMES)._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+        assert plan.count("from_json(") == parsers, plan
+
+
 def test_stock_join_sums_punctual_pairs(spark: SparkSession, tmp_path: Path) -> None:
     market = Market(["STOCK", "POSITION", "POSITION", "POSITION", "POSITION"])
     found = stream(spark, tmp_path, stock_join, TIMES, market.batches)
