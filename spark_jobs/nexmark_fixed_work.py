@@ -3,15 +3,19 @@
     spark-submit nexmark_fixed_work.py --config FILE
 
 The configuration: query, topic, bootstrap, kafka_options, checkpoint, ends (offset by partition), executors,
-watermark_s, trigger_s, batch_events, report. Without `batch_events`, a first part of `trial_events` determines it:
-the events of a batch that takes `trigger_s`. The report is JSON: `batch_events`, `rate` in events/s of the last
-batches, `plan`, and `batches`, Spark's progress of each and its `events`. Results are counted and discarded.
+watermark_s, trigger_s, report, and optionally batch_events and most_s, after which the query ends. Without
+`batch_events`, large batches make most of a state, then a trial determines the events of a batch that takes
+`trigger_s`, and batches of this size follow. The report is JSON: `rate` in events/s of the last batches, `settled`
+(when these began, seconds since 1970), `plan`, and `batches`, Spark's progress of each and its `events`. Results are
+counted and discarded.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +30,9 @@ POLL_S = 0.1
 # Batches that determine the rate, and bounds of a batch.
 LAST_BATCHES = 10
 LEAST_EVENTS, MOST_EVENTS = 10_000, 4_000_000
-TRIAL_BATCH = 100_000
+# A state's parts: where each ends and its batches, as shares of all events.
+FILL_SHARE, FILL_BATCH = 0.7, 0.1
+TRIAL_SHARE, TRIAL_BATCH = 0.9, 0.01
 OFFSETS = ("startOffset", "endOffset")
 
 
@@ -49,11 +55,12 @@ def start(spark: SparkSession, config: Config, batch_events: int) -> StreamingQu
     return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
 
 
-def run_until(running: StreamingQuery, ends: Mapping[str, int]) -> None:
-    """Wait until the query has committed these offsets, and stop it. Raises the errors of the query."""
+def run_until(running: StreamingQuery, ends: Mapping[str, int], most_s: float = math.inf) -> None:
+    """Wait until the query has committed these offsets, or for `most_s`; stop it. Raises the errors of the query."""
+    last = time.monotonic() + most_s
     while not running.awaitTermination(POLL_S):
         progress = running.lastProgress
-        if progress is not None and reached(progress, ends):
+        if progress is not None and (reached(progress, ends) or time.monotonic() > last):
             running.stop()
             return
 
@@ -85,21 +92,26 @@ def rate_of(running: StreamingQuery) -> float:
     )
 
 
+def fill(spark: SparkSession, config: Config) -> int:
+    """Process most events in large batches and then in small ones; return the events of a batch of `trigger_s`."""
+    total = sum(config["ends"].values())
+    for share, batch in ((FILL_SHARE, FILL_BATCH), (TRIAL_SHARE, TRIAL_BATCH)):
+        running = start(spark, config, round(total * batch))
+        run_until(running, {partition: round(end * share) for partition, end in config["ends"].items()})
+    return round(min(max(rate_of(running) * config["trigger_s"], LEAST_EVENTS), MOST_EVENTS))
+
+
 def main() -> None:
     config = read_config(__doc__)
     spark = SparkSession.builder.getOrCreate()
     await_executors(spark, config["executors"])
-    batch_events = config.get("batch_events")
-    if batch_events is None:
-        share = config["trial_events"] / sum(config["ends"].values())
-        trial = start(spark, config, TRIAL_BATCH)
-        run_until(trial, {partition: round(end * share) for partition, end in config["ends"].items()})
-        batch_events = round(min(max(rate_of(trial) * config["trigger_s"], LEAST_EVENTS), MOST_EVENTS))
+    batch_events = config.get("batch_events") or fill(spark, config)
+    settled = time.time()
     running = start(spark, config, batch_events)
-    run_until(running, config["ends"])
+    run_until(running, config["ends"], config.get("most_s", math.inf))
     report = {
-        "batch_events": batch_events,
         "rate": rate_of(running),
+        "settled": settled,
         "plan": running._jsq.explainInternal(False),  # type: ignore[attr-defined]  # `explain` prints it
         "batches": [{**json.loads(one.json), "events": events_of(one)} for one in running.recentProgress],
     }

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import http.client
 import json
+import math
 import re
 import shutil
 import ssl
@@ -22,7 +23,16 @@ import psutil
 from benchmarks.nexmark_both import flink_queries
 from benchmarks.nexmark_both.profile import profile, recording_options
 from benchmarks.nexmark_both.topic import PARTITIONS, EventTopic
-from benchmarks.nexmark_both.work import CHECKPOINT_S, CORES, LATENCY_S, WATERMARK_S, WORKER_MB, FixedWork, Measured
+from benchmarks.nexmark_both.work import (
+    CHECKPOINT_S,
+    CORES,
+    LATENCY_S,
+    MOST_S,
+    WATERMARK_S,
+    WORKER_MB,
+    FixedWork,
+    Measured,
+)
 from faultline.engines.flink.cluster import (
     LOGGING_FILE,
     JvmCommands,
@@ -95,9 +105,9 @@ class FlinkSide:
             work = FixedWork(cluster.processes(), topic.broker())
             with work.sampler:
                 work.begin(topic.filled)
-                cluster.await_position(topic.events, work.reached)
-                cluster.checkpoint()
-                work.reached(topic.events)
+                if cluster.await_position(topic.events, work.reached, MOST_S):
+                    cluster.checkpoint()
+                    work.reached(topic.events)
                 work.end()
                 results = cluster.results()
             return work.measured(results, cluster.checkpoints(), cluster.plan())
@@ -185,8 +195,12 @@ class FlinkCluster:
     def processes(self) -> Mapping[str, list[psutil.Process]]:
         return {role: [process] for role, process in self._started.items()}
 
-    def await_position(self, events: int, note: Any = lambda position: None) -> None:
-        """Wait until each source has read this many events; `note` gets the position of the slowest."""
+    def await_position(self, events: int, note: Any = lambda position: None, most_s: float = math.inf) -> bool:
+        """Wait until each source has read this many events, or for `most_s`; return whether they have.
+
+        `note` gets the position of the slowest.
+        """
+        last = time.monotonic() + most_s
         sources = [one["id"] for one in self._job()["vertices"] if one["name"].startswith("Source:")]
         while True:
             # Each value is the offset of the last record that a partition's reader has passed on.
@@ -194,8 +208,8 @@ class FlinkCluster:
             if all(len(one) == PARTITIONS for one in values):
                 position = min(sum(offset + 1 for offset in one) for one in values)
                 note(position)
-                if position >= events:
-                    return
+                if position >= events or time.monotonic() > last:
+                    return position >= events
             self._require_alive()
             time.sleep(POLL_S)
 

@@ -67,7 +67,7 @@ def tables(runs: Sequence[Mapping[str, Any]], found: Mapping[str, BenchmarkFigur
         if (seen := mine[0].get("profile"))
     ]
     if shares:
-        text = "Where the worker's threads spent their time while the state was made, percent of samples:"
+        text = "Where the worker's threads spent their time, percent of samples:"
         parts += ["", text, "", *_table(["query", "engine", *PARTS, "samples", "compiling (s)"], shares)]
     return "\n".join(parts)
 
@@ -87,6 +87,7 @@ def _median(value: Callable[[Mapping[str, Any]], float], form: str) -> Callable[
 
 # Further columns, each with its text for the runs of one query and side.
 _CELLS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
+    "events (million)": _median(lambda one: one["events"] / 1e6, "{:.1f}"),
     "events/s": _median(lambda one: one["events"] / one["seconds"], "{:,.0f}"),
     "seconds": _median(lambda one: one["seconds"], "{:.0f}"),
     "busy cores": _median(lambda one: one["engine_s"] / one["seconds"], f"{{:.2f}} of {CORES}"),

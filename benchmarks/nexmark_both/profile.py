@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,10 @@ def recording_options(file: Path) -> list[str]:
     return [f"-XX:StartFlightRecording=filename={file},settings=default,dumponexit=true,maxsize=200m"]
 
 
-def profile(java_home: Path, file: Path) -> dict[str, Any]:
+def profile(java_home: Path, file: Path, since: float = 0.0) -> dict[str, Any]:
     """Return the number of samples, the share of each part in percent, and the seconds of compiling; remove the file.
 
+    Samples before `since` (seconds since 1970) do not count; compiling does.
     Empty if this Java has no tool for recordings, as a JRE. Raises InfrastructureError if the recording cannot be read.
     """
     wanted = ",".join((_SAMPLES, _NATIVE, _COMPILER))
@@ -65,10 +67,10 @@ def profile(java_home: Path, file: Path) -> dict[str, Any]:
     if done.returncode:
         raise InfrastructureError(f"jfr: {file}: {done.stderr.strip()[-300:]}")
     file.unlink()
-    return shares(json.loads(done.stdout)["recording"]["events"])
+    return shares(json.loads(done.stdout)["recording"]["events"], since)
 
 
-def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def shares(events: Iterable[Mapping[str, Any]], since: float = 0.0) -> dict[str, Any]:
     """Return the figures of `profile` for the events of a recording."""
     found: Counter[str] = Counter()
     compile_s = 0.0
@@ -76,6 +78,8 @@ def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         values = event["values"]
         if event["type"] == _COMPILER:
             compile_s = max(compile_s, _seconds(values["totalTimeSpent"]))
+            continue
+        if datetime.fromisoformat(values["startTime"]).timestamp() < since:
             continue
         frames = (values["stackTrace"] or {}).get("frames", ())
         classes = [one["method"]["type"]["name"].replace("/", ".") for one in frames]

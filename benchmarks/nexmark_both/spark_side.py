@@ -16,7 +16,16 @@ import psutil
 
 from benchmarks.nexmark_both.profile import profile, recording_options
 from benchmarks.nexmark_both.topic import PARTITIONS, EventTopic
-from benchmarks.nexmark_both.work import CHECKPOINT_S, CORES, LATENCY_S, WATERMARK_S, WORKER_MB, FixedWork, Measured
+from benchmarks.nexmark_both.work import (
+    CHECKPOINT_S,
+    CORES,
+    LATENCY_S,
+    MOST_S,
+    WATERMARK_S,
+    WORKER_MB,
+    FixedWork,
+    Measured,
+)
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.settings import (
     DRIVER,
@@ -44,8 +53,6 @@ from faultline.system.settings import Settings
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 POLL_S = 0.5
-# Events by which the size of a batch is determined.
-TRIAL_EVENTS = 4_000_000
 _STATE, _JVM_OPTIONS = "spark.sql.streaming.stateStore.", "spark.executor.extraJavaOptions"
 
 
@@ -60,16 +67,17 @@ class SparkSide:
 
     def fill(self, query: str, topic: EventTopic, folder: Path) -> dict[str, Any]:
         """Process the topic to its end and leave the checkpoint in `folder`."""
-        trial, recording = min(TRIAL_EVENTS, topic.events // 4), folder / "worker.jfr"
-        with self._run(query, topic, folder, {"trial_events": trial}, recording_options(recording)) as running:
+        recording = folder / "worker.jfr"
+        with self._run(query, topic, folder, {}, recording_options(recording)) as running:
             running.await_end()
             report = running.report()
-        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": profile(self._java_home, recording)}
+        found = profile(self._java_home, recording, report["settled"])
+        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": found}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Continue from a copy of the checkpoint in fresh processes, and process the topic to its end."""
         shutil.copytree(state / "checkpoint", folder / "checkpoint")
-        with self._run(query, topic, folder, {"batch_events": made["batch_events"]}) as running:
+        with self._run(query, topic, folder, {"batch_events": made["batch_events"], "most_s": MOST_S}) as running:
             work = FixedWork(running.await_processes(), topic.broker())
             with work.sampler:
                 running.await_end(work.end)

@@ -18,6 +18,8 @@ CORES, WORKER_MB = 2, 2048
 # Bound of a batch or mini-batch, and interval of durable checkpoints.
 LATENCY_S, CHECKPOINT_S = 2.0, 30.0
 WATERMARK_S = 4.0
+# A slower run ends after this time; its costs are those of the events until then.
+MOST_S = 300.0
 # Share of the events after which code counts as compiled.
 WARM_SHARE = 0.2
 KAFKA, HARNESS = "kafka", "harness"

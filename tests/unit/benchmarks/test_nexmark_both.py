@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from typing import Any
 
 import psutil
@@ -69,9 +70,12 @@ def test_sampler_counts_this_process_and_the_machine() -> None:
     assert used.cpu_s(("driver",), begin, used.at[-1]) >= 0
 
 
+START = "2026-11-29T10:00:00.123456789+01:00"
+
+
 def sample(kind: str, *classes: str) -> dict[str, Any]:
     frames = [{"method": {"type": {"name": name}}} for name in classes]
-    return {"type": f"jdk.{kind}", "values": {"stackTrace": {"frames": frames}}}
+    return {"type": f"jdk.{kind}", "values": {"startTime": START, "stackTrace": {"frames": frames}}}
 
 
 def test_a_sample_belongs_to_its_topmost_part() -> None:
@@ -82,12 +86,13 @@ def test_a_sample_belongs_to_its_topmost_part() -> None:
         ),
         sample("NativeMethodSample", "org/rocksdb/RocksDB", "org/apache/flink/state/rocksdb/RocksDBMapState"),
         sample("NativeMethodSample", "sun/nio/ch/EPoll", "org/apache/kafka/common/network/Selector"),
-        {"type": "jdk.ExecutionSample", "values": {"stackTrace": None}},
+        {"type": "jdk.ExecutionSample", "values": {"startTime": START, "stackTrace": None}},
         *({"type": "jdk.CompilerStatistics", "values": {"totalTimeSpent": at}} for at in ("PT9.5S", "PT1M2.5S")),
     ]
     assert shares(events) == {
         "samples": 3, "percent": {"JSON": 33.3, QUERY: 33.3, "RocksDB": 33.3}, "compile_s": 62.5,
     }  # fmt: skip
+    assert shares(events, datetime.fromisoformat(START).timestamp() + 1)["samples"] == 0
 
 
 def test_sampler_counts_children_that_have_ended() -> None:
