@@ -30,9 +30,10 @@ POLL_S = 0.1
 # Batches that determine the rate, and bounds of a batch.
 LAST_BATCHES = 10
 LEAST_EVENTS, MOST_EVENTS = 10_000, 4_000_000
-# A state's parts: where each ends and its batches, as shares of all events.
-FILL_SHARE, FILL_BATCH = 0.7, 0.1
-TRIAL_SHARE, TRIAL_BATCH = 0.9, 0.01
+# A state's parts: where each ends and its batches, as shares of all events. The last parts warm up the driver, whose
+# code runs once per batch.
+FILL_SHARE, FILL_BATCH = 0.5, 0.1
+TRIAL_SHARE, TRIAL_BATCH = 0.75, 0.01
 OFFSETS = ("startOffset", "endOffset")
 
 
