@@ -148,6 +148,8 @@ def test_a_child_that_changed_its_user_is_not_ended(tmp_path: Path) -> None:
 def test_a_program_with_the_token_as_argument_is_not_ended(tmp_path: Path) -> None:
     """`grep faultline-run=ATTEMPT` has the token as an argument, but did not inherit the tag."""
     entry, run = start(tmp_path), tmp_path.name
+    # A process that has just been started shows no environment.
+    wait_until(lambda: (tmp_path / "out").read_text(), timeout_s=120, what="the process")
     with decoy("-r", run_token(run), "results") as grep:
         assert [process.pid for process in processes_with_mark(RUN_MARK, run)] == [entry.pid]
         end_processes(processes_with_mark(RUN_MARK, run))
