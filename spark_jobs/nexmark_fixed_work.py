@@ -4,7 +4,7 @@
 
 The configuration: query, topic, bootstrap, kafka_options, checkpoint, ends (offset by partition), executors,
 watermark_s, trigger_s, report, and optionally batch_events and most_s, after which the query ends. Without
-`batch_events`, large batches make most of a state, then a trial determines the events of a batch that takes
+`batch_events`, large batches make half of a state, then a trial determines the events of a batch that takes
 `trigger_s`, and batches of this size follow. The report is JSON: `rate` in events/s of the last batches, `settled`
 (when these began, seconds since 1970), `plan`, and `batches`, Spark's progress of each and its `events`. Results are
 counted and discarded.
