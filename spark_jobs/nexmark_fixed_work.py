@@ -94,7 +94,7 @@ def rate_of(running: StreamingQuery) -> float:
 
 
 def fill(spark: SparkSession, config: Config) -> int:
-    """Process most events in large batches and then in small ones; return the events of a batch of `trigger_s`."""
+    """Process the first parts of a state; return the events of a batch of `trigger_s`."""
     total = sum(config["ends"].values())
     for share, batch in ((FILL_SHARE, FILL_BATCH), (TRIAL_SHARE, TRIAL_BATCH)):
         running = start(spark, config, round(total * batch))
