@@ -42,7 +42,7 @@ FLOOR = "q0"
 OTHERS, MOST_ATTEMPTS = 0.1, 3
 PAGE = Path("docs") / "results" / "nexmark_both.md"
 # The states of a group of queries lie on the disk together, up to 4 GB each.
-QUERIES_AT_ONCE = 3
+QUERIES_AT_ONCE = 2
 SEED, RESAMPLES = 2033, 10_000
 MILLION = 1e6
 
