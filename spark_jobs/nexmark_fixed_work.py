@@ -5,9 +5,9 @@
 The configuration: query, topic, bootstrap, kafka_options, checkpoint, ends (offset by partition), executors,
 watermark_s, trigger_s, report, and optionally batch_events and most_s, after which the query ends. Without
 `batch_events`, large batches make half of a state, then a trial determines the events of a batch that takes
-`trigger_s`, and batches of this size follow. The report is JSON: `rate` in events/s of the last batches, `settled`
-(when these began, seconds since 1970), `plan`, and `batches`, Spark's progress of each and its `events`. Results are
-counted and discarded.
+`trigger_s`, and batches of this size follow. The report is JSON: `batch_events`, which the last batches would have
+needed to take `trigger_s`, `settled` (when these began, seconds since 1970), `plan`, and `batches`, Spark's progress of
+each and its `events`. Results are counted and discarded.
 """
 
 from __future__ import annotations
@@ -85,12 +85,13 @@ def events_of(progress: Any) -> int:
     return end - begin
 
 
-def rate_of(running: StreamingQuery) -> float:
-    """Return the events per second of the last full batches."""
+def batch_size(running: StreamingQuery, seconds: float) -> int:
+    """Return the events of a batch that takes this long, at the rate of the last full batches."""
     full = [one for one in running.recentProgress if one["numInputRows"]]
-    return statistics.median(
+    rate = statistics.median(
         events_of(one) / (one["durationMs"]["triggerExecution"] / 1000) for one in full[-LAST_BATCHES:]
     )
+    return round(min(max(rate * seconds, LEAST_EVENTS), MOST_EVENTS))
 
 
 def fill(spark: SparkSession, config: Config) -> int:
@@ -99,7 +100,7 @@ def fill(spark: SparkSession, config: Config) -> int:
     for share, batch in ((FILL_SHARE, FILL_BATCH), (TRIAL_SHARE, TRIAL_BATCH)):
         running = start(spark, config, round(total * batch))
         run_until(running, {partition: round(end * share) for partition, end in config["ends"].items()})
-    return round(min(max(rate_of(running) * config["trigger_s"], LEAST_EVENTS), MOST_EVENTS))
+    return batch_size(running, config["trigger_s"])
 
 
 def main() -> None:
@@ -111,7 +112,7 @@ def main() -> None:
     running = start(spark, config, batch_events)
     run_until(running, config["ends"], config.get("most_s", math.inf))
     report = {
-        "rate": rate_of(running),
+        "batch_events": batch_size(running, config["trigger_s"]),
         "settled": settled,
         "plan": running._jsq.explainInternal(False),  # type: ignore[attr-defined]  # `explain` prints it
         "batches": [{**json.loads(one.json), "events": events_of(one)} for one in running.recentProgress],

@@ -72,7 +72,7 @@ class SparkSide:
             running.await_end()
             report = running.report()
         found = profile(self._java_home, recording, report["settled"])
-        return {"batch_events": round(report["rate"] * LATENCY_S), "profile": found}
+        return {"batch_events": report["batch_events"], "profile": found}
 
     def measure(self, query: str, topic: EventTopic, state: Path, made: Mapping[str, Any], folder: Path) -> Measured:
         """Continue from a copy of the checkpoint in fresh processes, and process the topic to its end."""
@@ -89,7 +89,7 @@ class SparkSide:
             position += one["events"]
             work.reached(position, _start_of(one) + one["durationMs"]["triggerExecution"] / 1000)
         commits = [{"s": one["durationMs"]["triggerExecution"] / 1000} for one in batches]
-        return work.measured(_rows(batches), commits, report["plan"])
+        return work.measured(_rows(batches), commits, report["plan"].replace(str(folder), "."))
 
     @contextlib.contextmanager
     def _run(

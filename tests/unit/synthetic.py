@@ -26,9 +26,13 @@ from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_
 from faultline.engines.spark.traces import events_of_driver_logs, events_of_executor_logs, events_of_samples
 from faultline.engines.supervisor_journal import epochs_of, process_runs_of
 from faultline.records.judge.end import limits_of
+from faultline.records.judge.evidence import read_attempt
+from faultline.records.judge.judge import judge
 from faultline.records.judge.signals import TopicSchedule, bins_of_batches
 from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
+from faultline.records.record import Record
+from faultline.records.store import validator
 from faultline.system.journal import Line, read_finished, write_lines
 from faultline.system.measured_window import NS, Window
 from tests.support.attempts import add_plan
@@ -362,3 +366,27 @@ def edit_json(path: Path, **changes: Any) -> None:
 def edit_table(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     """Replace a table by the result of `change`."""
     change(pd.read_parquet(path)).to_parquet(path)
+
+
+def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
+    """Return the record after checking its schema, status and the beginnings of its reasons."""
+    record = judge(directory)
+    validator().validate(record.as_dict())
+    assert record.status == status, record.reasons
+    assert len(record.reasons) == len(reasons), record.reasons
+    assert all(found.startswith(begin) for found, begin in zip(record.reasons, reasons, strict=True)), record.reasons
+    return record
+
+
+def configure(directory: Path, **config: Any) -> None:
+    """Change keys of the configuration."""
+    edit_json(directory / "attempt.json", config=read_attempt(directory).config.model_dump(mode="json") | config)
+    add_plan(directory)
+
+
+def is_unknown(part: Any) -> bool:
+    """Return whether all figures of a part are null."""
+    return set(part.model_dump().values()) == {None}
+
+
+KILL, CONTROL = Synthetic(Scenario()), Synthetic(Scenario(fault=False))

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -16,11 +18,13 @@ from hypothesis import strategies as st
 
 from benchmarks.nexmark_both.comparison import FLOOR, MILLION, figures
 from benchmarks.nexmark_both.flink_queries import QUERIES, script
+from benchmarks.nexmark_both.flink_side import FlinkCluster
 from benchmarks.nexmark_both.profile import QUERY, shares
+from benchmarks.nexmark_both.topic import PARTITIONS
 from benchmarks.nexmark_both.usage import Usage, UsageSampler
 from benchmarks.nexmark_both.work import WARM_SHARE, FixedWork
 from faultline.experiment.workloads.nexmark_events import QUERIES as ALL
-from faultline.system.settings import ROOT
+from faultline.system.settings import ROOT, Settings
 
 
 def measured(query: str, side: str, repetition: int, cpu_s: float, **changed: Any) -> dict[str, Any]:
@@ -116,6 +120,34 @@ def test_work_excludes_the_first_fifth_from_warm_figures() -> None:
     found = work.measured(7, [], "plan")
     assert (found.events, found.seconds, found.warm_seconds) == (5000, 60.0, 20.0), "an earlier position is ignored"
     assert (found.engine_s, found.warm_engine_s, found.others_s) == (50.0, 10.0, 50.0)
+
+
+@pytest.mark.parametrize(("position", "most_s", "reached"), [(10, 60.0, True), (4, 0.0, False), (10, 0.0, True)])
+def test_a_slow_run_on_flink_ends_after_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int, most_s: float, reached: bool
+) -> None:
+    vertices = [{"id": "a", "name": "Source: events[1]"}, {"id": "b", "name": "Sink"}]
+    monkeypatch.setattr(FlinkCluster, "_job", lambda self: {"vertices": vertices})
+    monkeypatch.setattr(FlinkCluster, "_metrics", lambda self, vertex, pattern: [position // 2 - 1] * PARTITIONS)
+    seen: list[int] = []
+    cluster = FlinkCluster(Settings(tmp_path, tmp_path, tmp_path), tmp_path, "slow")
+    assert cluster.await_position(10, seen.append, most_s) is reached
+    assert seen == [position]
+
+
+@pytest.mark.parametrize(("offset", "most_s", "stopped"), [(5, 60.0, True), (2, 0.0, True), (2, 60.0, False)])
+def test_a_slow_run_on_spark_ends_after_its_time(
+    monkeypatch: pytest.MonkeyPatch, offset: int, most_s: float, stopped: bool
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "spark_jobs")
+    from nexmark_fixed_work import run_until
+
+    query = Mock()
+    query.lastProgress = {"sources": [{"endOffset": {"events": {"0": offset, "1": 5}}}]}
+    # A query that is not stopped ends by itself.
+    query.awaitTermination.side_effect = [False, False, True]
+    run_until(query, {"0": 5, "1": 5}, most_s)
+    assert query.stop.called is stopped
 
 
 @pytest.mark.parametrize("query", QUERIES)

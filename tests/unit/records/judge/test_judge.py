@@ -1,9 +1,8 @@
-"""Synthetic attempts judged end to end: a kill, a control, and invalid records."""
+"""Synthetic attempts judged end to end: figures of their records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,63 +15,26 @@ from hdrh.log import HistogramLogReader
 
 from faultline.engines.batches import write_batches
 from faultline.engines.spark.engine import Spark
-from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import parse_configuration
 from faultline.records.judge.evidence import read_attempt
 from faultline.records.judge.judge import failed_record, judge, judge_readonly
 from faultline.records.judge.parts import lag_area_of_bins
-from faultline.records.judge.rejudge import error_of, judge_attempt, require_valid, stored_record
 from faultline.records.judge.signals import TopicSchedule
-from faultline.records.record import Record
-from faultline.records.store import Store, validator
-from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.system.settings import Settings
+from faultline.records.store import validator
 from tests.support.attempts import add_plan
-from tests.unit.sample_records import sample
 from tests.unit.synthetic import (
+    CONTROL,
     CORES,
-    NS,
-    PRIMER,
+    KILL,
     Scenario,
     Synthetic,
+    checked,
+    configure,
     edit_event,
     edit_json,
     edit_lines,
     edit_table,
-    write_lines,
+    is_unknown,
 )
-
-SHORT_NEXMARK = {"workload": "nexmark", "fault": "none", "warmup_s": 6.0, "checkpoint_interval_s": 2.0}
-KILL, CONTROL = Synthetic(Scenario()), Synthetic(Scenario(fault=False))
-
-
-@pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    return KILL.write(tmp_path)
-
-
-@pytest.fixture
-def control(tmp_path: Path) -> Path:
-    return CONTROL.write(tmp_path)
-
-
-def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
-    """Return the record after checking its schema, status and the beginnings of its reasons."""
-    record = judge(directory)
-    validator().validate(record.as_dict())
-    assert record.status == status, record.reasons
-    assert len(record.reasons) == len(reasons), record.reasons
-    assert all(found.startswith(begin) for found, begin in zip(record.reasons, reasons, strict=True)), record.reasons
-    return record
-
-
-def configure(directory: Path, **config: Any) -> None:
-    edit_json(directory / "attempt.json", config=read_attempt(directory).config.model_dump(mode="json") | config)
-    add_plan(directory)
-
-
-def is_unknown(part: Any) -> bool:
-    return set(part.model_dump().values()) == {None}
 
 
 def test_kill_has_limits_timeline_and_companion_events(killed: Path) -> None:
@@ -150,92 +112,6 @@ def test_series_and_histogram_are_written_next_to_raw_files(killed: Path) -> Non
     assert read.get_max_value() == pytest.approx(max(part.max or 0 for part in parts), rel=0.002)
 
 
-def _drop_lines(path: Path, key: str, value: str) -> None:
-    edit_lines(path, lambda lines: [line for line in lines if line.get(key) != value])
-
-
-def _idle_worker(directory: Path) -> None:
-    def idle(lines: list[Any]) -> list[Any]:
-        lines[0]["victims"][0]["executors"] = []
-        return lines
-
-    edit_lines(directory / "conductor.jsonl", idle)
-
-
-def _loss_in_control(directory: Path) -> None:
-    def lost(lines: list[Any]) -> list[Any]:
-        lines[-2]["executors"][1]["removeTime"] = "2026-11-21T06:15:30.000GMT"
-        return lines
-
-    edit_lines(directory / "recorder.jsonl", lost)
-
-
-def _late_generator(directory: Path) -> None:
-    t0_ns = json.loads((directory / "gate.json").read_text())["t0_wall_ns"]
-    warmup_ns = round(Scenario().warmup_s * NS)
-    reports = [
-        {"event": "progress", "wall_ns": t0_ns, "mono_ns": 0, "sent": 1000, "late": 500},  # before the window
-        {"event": "progress", "wall_ns": t0_ns + warmup_ns + NS, "mono_ns": NS, "sent": 2000, "late": 511},
-    ]
-    edit_lines(directory / "generator.jsonl", lambda lines: [*reports, *lines])
-
-
-def _no_latency_before(directory: Path) -> None:
-    edit_table(directory / "harvest" / "tuples.parquet", lambda rows: rows[rows["batch"] > KILL.hit])
-
-
-@pytest.mark.parametrize(
-    ("break_evidence", "scenario", "is_only_reason", "reason"),
-    [
-        (_late_generator, {}, True, "schedule-lag: 1.1% of the records were more than 50 ms late"),
-        (lambda folder: _drop_lines(folder / "conductor.jsonl", "event", "delivered"), {}, False,
-         "timeline-incomplete: missing: t0, no delivery was journalled"),
-        (lambda folder: (folder / "spark-logs").rename(folder / "elsewhere"), {}, True,
-         "timeline-incomplete: missing: t3, though t7 was seen; missing: t4, though t7 was seen"),
-        (_idle_worker, {"victims": ("worker",)}, True,
-         "no-effect: the fault changed nothing (the worker hosted no executor of the run)"),
-        (_no_latency_before, {}, False,
-         "timeline-incomplete: missing: what is normal, no tuple was emitted before the fault"),
-        (_loss_in_control, {"fault": False}, True, "fault-in-control: executor 0 was lost"),
-    ],
-    ids=["schedule lag", "no delivery", "no logs", "idle worker", "no latency", "control"],
-)  # fmt: skip
-def test_defects_of_the_evidence_are_reasons(
-    tmp_path: Path, break_evidence: Callable[[Path], None], scenario: dict[str, Any], is_only_reason: bool, reason: str
-) -> None:
-    directory = Synthetic(Scenario(**scenario)).write(tmp_path)
-    break_evidence(directory)
-    record = judge(directory)
-    assert record.status == "invalid"
-    assert record.reasons == [reason] if is_only_reason else reason in record.reasons
-    assert (record.metrics.recovery.reload_s is None) is (
-        break_evidence not in (_late_generator, _no_latency_before)
-    ), "a gap"
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value", "code"),
-    [
-        ("generator.jsonl", "event", "done", "generator-died"),
-        ("recorder.jsonl", "kind", "stop", "recorder-died"),
-        ("conductor.jsonl", "event", "done", "scheduler-died"),
-        ("conductor.jsonl", "outcome", "no-effect", "no-effect"),
-        ("conductor.jsonl", "outcome", "missed-window", "missed-window"),
-        ("conductor.jsonl", "outcome", "unknown", "fault-outcome-unknown"),
-    ],
-)
-def test_incomplete_run_or_ineffective_fault_has_no_recovery(
-    killed: Path, name: str, key: str, value: str, code: str
-) -> None:
-    if key == "outcome":
-        edit_event(killed / name, "settled", outcome=value)
-    else:
-        _drop_lines(killed / name, key, value)
-    record = checked(killed, "invalid", f"{code}:")
-    assert is_unknown(record.metrics.recovery) and len(record.metrics.recoveries) == 1
-    assert [event.name for event in record.timeline] == ["gate", "measured_from", "measured_until"]
-
-
 @pytest.mark.parametrize("victim", ["executor", "worker", "driver", "python_worker", "kafka"])
 @pytest.mark.parametrize("recovers", [True, False])
 def test_every_victim_is_recovered_or_censored(tmp_path: Path, victim: str, recovers: bool) -> None:
@@ -269,16 +145,6 @@ def test_several_faults_have_separate_events(tmp_path: Path) -> None:
     assert "driver_restarted#2" in at and "driver_restarted" not in at
     series = json.loads((directory / "series.json").read_text())
     assert {event["name"] for event in series["events"]} == set(at)
-
-
-def test_one_fault_without_effect_invalidates_only_the_record(tmp_path: Path) -> None:
-    synthetic = Synthetic(Scenario(victims=("executor", "python_worker")))
-    directory = synthetic.write(tmp_path)
-    (directory / "spark-logs" / "driver-0.log").unlink()
-    # Without a lost task the worker counts as idle.
-    record = checked(directory, "invalid", "no-effect: fault 2 changed nothing (no task was lost)")
-    assert record.metrics.recoveries[0].reload_s == pytest.approx(synthetic.truth["reload_s"])
-    assert is_unknown(record.metrics.recoveries[1])
 
 
 def test_loss_without_state_is_a_figure_and_valid(tmp_path: Path) -> None:
@@ -397,33 +263,6 @@ def test_late_records_are_reported_if_any(killed: Path, sent: int, dropped: int)
     assert counts == ((sent, dropped) if sent or dropped else None)
 
 
-@pytest.mark.parametrize(("late_ns", "backlog"), [(0, 0), (1, 2 * PRIMER)])
-def test_preload_must_be_committed_at_t0(killed: Path, late_ns: int, backlog: int) -> None:
-    """The newest commit up to and including T0 decides."""
-    t0_ns, reason = KILL.window.t0_ns, f"backlog-at-t0: {backlog} offsets of the primer not committed at T0"
-    batches = json.loads((killed / "batches.json").read_text())["batches"]
-    assert batches[0]["end_offsets"] == {"0": PRIMER, "1": PRIMER}
-    batches[0]["committed_wall_ns"] = t0_ns + late_ns
-    edit_json(killed / "batches.json", batches=batches)
-    assert judge(killed).reasons == ([reason] if backlog else [])
-    earlier = {**batches[0], "batch": -1, "end_offsets": {"0": 0, "1": 0}, "committed_wall_ns": t0_ns - NS}
-    edit_json(killed / "batches.json", batches=[earlier, *batches])
-    assert len(judge(killed).reasons) == bool(backlog)
-
-
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_unscheduled_workload_needs_a_commit_after_the_window(control: Path, after: int) -> None:
-    """Otherwise its CPU is measured but its output does not count."""
-    own = parse_configuration({**SHORT_NEXMARK, "duration_s": CONTROL.s.duration_s})
-    assert not own.paced
-    configure(control, **own.model_dump(mode="json"))
-    write_lines(control / "generator.jsonl", [])
-    inside = sum(commit.committed_ns < CONTROL.end_ns for commit in CONTROL.commits)
-    write_batches(control, CONTROL.commits[: inside + after], method="id", reached={})
-    lost = [one for one in judge(control).reasons if one.startswith("drain-incomplete: nothing was committed")]
-    assert len(lost) == (not after)
-
-
 def test_lag_area_of_a_rank_based_engine_uses_bins(killed: Path) -> None:
     """Commits of such an engine do not show its progress."""
     by_commits = TopicSchedule(KILL.records).lag_area(KILL.commits, KILL.t0, KILL.t7)
@@ -477,59 +316,3 @@ def test_unmeasured_roles_of_a_target_are_null_with_reason(control: Path) -> Non
     assert metrics.cpu_cores.driver == pytest.approx(CORES["driver"], abs=1e-3)
     assert metrics.cpu_s_per_million is None
     assert metrics.not_measured == why and metrics.audit.lost == 0
-
-
-@pytest.fixture
-def attempt(killed: Path) -> Attempt:
-    return Attempt(killed)
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
-
-
-@pytest.mark.parametrize(
-    ("status", "kept"), [("valid", True), ("invalid", True), ("cancelled", True), ("failed", False)]
-)
-def test_only_a_failed_record_is_replaced(attempt: Attempt, settings: Settings, status: str, kept: bool) -> None:
-    config = Scenario().configuration.model_dump()
-    before = sample(status=status, attempt=attempt.id, reasons=["earlier"], **config)
-    Store(settings.results).write(before)
-    assert stored_record(attempt, settings) == before
-    found = judge_attempt(attempt, settings)
-    assert (found == before) is kept
-    assert stored_record(attempt, settings).reasons == (["earlier"] if kept else [])  # type: ignore[union-attr]
-
-
-def test_attempt_without_record_gets_one(attempt: Attempt, settings: Settings) -> None:
-    assert stored_record(attempt, settings) is None
-    found = judge_attempt(attempt, settings)
-    assert (found.status, found.attempt) == ("valid", attempt.id)
-    assert judge_attempt(attempt, settings) == stored_record(attempt, settings) == found
-
-
-def test_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None:
-    path = settings.records / "c0ffee000000" / f"{attempt.id}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: file: "):
-        judge_attempt(attempt, settings)
-
-
-@pytest.mark.parametrize(
-    ("status", "reasons", "error"),
-    [
-        ("invalid", ["not-steady: lag", "drain: 3"], InvalidMeasurement("not-steady: lag; drain: 3")),
-        ("failed", ["ConfigError: rate: too high"], ConfigError("ConfigError: rate: too high")),
-        ("failed", ["the ConfigError of another"], InfrastructureError("the ConfigError of another")),
-        ("cancelled", [], InfrastructureError("cancelled")),
-    ],
-)
-def test_error_of_a_record_by_status(status: str, reasons: list[str], error: Exception) -> None:
-    assert error_of(sample()) is None
-    require_valid(sample())
-    found = error_of(sample(status=status, reasons=reasons))
-    assert (type(found), str(found)) == (type(error), str(error))
-    with pytest.raises(InvalidMeasurement, match=f"-3fa9c1: {status}: {'; '.join(reasons)}$"):
-        require_valid(sample(status=status, reasons=reasons))
