@@ -239,7 +239,7 @@ def machine_usage() -> dict[str, Any]:
     """
     counted = [int(ticks) / _HERTZ for ticks in _STAT.read_text().splitlines()[0].split()[1:]]
     return {
-        "busy_s": sum(counted[column] for column in _BUSY),
+        "busy_s": round(sum(counted[column] for column in _BUSY), 2),
         "stolen_s": counted[_STOLEN] if len(counted) > _STOLEN else None,
     }
 

@@ -1,11 +1,13 @@
 """Bundle: records and the raw files that they were computed from, in one compressed file that can be published.
 
-It is a tar archive (xz) of a results folder. Its first member, `bundle.json`, lists the SHA-256 of every other member.
-Every command can read the unpacked folder (`FAULTLINE_RESULTS`). Equal members give a byte-identical archive.
+It is a tar archive (xz) of a results folder. Its first member, `bundle.json`, lists the SHA-256 of every other file.
+The recorder's journals are stored as columns (`journal_columns`). Every command can read the folder that
+`scripts/unpack.py` writes (`FAULTLINE_RESULTS`). Equal members give a byte-identical archive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -20,17 +22,20 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from faultline.records.journal_columns import from_columns, to_columns
 from faultline.records.record import Record
 from faultline.records.record_problems import content_problem, place_problem
 from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"
+# Journal that is stored as columns, and the suffix of its member.
+JOURNAL, COLUMNS = "recorder.jsonl", ".columns"
 # Large compression window: similar journals are adjacent, so most of a line repeats.
 _PRESET = 9 | lzma.PRESET_EXTREME
 # Limit of the unpacked size: a bundle may come from elsewhere.
 MOST_BYTES = 4 * 2**30
-_BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
+_BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def write_bundle(path: Path, members: Iterable[Member]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         temporary = Path(name)
-        contents = [(LISTING, listing), *((f"{ROOT}/{member.path}", member.content) for member in ordered)]
+        contents = [(LISTING, listing), *map(_stored, ordered)]
         try:
             with os.fdopen(descriptor, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as compressed:
                 _write_archive(compressed, contents)
@@ -125,6 +130,15 @@ def write_bundle(path: Path, members: Iterable[Member]) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}); fix: name a writable file") from None
+
+
+def _stored(member: Member) -> tuple[str, bytes]:
+    """Return name and content of a member in the archive."""
+    name = f"{ROOT}/{member.path}"
+    if PurePosixPath(name).name == JOURNAL:
+        with contextlib.suppress(UnicodeDecodeError):
+            return name + COLUMNS, to_columns(member.content)
+    return name, member.content
 
 
 def _write_archive(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
@@ -151,9 +165,12 @@ def read_bundle(path: Path) -> Bundle:
                         f"{path}: {member.name}: expected regular files of at most {MOST_BYTES} bytes in total"
                     )
                 file = archive.extractfile(member) if member.isfile() else None
-                if file is None or member.name in found:
+                name = member.name.removesuffix(COLUMNS)
+                if file is None or name in found:
                     raise ConfigError(f"{path}: {member.name}: got an unexpected member; fix: get the bundle again")
-                found[member.name] = file.read()
+                content = file.read()
+                found[name] = content if name == member.name else from_columns(content, MOST_BYTES - total)
+                total += len(found[name]) - len(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); expected a bundle") from None
     except _BROKEN as error:

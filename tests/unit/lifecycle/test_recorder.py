@@ -94,7 +94,9 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
         # Before the first sample, which fixes the roles.
         names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
         roles, by_family = ProcessTable([RULE], {}), ({}, (keeper.pid, SERVICES))
-        wait_until(lambda: len(reported(roles, *by_family)) >= 3, timeout_s=120, what="an age that is looked at")
+        wait_until(
+            lambda: "kafka" in reported(roles, *by_family).values(), timeout_s=120, what="an age that is looked at"
+        )
         now = reported(roles, *by_family)
         assert {name: now[pid] for pid, name in names.items()} == {"scheduler": "services", "of-this-run": "kafka"}
         assert now[keeper.pid] == "services"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faultline.records import bundle
 from faultline.records.bundle import LISTING, Member, read_bundle, sha256, write_bundle
 from faultline.system.errors import ConfigError
+from scripts import unpack
 from tests.unit.sample_records import sample
 
 NAME = st.text("abcdefgh-_.0123456789", min_size=1, max_size=8).filter(lambda name: name.strip(".") != "")
@@ -68,8 +69,29 @@ def test_unpacked_bundle_is_a_results_folder(tmp_path: Path) -> None:
     assert (tmp_path / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
     with tarfile.open(sample_bundle(tmp_path), "r:xz") as archive:
         assert archive.getnames()[0] == LISTING
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    assert (tmp_path / "unpacked" / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a":1}\n{"a":2.5}\n', b"\xff"])
+def test_a_journal_of_the_recorder_comes_back(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.tar.xz"
+    write_bundle(path, [Member("attempts/a/recorder.jsonl", content)])
+    assert read_bundle(path).files == {"attempts/a/recorder.jsonl": content}
+
+
+def test_damaged_columns_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.xz"
+    write_bundle(path, [Member("attempts/a/recorder.jsonl", b"{}\n")])
+    with pytest.raises(ConfigError, match="damaged bundle"):
+        read_bundle(repack(path, {"results/attempts/a/recorder.jsonl.columns": b"{}"}))
+    write_bundle(path, [Member("attempts/a/recorder.jsonl", b"{}\n")])
+    with pytest.raises(ConfigError, match="unexpected member"):
+        read_bundle(repack(path, {"results/attempts/a/recorder.jsonl": b"{}\n"}))
+
+
+def test_script_unpacks_into_a_new_folder_only(tmp_path: Path) -> None:
+    assert unpack.main([str(sample_bundle(tmp_path)), str(tmp_path / "results")]) == 0
+    assert (tmp_path / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
+    assert unpack.main([str(sample_bundle(tmp_path)), str(tmp_path / "results")]) == 1
 
 
 @pytest.mark.parametrize(
