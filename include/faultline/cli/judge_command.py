@@ -100,7 +100,7 @@ def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedS
 def _judge_bundle(path: Path, shares: tuple[float, ...], *, write: bool) -> RejudgedSweep:
     if write:
         raise ConfigError(
-            "--write: got a bundle, which is read-only; fix: unpack it and set FAULTLINE_RESULTS to its results/"
+            "--write: got a bundle, which is read-only; fix: unpack it with scripts/unpack.py and set FAULTLINE_RESULTS"
         )
     bundle = read_bundle(path)
     with TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"
-# Journal that is stored as columns, and the suffix of its member.
+# Journal that is stored as columns, and the suffix that its member then has.
 JOURNAL, COLUMNS = "recorder.jsonl", ".columns"
 # Large compression window: similar journals are adjacent, so most of a line repeats.
 _PRESET = 9 | lzma.PRESET_EXTREME
@@ -165,11 +165,12 @@ def read_bundle(path: Path) -> Bundle:
                         f"{path}: {member.name}: expected regular files of at most {MOST_BYTES} bytes in total"
                     )
                 file = archive.extractfile(member) if member.isfile() else None
-                name = member.name.removesuffix(COLUMNS)
+                is_columns = PurePosixPath(member.name).name == JOURNAL + COLUMNS
+                name = member.name.removesuffix(COLUMNS) if is_columns else member.name
                 if file is None or name in found:
                     raise ConfigError(f"{path}: {member.name}: got an unexpected member; fix: get the bundle again")
                 content = file.read()
-                found[name] = content if name == member.name else from_columns(content, MOST_BYTES - total)
+                found[name] = from_columns(content, MOST_BYTES - total) if is_columns else content
                 total += len(found[name]) - len(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); expected a bundle") from None

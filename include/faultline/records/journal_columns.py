@@ -12,10 +12,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Numbers of a JSON text without exponents. Those left out stay in the text of a shape.
-_NUMBER = re.compile(r'(?<!"pid":)(?<!"create_time":)(?<=[:,\[])(-?(?:0|[1-9]\d*)(?:\.\d+)?)(?=[,}\]])')
 # Above what a float's text has; a bundle from elsewhere could ask for any.
 _MOST_PLACES = 30
+# Numbers of a JSON text without exponents. Those left out stay in the text of a shape.
+_NUMBER = re.compile(
+    r'(?<!"pid":)(?<!"create_time":)(?<=[:,\[])'
+    rf"(-?(?:0|[1-9]\d{{0,{_MOST_PLACES}}})(?:\.\d{{1,{_MOST_PLACES}}})?)(?=[,}}\]])"
+)
 _BROKEN = (ValueError, KeyError, TypeError, IndexError, StopIteration, AttributeError, RecursionError)
 
 
@@ -56,7 +59,7 @@ def _column(texts: Sequence[str]) -> list[Any]:
     """Return decimal places and differences, or the texts if these do not give the same texts again."""
     places = max(len(text.partition(".")[2]) for text in texts)
     values = [_scaled(text, places) for text in texts]
-    if places > _MOST_PLACES or [_text(value, places) for value in values] != list(texts):
+    if [_text(value, places) for value in values] != list(texts):
         return list(texts)
     return [places, *(value - before for before, value in zip((0, *values[:-1]), values, strict=True))]
 

@@ -34,7 +34,7 @@ def test_a_journal_comes_back(lines: list[dict[str, Any]]) -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.text('0123456789-.eE+:,[]{}"\n'))
 def test_any_text_comes_back(one: str, other: str) -> None:
-    for text in (one, other):
+    for text in (one, other, f'{{"a":{"9" * 5000},"b":0.{"1" * 40}}}'):
         assert from_columns(to_columns(text.encode()), MOST) == text.encode()
 
 
