@@ -96,6 +96,8 @@ class Comparison:
     ) -> None:
         self._settings, self._home, self._progress = settings, home, progress
         self._events, self._filled = events, events // 2
+        # Before the first group's page, which makes the checkout dirty.
+        self._commit = git_commit(settings.root)
         self._sides: tuple[Side, ...] = (
             SparkSide(settings),
             FlinkSide(settings, mini_batch=True),
@@ -162,7 +164,7 @@ class Comparison:
         own = {"query": query, "side": side.name, "repetition": repetition, "disturbed": others > OTHERS}
         about = {
             "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": git_commit(self._settings.root),
+            "commit": self._commit,
         }
         write_json(self._file((query, side, repetition)), {**own, **about, **made, **asdict(found)})
 
