@@ -56,14 +56,17 @@ def start(spark: SparkSession, config: Config, batch_events: int) -> StreamingQu
     return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
 
 
-def run_until(running: StreamingQuery, ends: Mapping[str, int], most_s: float = math.inf) -> None:
-    """Wait until the query has committed these offsets, or for `most_s`; stop it. Raises the errors of the query."""
+def run_until(running: StreamingQuery, ends: Mapping[str, int], most_s: float = math.inf) -> str:
+    """Stop the query when it has committed these offsets, or after `most_s`; return its plan. Raises its errors."""
     last = time.monotonic() + most_s
     while not running.awaitTermination(POLL_S):
         progress = running.lastProgress
         if progress is not None and (reached(progress, ends) or time.monotonic() > last):
-            running.stop()
-            return
+            break
+    # A query stopped while it plans a batch plans it again here, with operator numbers that have no watermark.
+    plan: str = running._jsq.explainInternal(False)  # type: ignore[attr-defined]  # `explain` prints it
+    running.stop()
+    return plan
 
 
 def reached(progress: Any, ends: Mapping[str, int]) -> bool:
@@ -110,11 +113,11 @@ def main() -> None:
     batch_events = config.get("batch_events") or fill(spark, config)
     settled = time.time()
     running = start(spark, config, batch_events)
-    run_until(running, config["ends"], config.get("most_s", math.inf))
+    plan = run_until(running, config["ends"], config.get("most_s", math.inf))
     report = {
         "batch_events": batch_size(running, config["trigger_s"]),
         "settled": settled,
-        "plan": running._jsq.explainInternal(False),  # type: ignore[attr-defined]  # `explain` prints it
+        "plan": plan,
         "batches": [{**json.loads(one.json), "events": events_of(one)} for one in running.recentProgress],
     }
     Path(config["report"]).write_text(json.dumps(report))
