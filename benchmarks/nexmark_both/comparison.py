@@ -118,7 +118,9 @@ class Comparison:
             query, side, _ = one
             self._progress(f"nexmark_both: {query} on {side.name}, run {number + 1} of {len(missing)}")
             self._measure(*one)
-        shutil.rmtree(self._home / "states", ignore_errors=True)
+        # Those of an unfinished group stay.
+        for query, side, _ in cells:
+            shutil.rmtree(self._state(query, side), ignore_errors=True)
         return [json.loads(self._file(one).read_text()) for one in cells]
 
     def _cells(self, queries: Sequence[str], repetitions: int) -> list[Cell]:

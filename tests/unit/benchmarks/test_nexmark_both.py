@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.nexmark_both.comparison import FLOOR, MILLION, figures
+from benchmarks.nexmark_both.comparison import FLOOR, MILLION, Comparison, figures
 from benchmarks.nexmark_both.flink_queries import QUERIES, script
 from benchmarks.nexmark_both.flink_side import FlinkCluster
 from benchmarks.nexmark_both.profile import QUERY, shares
@@ -150,6 +150,16 @@ def test_a_slow_run_on_spark_ends_after_its_time(
     assert query.awaitTermination.call_count == polls
     explained, stopped = [name for name, *_ in query.method_calls[polls:]]
     assert (explained, stopped) == ("_jsq.explainInternal", "stop"), "a stopped query may have no plan"
+
+
+def test_states_of_an_unfinished_group_outlive_a_complete_one(tmp_path: Path) -> None:
+    states = {query: tmp_path / "states" / f"{query}-spark" for query in ("q0", "q8")}
+    for folder in states.values():
+        folder.mkdir(parents=True)
+    runs = [measured("q0", side, 0, 1.0) for side in ("spark", "flink", "flink_per_record")]
+    comparison = Comparison(Settings(ROOT, tmp_path, tmp_path), tmp_path, 10, Mock(), runs)
+    assert len(comparison.measure(["q0"], repetitions=1)) == len(runs)
+    assert {query: folder.exists() for query, folder in states.items()} == {"q0": False, "q8": True}
 
 
 @pytest.mark.parametrize("query", QUERIES)
